@@ -39,13 +39,13 @@ def main() -> None:
     from icl_bench.quiet_libraries import hush_libraries
     from icl_bench.sweep.compute_cost import flops
     from icl_bench.training.adaptation.training import AdaptedModel
-    from icl_bench.training.sparse_attention import take_over
+    from icl_bench.training.sparse_attention import use_sparse_attention
 
     hush_libraries()
     source, pattern = resolve(asked.model).source, Pattern.parse(asked.attention)
     dtype = dtype_name(asked.dtype, asked.device)
     network = load_network(AutoModelForCausalLM, source, dtype="float32").to(asked.device)
-    take_over(network)
+    use_sparse_attention(network)
     models = {p: AdaptedModel(network, p).train() for p in (FULL, pattern)}
     ids = torch.randint(100, 10_000, (1, asked.length), device=asked.device)
     taken: dict[object, list[float]] = {p: [] for p in models}

@@ -57,9 +57,9 @@ def lora(options: Options) -> Iterator[Finding]:
 
 def _rows(count: int) -> tuple[Any, ...]:
     """Texts whose last token says the label."""
-    from icl_bench.training.examples import Row
+    from icl_bench.training.examples import LabelledQuery
 
-    return tuple(Row(str(i), (*ids(8 + i % 9, i), 40 + i % LABELS), i % LABELS) for i in range(count))
+    return tuple(LabelledQuery(str(i), (*ids(8 + i % 9, i), 40 + i % LABELS), i % LABELS) for i in range(count))
 
 
 def _examples(rows: tuple[Any, ...]) -> Any:

@@ -26,17 +26,17 @@ from icl_bench.escaping import visible
 from icl_bench.wording import one_line, short
 
 CRASHED = 70
-"""The exit code of an error of the program itself (``EX_SOFTWARE`` of sysexits.h): 1 is a result,
-such as a loss that ``check`` has found."""
+"""Exit code of an internal error (``EX_SOFTWARE`` of sysexits.h), because 1 is a result, such as a loss
+found by ``check``."""
 
 
 INTERRUPTED, CLOSED = 130, 141
-"""The exit codes after Ctrl-C, and where whoever read along, like head, has closed the pipe, as
-shells have them: 0 and 1 would be results of ``check``, of which the reader saw a part."""
+"""Exit codes after Ctrl-C and after the reader, like head, has closed the pipe, as in shells. 0 and 1
+would be results of ``check``."""
 
 
 ENDLESS = re.compile(r"\S{300,}")
-"""A word of which a message shows the beginning: an option that somebody pasted a file into."""
+"""A word that messages truncate, such as a file pasted into an option."""
 
 
 COMMANDS = {
@@ -58,20 +58,20 @@ COMMANDS = {
     "tasks": "tasks",
     "models": "models",
 }
-"""The commands by name, in the order of the help -> the module of :mod:`icl_bench.cli.commands` and its function."""
+"""Command, in the order of the help -> name of its module in :mod:`icl_bench.cli.commands` and of its function."""
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"icl-bench {__version__}")
         raise typer.Exit
 
 
 def program(command: str | None = None) -> typer.Typer:
-    """The program with all of its commands, or with one that works and the names of the others.
+    """The program with all of its commands, or with one command and the names of the others.
 
-    A command's options are made of specifications, which take a while to import: only the command that
-    is asked for is imported. The others have the first line of their docstrings, for the list of commands.
+    A command's options come from specifications, which are slow to import, so only the requested command
+    is imported. The list of commands shows the first lines of the others' docstrings.
     """
     app = typer.Typer(
         name="icl-bench",
@@ -96,12 +96,12 @@ def program(command: str | None = None) -> typer.Typer:
 def _first_line(module: str) -> str:
     """The first line of a command's docstring, read without importing it."""
     text = (files("icl_bench.cli.commands") / f"{module}.py").read_text(encoding="utf-8")
-    functions = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == module]
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == module]
     return str(ast.get_docstring(functions[0])).splitlines()[0]
 
 
 def _not_imported() -> None:
-    raise AssertionError("a command that was not asked for")
+    raise AssertionError("another command than requested")
 
 
 def _program(
@@ -118,8 +118,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it di
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
 
-    A user's mistake ends in one or two lines on standard error, without a traceback; an error of
-    the program with its traceback and 70; a closed pipe without a word and 141.
+    A user's mistake prints one or two lines on standard error, without a traceback. An internal error
+    prints its traceback and exits with 70. A closed pipe prints nothing and exits with 141.
     """
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -129,12 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _say(f"error: {error}", 2)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "icl-bench"
-        said = one_line(error.format_message()).rstrip(".")
-        code = _say(f"error: {said}; see {command} --help", 2)
+        message = one_line(error.format_message()).rstrip(".")
+        code = _say(f"error: {message}; see {command} --help", 2)
     except (BrokenPipeError, SystemExit) as ended:
         if isinstance(ended, SystemExit) and not ended.code:
-            sys.exit(0)  # a shell has been told how to complete a line
-        drop_the_rest()  # rich and click exit, with 1, where a pipe is closed
+            sys.exit(0)  # shell completion has printed its candidates
+        drop_the_rest()  # rich and click exit with 1 if a pipe is closed
         code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -145,12 +145,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exc()
             code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
     if code == INTERRUPTED:
-        _say("interrupted; run the same command again to go on", code)
+        _say("interrupted; run the same command again to continue", code)
     sys.exit(code)
 
 
 def _run(words: Sequence[str]) -> int | None:
-    """Run a command and see that all it prints is written; returns its exit code."""
+    """Run a command and flush its output. Returns its exit code."""
     prepare_output()
     try:
         app = program(_command(words))
@@ -163,14 +163,14 @@ def _run(words: Sequence[str]) -> int | None:
 
 
 def _command(words: Sequence[str]) -> str | None:
-    """The command that is asked for: empty for the program itself, None where a shell completes a line."""
+    """The requested command; empty for the program itself, None for shell completion."""
     if "_ICL_BENCH_COMPLETE" in os.environ:
         return None
     return next((word for word in words[:1] if word in COMMANDS), "")
 
 
 def _say(line: str, code: int) -> int:
-    line = ENDLESS.sub(lambda found: f"{found[0][:80]}…", line)
+    line = ENDLESS.sub(lambda match: f"{match[0][:80]}…", line)
     print(visible(line), file=sys.stderr)
     return code
 

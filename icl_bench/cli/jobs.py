@@ -1,4 +1,4 @@
-"""Runs and trainings of several tasks and models: here one after the other, or on a cluster all at once."""
+"""Runs and trainings of several tasks and models: one after the other here, or all together on a cluster."""
 
 from __future__ import annotations
 
@@ -22,105 +22,105 @@ if TYPE_CHECKING:
     from icl_bench.training.spec import FinetuneSpec
 
 SEVERAL = ("task", "model")
-"""Options that take a list here: each task with each model."""
+"""Options that take lists on the command line: each task runs with each model."""
 
 Spec = TypeVar("Spec", bound=Options)
 Done = TypeVar("Done")
 
 
 class Finished(NamedTuple):
-    """One task with one model whose cells were computed, or were there."""
+    """One task with one model whose cells are computed."""
 
     task: str
     model: str
-    """As results call them."""
+    """Task and model as named in results."""
     outcome: Outcome
 
 
-def each_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is given, with one task and one model each; a file or folder with a comma is one name."""
-    tasks, models = (_names(given.get(name)) for name in SEVERAL)
-    return [{**given, "task": task, "model": model} for task in tasks for model in models]
+def each_of(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The options for each task with each model; a file or folder with a comma is one name."""
+    tasks, models = (_names(options.get(name)) for name in SEVERAL)
+    return [{**options, "task": task, "model": model} for task in tasks for model in models]
 
 
-def _names(given: Any) -> list[Any]:
-    if isinstance(given, list):
-        return given
-    if not isinstance(given, str):
-        return [given]
-    with suppress(OSError, ValueError):  # a name that is too long is for others to refuse
-        if Path(given).exists():
-            return [given]
-    return list(dict.fromkeys(comma_list(given))) or [given]
+def _names(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str):
+        return [value]
+    with suppress(OSError, ValueError):  # a name that is too long is refused later
+        if Path(value).exists():
+            return [value]
+    return list(dict.fromkeys(comma_list(value))) or [value]
 
 
 def do_each(
-    spec: type[Spec], given: Mapping[str, Any], do: Callable[[Spec], Done], say: Callable[[str], None]
+    spec: type[Spec], options: Mapping[str, Any], do: Callable[[Spec], Done], say: Callable[[str], None]
 ) -> tuple[list[Done], UserError | None]:
-    """What is done for each task with each model, in their order, and what to raise at the end.
+    """Call ``do`` for each task with each model. Returns the results, and an error to raise at the end.
 
-    A task and model that cannot be done stops no other: ``say`` gets the reason at once, and the error
-    names all that are left. A single one raises its own.
+    A failing task and model does not stop the others: ``say`` receives the reason at once, and the error
+    names all failures. A single task and model raises its own error.
     """
-    several = each_of(given)
-    if len(several) == 1:
-        return [do(spec(**several[0]))], None
+    combinations = each_of(options)
+    if len(combinations) == 1:
+        return [do(spec(**combinations[0]))], None
     done, left = [], []
-    for one in several:
+    for values in combinations:
         try:
-            done.append(do(spec(**one)))
+            done.append(do(spec(**values)))
         except UserError as error:
-            left.append(f"{getattr(one['task'], 'name', one['task'])} with {model_name(one['model'])}")
+            left.append(f"{getattr(values['task'], 'name', values['task'])} with {model_name(values['model'])}")
             say(f"{left[-1]}: {error}")
-    problem = f"{len(left)} of {len(several)} not done, see above: {'; '.join(left)}"
+    problem = f"{len(left)} of {len(combinations)} not done, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None
 
 
 def carry_out(
     spec: type[RunSpec] | type[FinetuneSpec],
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     machines: MachineOptions,
     results: Place,
     display: Display,
-    tell: Callable[[Finished], None],
+    on_finished: Callable[[Finished], None],
 ) -> tuple[list[Finished], UserError | None]:
-    """Run or train each task with each model; returns what was done, and what to raise at the end.
+    """Run or train each task with each model. Returns the results, and an error to raise at the end.
 
-    ``tell`` gets each one once it is over. Raises ``UserError`` as :func:`do_each` does.
+    ``on_finished`` is called after each task and model. Raises ``UserError`` as :func:`do_each` does.
     """
     from icl_bench.studies.cluster import ClusterSpec
 
     cluster = ClusterSpec.of(machines)
     if cluster is not None:
-        return _on_cluster(cluster, spec, given, results, display, tell)
+        return _on_cluster(cluster, spec, options, results, display, on_finished)
 
-    def here(one: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(one, display)
+    def run_here(request: RunSpec | FinetuneSpec) -> Finished:
+        part = _prepared(request, display)
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
         done = Finished(part.task, part.model, outcome)
-        tell(done)
+        on_finished(done)
         return done
 
-    return do_each(spec, given, here, display.problem)
+    return do_each(spec, options, run_here, display.problem)
 
 
 def _on_cluster(
     cluster: Any,
     spec: type[RunSpec] | type[FinetuneSpec],
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     results: Place,
     display: Display,
-    tell: Callable[[Finished], None],
+    on_finished: Callable[[Finished], None],
 ) -> tuple[list[Finished], UserError | None]:
-    """The same on a cluster: all is laid out first, then the work is distributed."""
+    """Like :func:`carry_out`, on a cluster: everything is planned first, then distributed."""
     from icl_bench.cli.output.study import StudyDisplay
     from icl_bench.studies.on_ray import connected
 
     with connected(cluster) as connection:
-        assert connection is not None, "a cluster is asked for"
-        parts, problem = do_each(spec, given, lambda one: _prepared(one, display), display.problem)
+        assert connection is not None, "a cluster was requested"
+        parts, problem = do_each(spec, options, lambda request: _prepared(request, display), display.problem)
         for part in parts:
             for text in part.problems():
                 display.note(f"  {text}")
@@ -128,13 +128,13 @@ def _on_cluster(
             outcome = connection.run(parts, results, listener)
     display.outcome(outcome, results)
     done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in parts]
-    for one in done:
-        tell(one)
+    for finished in done:
+        on_finished(finished)
     return done, problem
 
 
 def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
-    """A request laid out as a part of a study that has no file."""
+    """A planned request, as a part of a study without a file."""
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -148,16 +148,16 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
 
 def run_and_print(
     spec: type[RunSpec] | type[FinetuneSpec],
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
     machines: MachineOptions,
     results: Place,
     *,
     quiet: bool,
     json: bool,
 ) -> None:
-    """What ``icl-bench run`` and ``icl-bench finetune`` do: tables once a task and model are over, or JSON.
+    """Carry out ``icl-bench run`` or ``icl-bench finetune``: print tables after each task and model, or JSON.
 
-    Raises ``UserError``, and ``typer.Exit`` with 1 where a cell failed.
+    Raises ``UserError``, and ``typer.Exit`` with 1 if a cell failed.
     """
     import typer
 
@@ -168,15 +168,15 @@ def run_and_print(
     from icl_bench.cli.output.terminal import console
     from icl_bench.results.storage import CellsOf
 
-    def tell(one: Finished) -> None:
+    def print_tables(finished: Finished) -> None:
         if not (json or quiet):
-            print_summary(summarise_folder(CellsOf(results, one.outcome.names)), console())
+            print_summary(summarise_folder(CellsOf(results, finished.outcome.names)), console())
 
-    done, problem = carry_out(spec, given, machines, results, Display(quiet=quiet or json), tell)
+    done, problem = carry_out(spec, options, machines, results, Display(quiet=quiet or json), print_tables)
     if json and done:
-        each = [summarise_folder(CellsOf(results, one.outcome.names)).as_json() for one in done]
+        each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in done]
         print_json(each[0] if len(each) == 1 else each)
     if problem is not None:
         raise problem
-    if any(one.outcome.failed for one in done):
+    if any(finished.outcome.failed for finished in done):
         raise typer.Exit(1)

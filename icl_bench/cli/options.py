@@ -1,4 +1,4 @@
-"""The options of the commands, made of the declarations of specifications (:mod:`icl_bench.options`)."""
+"""The options of the commands, created from specifications' declarations (:mod:`icl_bench.options`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from icl_bench.sweep.options import RunOptions
 
 DEFAULT_RESULTS = "results"
 
-Given = Mapping[str, Any]
-"""What a user gave of a specification's options, by name."""
+OptionValues = Mapping[str, Any]
+"""Values of a specification's options that a user gave, by name."""
 
 
 def typer_option(declared: Declared, *, several: bool = False, about: str | None = None) -> Any:
-    """An option of the command line. ``several`` says that it takes a list with commas."""
+    """An option of the command line; with ``several`` it takes a list with commas."""
     option = declared.option
     text = about or option.help
     if several:
@@ -41,7 +41,7 @@ def typer_option(declared: Declared, *, several: bool = False, about: str | None
 
 
 def parameter(declared: Declared, several: bool) -> Parameter:
-    """The parameter that Typer makes an option of: None where nothing is given."""
+    """The parameter that Typer turns into an option; its default is None."""
     kind: Any = bool if declared.kind is bool else list[str] if declared.option.repeated else str
     required = declared.field.is_required()
     default: Any = Parameter.empty if required else False if kind is bool else None
@@ -55,41 +55,40 @@ def parameter(declared: Declared, several: bool) -> Parameter:
 
 
 def command(*specs: type[Options], several: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that takes what is given of each of these specifications.
+    """Turn a function that takes option values of each of these specifications into a command.
 
-    The function's first arguments are one mapping for each of ``specs``, and its further ones are
-    options of the command alone. ``several`` are options that take a list where the specification
-    takes one.
+    The function's first arguments are one mapping for each of ``specs``; further ones are options of the
+    command alone. ``several`` are options that take a list instead of a single value.
     """
 
-    def made(run: Callable[..., None]) -> Callable[..., None]:
+    def as_command(run: Callable[..., None]) -> Callable[..., None]:
         declared = [spec.declared() for spec in specs]
         hints = get_type_hints(run, include_extras=True)
         own = list(signature(run).parameters.values())[len(specs) :]
         further = [p.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
-        shared = [parameter(one, one.name in several) for each in declared for one in each.values()]
-        every = [*sorted(shared, key=lambda one: one.default is not Parameter.empty), *further]
+        shared = [parameter(option, option.name in several) for options in declared for option in options.values()]
+        every = [*sorted(shared, key=lambda p: p.default is not Parameter.empty), *further]
 
-        def called(**given: Any) -> None:
-            values = [{name: given.pop(name) for name in each} for each in declared]
-            # what is not given is left to the defaults of the specification
-            parts = [{name: value for name, value in one.items() if value not in (None, False)} for one in values]
-            run(*parts, **given)
+        def called(**values: Any) -> None:
+            of_specs = [{name: values.pop(name) for name in options} for options in declared]
+            # without a value, the specification's default holds
+            given = [{name: value for name, value in of.items() if value not in (None, False)} for of in of_specs]
+            run(*given, **values)
 
         called.__name__, called.__doc__ = run.__name__, run.__doc__
         called.__annotations__ = {p.name: p.annotation for p in every}
         called.__signature__ = Signature(every)  # type: ignore[attr-defined]
-        called.declared = {name: one for each in declared for name, one in each.items()}  # type: ignore[attr-defined]
+        called.declared = {name: option for options in declared for name, option in options.items()}  # type: ignore[attr-defined]
         return called
 
-    return made
+    return as_command
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists options by group, and the names that installed packages add."""
+    """A command whose help groups options and lists names that installed packages add."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and the options, each group under its name."""
+        """Write arguments and options, each group under its name."""
         declared: Mapping[str, Declared] = getattr(self.callback, "declared", {})
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
@@ -110,13 +109,11 @@ class GroupedCommand(TyperCommand):
 
 _run = RunOptions.declared()
 
-Task = Annotated[str, typer_option(_run["task"])]
-
-Model = Annotated[str, typer_option(_run["model"])]
+TaskName = Annotated[str, typer_option(_run["task"])]
 
 DataDir = Annotated[Path | None, typer_option(_run["data_dir"])]
 
-Results = Annotated[
+ResultsDir = Annotated[
     str,
     typer.Option(
         "--results",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def carry_out(prepare: Callable[[Any, Say], LongTraining], spec: Any, *, quiet: bool) -> None:
-    """Plan a training, say what it will take, and carry it out, unless its folder holds it."""
+    """Plan a training, print its notes, and carry it out, unless its folder holds it already."""
     display = Display(quiet=quiet)
     with display.preparing() as say:
         training = prepare(spec, say)

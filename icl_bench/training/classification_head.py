@@ -1,4 +1,4 @@
-"""A classification head on a language model, begun from the language model's own head."""
+"""A classification head on a language model, initialised from the language model's own head."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def first_tokens(task: TokenizedTask) -> list[int]:
-    """The token by which each label's answer begins, ``(labels,)``."""
+    """The first token of each label's answer, ``(labels,)``."""
     return [ids[0] for ids in task.encoder.answers(task.data.labels)]
 
 
 def sharing_rows(tokens: Sequence[int]) -> int:
-    """How many labels begin by the same token as another one: they start from the same row."""
+    """Number of labels that share their first token with another label, and so start from the same row."""
     return sum(count for count in Counter(tokens).values() if count > 1)
 
 
@@ -31,11 +31,10 @@ def load_classifier(
 ) -> PreTrainedModel:
     """Load a decoder with a head over the labels at its last token.
 
-    With ``tokens`` the head's rows are the language model head's rows of these tokens, so that its
-    first logits are the language model's (Bertsch et al. 2025, section 3.3 and figure 15); without,
-    they are random. Raises ``CellError`` for a model that has no such head, or whose head has a
-    bias or caps its logits, which rows alone do not carry over, and ``UserError`` for a checkpoint
-    that is damaged or not whole.
+    With ``tokens`` the head's rows are the language model head's rows of these tokens, so its initial
+    logits are the language model's (Bertsch et al. 2025, section 3.3 and figure 15); without, they
+    are random. Raises ``CellError`` for a model without such a head, or with a bias or capped logits
+    (which rows do not include), and ``UserError`` for a damaged or incomplete checkpoint.
     """
     import torch
 
@@ -62,9 +61,9 @@ def load_classifier(
 
 
 def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.Tensor:
-    """Rows of the language model's head, ``(tokens, hidden)``: of it no more is left in memory.
+    """Rows of the language model's head, ``(tokens, hidden)``; the model itself is freed.
 
-    Raises ``CellError`` where rows are not all of the head.
+    Raises ``CellError`` if the head is more than its rows.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -74,17 +73,17 @@ def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.T
     language = load_network(AutoModelForCausalLM, source, dtype=kind)
     output = language.get_output_embeddings()
     if output is None or getattr(output, "bias", None) is not None:
-        raise CellError(f"{source}: its language-model head has no plain rows; use --head random")
+        raise CellError(f"{source}: its language-model head has a bias, or is missing; use --head random")
     if getattr(language.config.get_text_config(), "final_logit_softcapping", None):
         raise CellError(f"{source}: its language-model head caps its logits; use --head random")
     return output.weight.detach()[torch.tensor(list(tokens))]  # type: ignore[no-any-return]
 
 
 def pad_token(task: TokenizedTask) -> int:
-    """A token that stands in no query: the tokenizer's own for padding, else its end of text."""
+    """A token for padding: the tokenizer's padding token, else its end of text."""
     tokenizer: Any = task.tokenizer
     for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
         token = getattr(tokenizer, name, None)
         if token is not None:
             return int(token)
-    raise CellError("the tokenizer has no token to pad with")
+    raise CellError("the tokenizer has no token for padding")

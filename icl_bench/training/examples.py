@@ -1,4 +1,4 @@
-"""What a method learns from and is asked, the same rows that in-context learning has, and batches of them."""
+"""Training, validation and test rows of a method, the same as in-context learning's, and batches of them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 VALIDATION_ROWS = 100
-"""Rows of the pool that follow the k examples and choose the checkpoint."""
+"""Rows of the pool after the k examples, on which the checkpoint is chosen."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A query, as it stands at the end of a prompt, and the number of its label."""
+class LabelledQuery:
+    """A query as at the end of a prompt, with the number of its label."""
 
     id: str
     ids: Ids
     label: int
-    """-1 for a label that no train row of the task has."""
+    """-1 for a label without a train row."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Examples:
 
     @cached_property
     def shown(self) -> tuple[Example, ...]:
-        """The first k examples of the draw: those of the prompt with as many demonstrations."""
+        """The first k examples of the draw, which the prompt of k demonstrations shows."""
         task = self.task
         return tuple(task.data.train[i] for i in task.pool.drawn(self.draw)[: self.k])
 
@@ -57,43 +57,44 @@ class Examples:
         return self.shown, tuple(task.data.train[i] for i in after)
 
     @cached_property
-    def train(self) -> tuple[Row, ...]:
-        """What is learnt from. Raises ``CellError`` if that is not two labels at least."""
+    def train(self) -> tuple[LabelledQuery, ...]:
+        """Rows to train on. Raises ``CellError`` if they have fewer than two labels."""
         rows = self._rows(self._parts[0])
         if len({row.label for row in rows}) < 2:
             name = short(self.shown[0].answer) if self.shown else "none"
-            raise CellError(f"k={self.k}: the examples to learn from have one label, {name}; take a larger k")
+            raise CellError(f"k={self.k}: the examples to train on have one label, {name}; take a larger k")
         return rows
 
     @cached_property
-    def held_out(self) -> tuple[Row, ...]:
-        """What chooses the checkpoint. Raises ``CellError`` where the pool has no row left."""
+    def held_out(self) -> tuple[LabelledQuery, ...]:
+        """Rows on which the checkpoint is chosen. Raises ``CellError`` if the pool has none left."""
         rows = self._rows(self._parts[1])
         if not rows:
             raise CellError(
-                f"k={self.k} is the whole pool: no row is left to choose a checkpoint by; "
+                f"k={self.k} is the whole pool: no row is left to choose a checkpoint on; "
                 "take a smaller k, or --validation examples"
             )
         return rows
 
     @cached_property
-    def test(self) -> tuple[Row, ...]:
-        """The test rows that are asked."""
+    def test(self) -> tuple[LabelledQuery, ...]:
+        """The test rows."""
         return self._rows(self.task.data.test)
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """Labels of the task without an example to learn from."""
-        there = {example.answer for example in self._parts[0]}
-        return tuple(label for label in self.task.data.labels if label not in there)
+        """Labels of the task without a training example."""
+        present = {example.answer for example in self._parts[0]}
+        return tuple(label for label in self.task.data.labels if label not in present)
 
-    def _rows(self, examples: Sequence[Example]) -> tuple[Row, ...]:
+    def _rows(self, examples: Sequence[Example]) -> tuple[LabelledQuery, ...]:
         if not examples:
             return ()
         numbers = {label: i for i, label in enumerate(self.task.data.labels)}
         prompts = self.task.encoder.own_prompts([[] for _ in examples], examples)
         return tuple(
-            Row(example.id, prompts.ids(i), numbers.get(example.answer, -1)) for i, example in enumerate(examples)
+            LabelledQuery(example.id, prompts.ids(i), numbers.get(example.answer, -1))
+            for i, example in enumerate(examples)
         )
 
 
@@ -110,8 +111,8 @@ def padded(ids: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "attention_mask": mask}
 
 
-def batches(rows: Sequence[Row], size: int) -> Iterator[list[int]]:
-    """Numbers of the rows in batches of similar lengths, longest first."""
+def batches(rows: Sequence[LabelledQuery], size: int) -> Iterator[list[int]]:
+    """Row numbers in batches of similar lengths, longest first."""
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -1,7 +1,7 @@
-"""Runs fine-tuning and its simple rivals as cells beside those of in-context learning.
+"""Runs training methods as cells beside those of in-context learning.
 
 A cell's ``select`` is the method's name, or that of its upper bound (``lora-paper``: the checkpoint
-that the test rows choose, as in the study). All else is as in a sweep: axes, files, summaries.
+chosen on the test rows, as in the study). Axes, files and summaries are those of a sweep.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Finetuning:
-    """Planned runs of one task and model."""
+    """Planned trainings of one task and model."""
 
     spec: FinetuneSpec
     task: TokenizedTask
@@ -50,15 +50,15 @@ class Finetuning:
         from icl_bench.backends.device import device_name, dtype_name
 
         spec.check()
-        asked = load_task(spec.task)
-        if not asked.is_classification:
-            raise UserError(f"task {asked.name} is free text; fine-tuning needs labels")
-        if asked.labels and asked.labels.own:
+        task_spec = load_task(spec.task)
+        if not task_spec.is_classification:
+            raise UserError(f"task {task_spec.name} is free text; fine-tuning needs labels")
+        if task_spec.labels and task_spec.labels.own:
             raise UserError(
-                f"task {asked.name} has choices of each row's own; fine-tuning needs labels that all rows share"
+                f"task {task_spec.name} has choices of each row's own; fine-tuning needs labels shared by all rows"
             )
-        say(f"reading {asked.name}")
-        data = load_data(asked, data_dir=spec.data_dir, test_size=spec.test_size)
+        say(f"reading {task_spec.name}")
+        data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         task = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
@@ -73,12 +73,12 @@ class Finetuning:
 
     @cached_property
     def methods(self) -> dict[str, TrainingMethod]:
-        """What learns, by name."""
+        """The training methods, by name."""
         run = TrainingRun(self.spec, self.task, self.device, self.dtype)
         return {name: TRAINING_METHODS[name](run) for name in self.spec.method}
 
     def notes(self) -> list[str]:
-        """What a user should know before the runs."""
+        """Notes for the user before the trainings."""
         own = (note for method in self.methods.values() for note in method.notes())
         return list(dict.fromkeys([*self.task.data.notes, *own]))
 
@@ -87,7 +87,7 @@ class Finetuning:
     def run(
         self, results: Place, say: Say = lambda _: None, wanted: Callable[[CellSpec], bool] = lambda _: True
     ) -> Outcome:
-        """Train what is wanted and not in the results folder yet. Raises ``UserError``."""
+        """Train the wanted cells that are missing in the results folder. Raises ``UserError``."""
         store, outcome = Store(results), Outcome()
         store.prepare()
         for method, examples in self._planned():
@@ -96,11 +96,11 @@ class Finetuning:
         return outcome
 
     def identities(self) -> list[Identity]:
-        """The cells of all that is trained, but for the upper bounds beside them."""
+        """Identities of all cells, without upper bounds."""
         return [self.identity(method.name, examples) for method, examples in self._planned()]
 
     def _planned(self) -> Iterator[tuple[TrainingMethod, Examples]]:
-        """What is trained on what, in its order."""
+        """Each method with its examples, in order."""
         for k in self.spec.k.numbers:
             for draw in range(self.spec.draws):
                 examples = Examples(self.task, draw, k, self.spec.validation)
@@ -108,7 +108,7 @@ class Finetuning:
                     yield method, examples
 
     def identity(self, select: str, examples: Examples) -> Identity:
-        """A cell with all that decides its predictions."""
+        """The identity of a cell."""
         task, method = self.task, self.methods[select.removesuffix(UPPER)]
         spec = CellSpec(
             task=task.data.spec.name,
@@ -124,13 +124,13 @@ class Finetuning:
         return Identity(spec, decided)
 
     def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:
-        """One method on one k and draw: its cell, and that of the upper bound where it has one."""
+        """Train one method on one k and draw; write its cell, and its upper bound's if it has one."""
         identity = self.identity(method.name, examples)
         rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
         for select in (method.name, f"{method.name}{UPPER}"):
-            one = self.identity(select, examples)
-            outcome.names[one.name] = one.spec
+            named = self.identity(select, examples)
+            outcome.names[named.name] = named.spec
         with store.claim(identity, rows) as opened:
             if opened is None:
                 outcome.kept.append(identity.spec)
@@ -147,48 +147,48 @@ class Finetuning:
                 outcome.failed[identity.spec] = str(error)
                 say(f"{where}: failed: {error}")
                 return
-            # the upper bound first: where the honest cell is there, both are
-            for found in sorted(learned, key=lambda found: found.select == method.name):
-                if found.select == method.name:
-                    self._finish(opened, method, found, examples)
+            # the upper bound first, so that the method's cell implies both
+            for learnt in sorted(learned, key=lambda learnt: learnt.select == method.name):
+                if learnt.select == method.name:
+                    self._finish(opened, method, learnt, examples)
                     outcome.computed.append(identity.spec)
                     continue
-                upper = self.identity(found.select, examples)
+                upper = self.identity(learnt.select, examples)
                 with store.claim(upper, rows) as other:
                     if other is not None:
-                        self._finish(other, method, found, examples)
+                        self._finish(other, method, learnt, examples)
                         outcome.computed.append(upper.spec)
-        right = {found.select: self._accuracy(found, examples) for found in learned}
-        said = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
-        say(f"{where}: {said}")
+        right = {learnt.select: self._accuracy(learnt, examples) for learnt in learned}
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
+        say(f"{where}: {shares}")
 
     def _kept(self, identity: Identity) -> Path | None:
-        """The folder for a cell's weights, where they are to be kept."""
+        """The folder for a cell's weights; None if they are not kept."""
         if self.spec.keep_checkpoints is None:
             return None
         cell = identity.spec
         return self.spec.keep_checkpoints / f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
 
-    def _accuracy(self, found: Learned, examples: Examples) -> float:
-        answers = found.probabilities.argmax(axis=1)
+    def _accuracy(self, learnt: Learned, examples: Examples) -> float:
+        answers = learnt.probabilities.argmax(axis=1)
         return float(np.mean([a == row.label for a, row in zip(answers, examples.test, strict=True)]))
 
-    def _finish(self, opened: OpenCell, method: TrainingMethod, found: Learned, examples: Examples) -> None:
-        """Write a cell's predictions and what led to them."""
+    def _finish(self, opened: OpenCell, method: TrainingMethod, learnt: Learned, examples: Examples) -> None:
+        """Write a cell's predictions and metadata."""
         data = self.task.data
         hashes = PromptSet((), tuple(row.ids for row in examples.test)).hashes()
-        order = np.argsort(-found.probabilities, axis=1, kind="stable")
-        made = []
+        order = np.argsort(-learnt.probabilities, axis=1, kind="stable")
+        predictions = []
         for i, row in enumerate(data.test):
             first, second = order[i][:2]
-            chance = found.probabilities[i]
-            said = data.labels[first]
-            made.append(
+            chance = learnt.probabilities[i]
+            label = data.labels[first]
+            predictions.append(
                 Prediction(
                     test_id=row.id,
                     gold=row.answer,
-                    prediction=said,
-                    correct=said == row.answer,
+                    prediction=label,
+                    correct=label == row.answer,
                     valid=True,
                     prompt_tokens=len(examples.test[i].ids),
                     cached_tokens=0,
@@ -199,15 +199,15 @@ class Finetuning:
                     label_mass=1.0,
                 )
             )
-        opened.append(made, found.seconds)
-        scores = self.task.scores(made)
+        opened.append(predictions, learnt.seconds)
+        scores = self.task.scores(predictions)
         meta = cell_meta(
             opened.identity,
             self.task,
             examples.shown,
             self._versions,
             demonstration_ids=[example.id for example in examples.shown],
-            training=found.training,
+            training=learnt.training,
             architecture=method.run.architecture if method.has_architecture else None,
         )
         opened.finish([row.id for row in data.test], meta, scores)

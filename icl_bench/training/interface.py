@@ -1,4 +1,4 @@
-"""What a training method is: it learns from a prompt's k examples and answers the test rows."""
+"""Interface of training methods, which train on a prompt's k examples and answer the test rows."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from icl_bench.training.spec import FinetuneSpec
 
 @dataclass(frozen=True)
 class Learned:
-    """What a method gives for one k and draw."""
+    """A method's result for one k and draw."""
 
     select: str
-    """The name of its cell: the method's, or the method's with the ending of an upper bound."""
+    """The name of its cell: the method's, or that of its upper bound."""
     probabilities: np.ndarray
     """``(test, labels)``"""
     seconds: float
-    """Of answering the test rows."""
+    """Time for answering the test rows."""
     training: TrainingMeta = field(default_factory=TrainingMeta)
-    """How it was trained and at which cost."""
+    """The training and its cost."""
 
 
 @dataclass
 class TrainingRun:
-    """What all methods of one run share."""
+    """Settings that all methods of one run share."""
 
     spec: FinetuneSpec
     task: TokenizedTask
@@ -45,18 +45,18 @@ class TrainingRun:
 
     @cached_property
     def architecture(self) -> Architecture:
-        """What of the model decides its cost."""
+        """The model's architecture, which decides its cost."""
         return architecture_of(self.task.model.source)
 
 
 class TrainingMethod(ABC):
-    """Base of all methods; one is made for a run and asked for every k and draw."""
+    """Base of all methods; one instance handles every k and draw of a run."""
 
     name: ClassVar[str]
     packages: ClassVar[Sequence[str]] = ()
-    """Modules that it needs, all of the extra ``finetune``."""
+    """Required modules, all in the extra ``finetune``."""
     backend: ClassVar[str]
-    """What its cells' column ``backend`` says."""
+    """Value of the column ``backend`` of its cells."""
     has_architecture: ClassVar[bool] = True
     """Whether the model's architecture decides the cost of its answers."""
 
@@ -65,17 +65,17 @@ class TrainingMethod(ABC):
 
     @classmethod
     def check_installed(cls) -> None:
-        """Raise ``UserError`` where a package is missing."""
+        """Raise ``UserError`` if a package is missing."""
         for package in cls.packages:
             if find_spec(package) is None:
                 raise UserError(f"{package} is missing: pip install 'icl-bench[finetune]'")
 
     def notes(self) -> list[str]:
-        """What a user should know before the runs."""
+        """Notes for the user before the trainings."""
         return []
 
     def facts(self, select: str) -> Mapping[str, Any]:
-        """What decides its predictions beside the examples: goes into a cell's identity.
+        """What decides its predictions besides the examples, for the cell's identity.
 
         ``select`` is the cell's name: the method's, or that of its upper bound.
         """
@@ -84,8 +84,8 @@ class TrainingMethod(ABC):
 
     @abstractmethod
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
-        """Learn from the examples and answer the test rows, the method's own cell among them.
+        """Train on the examples and answer the test rows. The results include the method's own cell.
 
-        ``keep`` is a folder for weights, where they are to be kept. Raises ``CellError`` where
-        these examples cannot be learnt from.
+        ``keep`` is a folder for weights; None if they are not kept. Raises ``CellError`` if these
+        examples cannot be trained on.
         """

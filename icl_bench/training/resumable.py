@@ -1,7 +1,7 @@
-"""Long trainings by transformers' Trainer: they go on where they were stopped, and say how far.
+"""Long, resumable trainings by transformers' Trainer, with progress messages.
 
-The folder that is written holds unfinished work in :data:`CHECKPOINTS`, and at the end the model
-with :data:`LOG`, which is written last: what is there is whole.
+The output folder holds unfinished work in :data:`CHECKPOINTS`, and at the end the model with
+:data:`LOG`, which is written last: a folder with it is complete.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from icl_bench.training.trainer import on_one_device
 Say = Callable[[str], None]
 
 CHECKPOINTS = "checkpoints"
-"""In the folder that is written: unfinished work."""
+"""Folder of unfinished work in the output folder."""
 
-STARTED, PART = "started.json", "trained.safetensors"
-"""Among the unfinished work: what was asked for, and the learnt weights of a checkpoint."""
+STARTED, LEARNT_WEIGHTS = "started.json", "trained.safetensors"
+"""Files of unfinished work: the settings, and a checkpoint's trained weights."""
 
 SAVE_STEPS = 200
-"""Steps that are lost at most."""
+"""Maximum number of steps between checkpoints."""
 
 AGAIN = "take a smaller --learning-rate"
 
 
 @dataclass(frozen=True)
 class TrainingFolder:
-    """The folder that a training writes."""
+    """The output folder of a training."""
 
     out: Path
-    asked: Mapping[str, Any]
-    """All that decides the weights that come out, as JSON has it."""
+    settings: Mapping[str, Any]
+    """Everything that decides the trained weights, as JSON values."""
 
     @property
     def unfinished(self) -> Path:
-        """Where unfinished work is."""
+        """The folder of unfinished work."""
         return self.out / CHECKPOINTS
 
     def is_done(self) -> bool:
-        """Whether it holds what this training gives. Raises ``UserError`` where it holds something
-        else; nothing is written.
+        """Whether it holds this training's result. Raises ``UserError`` if it holds something else;
+        writes nothing.
         """
         out = self.out
         if not out.exists() or not any(out.iterdir()):
             return False
         for file in (out / LOG, self.unfinished / STARTED):
             try:
-                there = json.loads(file.read_text(encoding="utf-8"))
-                other = there["settings"] if file.name == LOG else there
+                stored = json.loads(file.read_text(encoding="utf-8"))
+                other = stored["settings"] if file.name == LOG else stored
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if other == self.asked:
+            if other == self.settings:
                 return file.name == LOG
             raise UserError(
                 f"--out {out}: holds another training ({self._differs(other)}); "
@@ -70,49 +70,49 @@ class TrainingFolder:
         raise UserError(f"--out {out}: is not empty; give a new folder")
 
     def _differs(self, other: Mapping[str, Any]) -> str:
-        """The first thing in which another training differs."""
-        for name, value in self.asked.items():
+        """The first setting in which another training differs."""
+        for name, value in self.settings.items():
             if other.get(name) != value:
                 return f"{name} {other.get(name)!r} instead of {value!r}"
         return "other options"
 
     def begin(self) -> Path:
-        """Make room for unfinished work, and write down whose it is."""
+        """Create the folder of unfinished work, and store the settings in it."""
         self.unfinished.mkdir(parents=True, exist_ok=True)
-        (self.unfinished / STARTED).write_text(json.dumps(self.asked), encoding="utf-8")
+        (self.unfinished / STARTED).write_text(json.dumps(self.settings), encoding="utf-8")
         return self.unfinished
 
     def last_checkpoint(self) -> tuple[Path | None, int]:
-        """Where to go on, and after how many steps."""
-        found = {int(p.name.rpartition("-")[2]): p for p in self.unfinished.glob("checkpoint-*")}
-        return (found[max(found)], max(found)) if found else (None, 0)
+        """The last checkpoint and its number of steps; None and 0 without any."""
+        by_step = {int(p.name.rpartition("-")[2]): p for p in self.unfinished.glob("checkpoint-*")}
+        return (by_step[max(by_step)], max(by_step)) if by_step else (None, 0)
 
     def write_tokenizer(self, source: Path) -> None:
-        """The tokenizer's files of the model that training began with."""
+        """Copy the tokenizer's files of the original model."""
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
                 if not (self.out / file.name).exists():
                     shutil.copy2(file, self.out / file.name)
 
     def finish(self, log: Mapping[str, Any]) -> None:
-        """The model is written: say how the training went, and drop the unfinished work."""
-        said = json.dumps({"settings": self.asked, **log}, indent=2)
-        (self.out / LOG).write_text(said + "\n", encoding="utf-8")
+        """Write the log after the model, and remove the unfinished work."""
+        text = json.dumps({"settings": self.settings, **log}, indent=2)
+        (self.out / LOG).write_text(text + "\n", encoding="utf-8")
         shutil.rmtree(self.unfinished)
 
 
 class Learning(Protocol):
-    """A model that is trained."""
+    """A model in training."""
 
     counts: dict[str, int]
-    """What it has learnt from so far, ``tokens`` among it."""
+    """Amounts of training data so far, including ``tokens``."""
 
     def learnt(self) -> dict[str, Any]:
         """All weights that training changes, now or later, by name."""
 
 
 def save_weights(model: Learning, file: Path) -> None:
-    """Write what was learnt, whole or not at all."""
+    """Write the trained weights atomically."""
     from safetensors.torch import save_file
 
     part = file.with_suffix(".part")
@@ -121,55 +121,56 @@ def save_weights(model: Learning, file: Path) -> None:
 
 
 def read_weights(file: Path, model: Learning) -> None:
-    """Put what was learnt back into the model."""
+    """Load trained weights into the model."""
     from safetensors.torch import load_file
     from torch import no_grad
 
-    found = load_file(file)
+    weights = load_file(file)
     with no_grad():
         for name, weight in model.learnt().items():
-            weight.copy_(found[name])
+            weight.copy_(weights[name])
 
 
 class LongTraining(ABC):
-    """A planned training that goes on where it was stopped."""
+    """A planned, resumable training."""
 
     device: str
     dtype: str
     log: dict[str, Any]
-    """How it went: ``seconds``, ``tokens`` learnt from, ``losses`` on validation rows by step in
-    nats a token, and more."""
+    """Record of the training: ``seconds``, ``tokens``, ``losses`` on validation rows by step in nats a
+    token, and more."""
 
     @property
     @abstractmethod
     def folder(self) -> TrainingFolder:
-        """What it writes."""
+        """Its output folder."""
 
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Of the whole training."""
+        """Steps of the whole training."""
 
     @property
     @abstractmethod
     def step_size(self) -> str:
-        """What a step takes, for who has no memory for it."""
+        """Size of a step in words, for the message about a lack of memory."""
 
     @abstractmethod
     def notes(self) -> list[str]:
-        """What a user should know before it."""
+        """Notes for the user before the training."""
 
     @abstractmethod
     def set_up(self, unfinished: Path, say: Say) -> Any:
-        """Load the model and make the Trainer; ``unfinished`` is the folder for its work."""
+        """Load the model and create the Trainer; ``unfinished`` is the folder of its checkpoints."""
 
     @abstractmethod
     def write(self, trainer: Any, unfinished: Path) -> None:
         """Write the trained model, and complete the log."""
 
     def run(self, say: Say = lambda _: None) -> None:
-        """Train, or go on where a training was stopped, and write the folder. Raises ``UserError``,
-        for lack of memory and losses that are no numbers too.
+        """Train, or resume a stopped training, and write the folder.
+
+        Raises ``UserError``, also for a lack of memory and for losses that are not numbers.
         """
         try:
             self._run(say)
@@ -184,13 +185,13 @@ class LongTraining(ABC):
             trainer = self.set_up(unfinished, say)
             last, done = self.folder.last_checkpoint()
             if last is not None:
-                say(f"going on from step {done:,} of {self.steps:,}")
+                say(f"continuing from step {done:,} of {self.steps:,}")
             trainer.train(resume_from_checkpoint=str(last) if last else None)
         self.write(trainer, unfinished)
         self.folder.finish(self.log)
 
     def arguments(self, unfinished: Path, look_each: int, **more: Any) -> Any:
-        """The Trainer's settings: those that all long trainings have, and ``more``."""
+        """The Trainer's arguments: those of all long trainings, and ``more``."""
         from transformers import TrainingArguments
 
         return on_one_device(TrainingArguments, self.device)(
@@ -220,23 +221,21 @@ class LongTraining(ABC):
 
 @dataclass(frozen=True)
 class Course:
-    """How a training runs."""
+    """Settings of a training's progress: steps, evaluations and log."""
 
     steps: int
     look_each: int
-    """Steps between two looks at the validation rows."""
+    """Steps between two evaluations on the validation rows."""
     folder: Path
-    """For unfinished work."""
+    """The folder of unfinished work."""
     log: dict[str, Any]
-    """``seconds``, ``losses`` (``step`` and ``validation``, in nats a token) and what the model
-    counts: filled while it runs."""
+    """``seconds``, ``losses`` (``step`` and ``validation``, in nats a token) and the model's counts;
+    filled during the training."""
     say: Say
 
 
 def trainer_of(trainer: Any, batches: Sequence[list[int]]) -> Any:
-    """The Trainer class with these batches in their order, whose checkpoints hold what the model
-    has learnt.
-    """
+    """A Trainer class with these batches in this order, whose checkpoints hold trained weights only."""
     from torch.utils.data import DataLoader
 
     class Resumable(trainer):  # type: ignore[misc]
@@ -249,10 +248,10 @@ def trainer_of(trainer: Any, batches: Sequence[list[int]]) -> Any:
             del state_dict
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            save_weights(self.model, folder / PART)
+            save_weights(self.model, folder / LEARNT_WEIGHTS)
 
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-            read_weights(Path(resume_from_checkpoint) / PART, model or self.model)
+            read_weights(Path(resume_from_checkpoint) / LEARNT_WEIGHTS, model or self.model)
 
     return Resumable
 
@@ -264,10 +263,10 @@ def watcher(
     better: Callable[[], None] = lambda: None,
     each_step: Callable[[int], None] = lambda _: None,
 ) -> Any:
-    """A callback that fills the course's log and says how far it is.
+    """A callback that fills the course's log and reports progress.
 
-    ``better`` is called where the validation loss is the lowest so far, ``each_step`` before every
-    step with the number of those that are done. Losses that are no numbers raise ``CellError``.
+    ``better`` is called if the validation loss is the lowest so far, ``each_step`` before every step
+    with the number of finished steps. Losses that are not numbers raise ``CellError``.
     """
     from transformers import TrainerCallback
 
@@ -293,7 +292,7 @@ def watcher(
             if not math.isfinite(loss):
                 raise CellError(f"the loss on the validation rows is not a number; {AGAIN}")
             if any(at["step"] == step for at in log["losses"]) or step % course.look_each:
-                return  # where it goes on is looked at too, and would be one more choice
+                return  # resuming evaluates once more, which would be a further choice
             if loss < min((at["validation"] for at in log["losses"]), default=math.inf):
                 better()
             log["losses"].append({"step": step, "validation": loss})

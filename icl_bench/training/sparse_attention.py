@@ -1,9 +1,9 @@
-"""Attention of a training step that computes only what a pattern lets be seen, with gradients.
+"""Attention of a training step that computes only what a pattern attends to, with gradients.
 
-Whole sequences are learnt from at once, so there is no prefix and no cache: a sequence is cut into
-parts of :data:`PART` tokens, and each part's tokens are multiplied with the keys that some of them
-see (Song et al. 2023, Zebra, equations 8 to 10; Bertsch et al. 2025, section 5). On CUDA, windows
-and blocks are computed by FlexAttention with a block mask.
+Training reads whole sequences without prefix or cache. A sequence is cut into parts of
+:data:`PART_TOKENS` tokens, and each part's queries are multiplied with the keys that some of them attend
+to (Song et al. 2023, Zebra, equations 8 to 10; Bertsch et al. 2025, section 5). On CUDA, FlexAttention
+computes windows and blocks with a block mask.
 """
 
 from __future__ import annotations
@@ -23,32 +23,30 @@ from icl_bench.models.attention_patterns import FULL, BlockLayout, Pattern, Rece
 from icl_bench.models.config import layer_windows
 from icl_bench.models.trained import own_pattern
 
-ATTENTION = "icl_bench_training"
-"""The name under which transformers knows it."""
+ATTENTION_NAME = "icl_bench_training"
+"""Its name in transformers' registry of attention functions."""
 
-BOUND = "_icl_bench_sparsity"
-"""What a network's layers ask where its forward pass is given nothing."""
+SPARSITY_ATTRIBUTE = "_icl_bench_sparsity"
+"""Attribute of layers with the sparsity to use if the forward pass receives none."""
 
-PART = 128
-"""Tokens that are computed together: more is fewer calls, and more products that no one sees."""
+PART_TOKENS = 128
+"""Tokens computed together: more tokens mean fewer calls, but more masked products."""
 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Who sees whom in a batch of sequences of equal length."""
+    """Which tokens attend to which, in a batch of sequences of equal length."""
 
     spans: tuple[ReceptiveSpan, ...]
-    """Of each layer."""
+    """The span of each layer."""
     layout: BlockLayout | None = None
-    """The blocks of demonstrations, which all sequences of the batch have alike."""
+    """The blocks of demonstrations, the same in all sequences of the batch."""
     _seen: dict[tuple[object, ...], Any] = field(default_factory=dict, compare=False)
-    """Masks, which many layers have in common."""
+    """Masks, shared by layers with the same span."""
 
     @classmethod
     def of(cls, pattern: Pattern, windows: Sequence[int | None], ends: Sequence[int] = ()) -> Sparsity:
-        """Under a pattern, for a model with these windows; ``ends`` is where each demonstration
-        ends, where there are some.
-        """
+        """The sparsity of a pattern in a model with these windows; ``ends`` is where demonstrations end."""
         return cls(pattern.spans(windows), pattern.layout(ends) if ends else None)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -66,7 +64,7 @@ class Sparsity:
         return self._in_parts(span, lows, query, key, value, scale)
 
     def _lows(self, span: ReceptiveSpan, tokens: int) -> np.ndarray:
-        """From which token on each token sees: ``(tokens,)``."""
+        """The first token that each token attends to, apart from the sink: ``(tokens,)``."""
         places = np.arange(tokens)
         far = span.first(places)
         return far if self.layout is None else np.maximum(far, self.layout.first(places))
@@ -81,10 +79,10 @@ class Sparsity:
         if chunk is not None and (count := int(far[-1]) // chunk):
             means = [x[:, :, : count * chunk].unflatten(2, (count, chunk)).mean(3) for x in (key, value)]
         outs = []
-        for start in range(0, tokens, PART):
-            end = min(start + PART, tokens)
+        for start in range(0, tokens, PART_TOKENS):
+            end = min(start + PART_TOKENS, tokens)
             low = int(lows[start:end].min())
-            # the sink stands apart from what is near, where there is something between
+            # the sink is separate if there is a gap between it and the near tokens
             kept = min(sink, low) if far[start:end].min() < sink else 0
             gone = 0 if chunk is None or means is None else int(far[end - 1]) // chunk
             name = (span, start, end)
@@ -114,9 +112,9 @@ class Sparsity:
         gone: int,
         chunk: int | None,
     ) -> Tensor:
-        """What is added to a part's scores: ``(tokens, keys)``, -inf where a key is not seen.
+        """Bias of a part's scores: ``(tokens, keys)``, -inf for masked keys.
 
-        The keys are means of chunks, those of the sink, and those from the part's first on.
+        The keys are means of chunks, the sink's keys, and keys from the part's first one on.
         """
         start, end, low = part
         token = np.arange(start, end)[:, None]
@@ -132,7 +130,7 @@ class Sparsity:
         return torch.from_numpy(bias)
 
     def _flex(self, span: ReceptiveSpan, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """By FlexAttention (He et al. 2024), which leaves out blocks of keys that no one sees."""
+        """Attention by FlexAttention (He et al. 2024), which skips blocks of masked keys."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         tokens, device = query.shape[2], query.device
@@ -147,15 +145,15 @@ class Sparsity:
                 return (of <= at) & (of >= far[at]) & ((of >= lows[at]) | (of < sink))
 
             self._seen[name] = create_block_mask(seen, None, None, tokens, tokens, device=device)
-        found: Tensor = _flex_attention()(query, key, value, block_mask=self._seen[name], scale=scale, enable_gqa=True)
-        return found
+        out: Tensor = _flex_attention()(query, key, value, block_mask=self._seen[name], scale=scale, enable_gqa=True)
+        return out
 
 
 _COMPILED: list[Any] = []
 
 
 def _flex_attention() -> Any:
-    """FlexAttention, compiled once: otherwise it computes all products."""
+    """FlexAttention, compiled once, because uncompiled it computes all products."""
     if not _COMPILED:
         from torch.nn.attention.flex_attention import flex_attention
 
@@ -168,44 +166,42 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - who sees whom is known
+    attention_mask: Tensor | None,  # noqa: ARG001 - sparsity replaces it
     scaling: float | None = None,
     sparsity: Sparsity | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """What a model calls in every layer while it is trained under a pattern."""
-    sparsity = sparsity or getattr(module, BOUND, None)
+    """The attention function of every layer during training under a pattern."""
+    sparsity = sparsity or getattr(module, SPARSITY_ATTRIBUTE, None)
     if sparsity is None:
-        raise UserError("this model does not hand options through to its attention layers")
+        raise UserError("this model does not pass options to its attention layers")
     for name in ("softcap", "s_aux"):
         if options.get(name) is not None:
             raise UserError(f"this model's attention uses {name!r}, which is not supported")
     if module.training and options.get("dropout"):
-        raise UserError("this model's attention drops scores out, which is not supported")
+        raise UserError("this model's attention dropout is not supported")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     out = sparsity.attend(module.layer_idx, query, key, value, scale)
     return out.transpose(1, 2), None
 
 
-def take_over(network: Any, sparsity: Sparsity | None = None) -> None:
-    """From here on a network's layers ask the ``sparsity`` that its forward pass is given, or that
-    is given here.
-    """
+def use_sparse_attention(network: Any, sparsity: Sparsity | None = None) -> None:
+    """Make a network's layers use the ``sparsity`` of its forward pass, or else this one."""
     from transformers import AttentionInterface
 
     for module in network.modules():
         if sparsity is not None and hasattr(module, "layer_idx"):
-            setattr(module, BOUND, sparsity)
-    AttentionInterface.register(ATTENTION, attention)
-    network.set_attn_implementation(ATTENTION)
+            setattr(module, SPARSITY_ATTRIBUTE, sparsity)
+    AttentionInterface.register(ATTENTION_NAME, attention)
+    network.set_attn_implementation(ATTENTION_NAME)
 
 
 def as_adapted(network: Any, source: str) -> Any:
-    """A network of a checkpoint, read by the pattern that this was adapted to, where it was.
+    """The network with the pattern that its checkpoint was adapted to, if it was.
 
-    Rows that are padded on the right need no mask: no token sees what stands behind it.
+    Rows padded on the right need no mask, because no token attends to later ones.
     """
     pattern = own_pattern(source)
     if pattern != FULL:
-        take_over(network, Sparsity.of(pattern, layer_windows(network.config.get_text_config())))
+        use_sparse_attention(network, Sparsity.of(pattern, layer_windows(network.config.get_text_config())))
     return network

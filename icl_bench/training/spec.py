@@ -16,16 +16,16 @@ from icl_bench.sweep.options import DataDir, ModelOption, Seed, TaskOption, Test
 
 if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
-else:  # its reader checks what a value is
+else:  # its reader checks values
     KValues = Any
 
-Head = Literal["lm", "random"]
+HeadInit = Literal["lm", "random"]
 
 Validation = Literal["pool", "examples"]
 
 
 class FinetuneSpec(Options):
-    """What a user asks of ``finetune``, for one task and one model."""
+    """Options of ``finetune``, for one task and one model."""
 
     about: ClassVar[str] = "finetune"
 
@@ -53,9 +53,9 @@ class FinetuneSpec(Options):
     test_size: TestSize = Field(default=None, ge=1)
     data_dir: DataDir = None
     head: Annotated[
-        Head,
+        HeadInit,
         Option(
-            "lm: the head begins with the language-model head's rows of the labels' first tokens; random.",
+            "lm: initialise the head with the language-model head's rows of the labels' first tokens; random.",
             TRAINING,
             "HOW",
         ),
@@ -63,8 +63,7 @@ class FinetuneSpec(Options):
     validation: Annotated[
         Validation,
         Option(
-            "What chooses the checkpoint: rows of the pool that follow the k examples, or a fifth of the examples "
-            "themselves.",
+            "Rows to choose the checkpoint on: rows of the pool after the k examples, or a fifth of the examples.",
             TRAINING,
             "FROM",
         ),
@@ -74,13 +73,13 @@ class FinetuneSpec(Options):
     learning_rate: Annotated[float | None, Option("Default: 1e-3 for lora, 5e-5 for full.", TRAINING, "RATE")] = None
     keep_checkpoints: Annotated[
         Path | None,
-        Option("Keep the weights of each chosen epoch there; else no weights are written.", TRAINING, "DIR"),
+        Option("Folder for the weights of each chosen epoch (default: weights are not kept).", TRAINING, "DIR"),
     ] = None
     device: Device = None
     dtype: Dtype = "auto"
 
     def check(self) -> None:
-        """Raise ``UserError`` for what can be told without data and model."""
+        """Raise ``UserError`` for options that are wrong regardless of data and model."""
         if not self.method:
             known = ", ".join(TRAINING_METHODS.names)
             raise UserError(f"--method: empty; give {known}, several with commas")
@@ -95,4 +94,4 @@ class FinetuneSpec(Options):
         if 0 in self.k.numbers:
             raise UserError("--k 0: training needs examples; give numbers from 1 up, like 10,100,1000")
         if self.k.largest:
-            raise UserError("--k: training has no context window; give numbers, like 10,100,1000")
+            raise UserError("--k: max and auto are for prompts; give numbers, like 10,100,1000")

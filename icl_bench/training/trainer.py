@@ -18,8 +18,8 @@ from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
 from icl_bench.seeds import generator
 from icl_bench.training.classification_head import first_tokens, load_classifier, pad_token
-from icl_bench.training.examples import Examples, Row, batches, padded
-from icl_bench.training.spec import Head
+from icl_bench.training.examples import Examples, LabelledQuery, batches, padded
+from icl_bench.training.spec import HeadInit
 from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
@@ -32,15 +32,14 @@ JITTER = math.log(1.25)
 
 
 LEARNING_RATE = {"lora": 1e-3, "full": 5e-5}
-"""LoRA's is the paper's (appendix E); for full fine-tuning, of which it names none, the
-Trainer's own default."""
+"""LoRA: the paper's (appendix E); full fine-tuning, for which it gives none: the Trainer's default."""
 
 
 class Recipe(Frozen):
-    """How a model is fine-tuned; the defaults are the paper's (Bertsch et al. 2025, appendix E)."""
+    """Settings of fine-tuning; defaults are the paper's (Bertsch et al. 2025, appendix E)."""
 
     method: Method
-    head: Head = "lm"
+    head: HeadInit = "lm"
     epochs: int = 30
     batch: int = 32
     learning_rate: float
@@ -56,31 +55,31 @@ class Recipe(Frozen):
 
 
 @dataclass
-class Trained:
-    """A finished training run."""
+class FinetuningResult:
+    """The result of a fine-tuning, filled during the training."""
 
     logits: list[np.ndarray] = field(default_factory=list)
-    """Of the test rows after each epoch: ``(test, labels)``."""
+    """Logits of the test rows after each epoch: ``(test, labels)``."""
     validation: list[float] = field(default_factory=list)
     """Accuracy on the validation rows after each epoch."""
     test: list[float] = field(default_factory=list)
     """Accuracy on the test rows after each epoch."""
     training_seconds: float = 0.0
-    """Choosing the checkpoint on the validation rows included."""
+    """Time of the training, including predictions on validation rows."""
     inference_seconds: float = 0.0
-    """Of answering the test rows once, mean over epochs."""
+    """Mean time of answering the test rows once."""
     training_tokens: int = 0
-    """Of all epochs, without padding."""
+    """Tokens of all epochs, without padding."""
     padded_tokens: int = 0
-    """Of all epochs, with padding."""
+    """Tokens of all epochs, with padding."""
     trainable: int = 0
-    """Parameters that were trained."""
+    """Number of trained parameters."""
 
     def flops(self, shape: Architecture, examples: Examples, recipe: Recipe) -> float:
-        """Operations of the training, and of choosing the checkpoint on the validation rows.
+        """Operations of the training, including predictions on validation rows.
 
-        A forward pass has two per parameter and token. Going back takes twice that where all
-        weights are trained, and as much where next to none are (LoRA).
+        A forward pass has two operations per parameter and token. A backward pass takes two forward
+        passes if all weights are trained, and one if almost none are (LoRA).
         """
         passes = 3 if recipe.method == "full" else 2
         mean = self.training_tokens / max(1, len(examples.train) * recipe.epochs)
@@ -89,22 +88,22 @@ class Trained:
 
     @property
     def best(self) -> int:
-        """The epoch that the validation rows choose: the first of the best."""
+        """The first epoch with the best accuracy on validation rows."""
         return int(np.argmax(self.validation))
 
     @property
     def best_on_test(self) -> int:
-        """The epoch that the test rows would choose: an upper bound, as in the paper."""
+        """The first epoch with the best accuracy on test rows: an upper bound, as in the paper."""
         return int(np.argmax(self.test))
 
 
 def fine_tune(
     examples: Examples, recipe: Recipe, *, source: str, device: str, dtype: str, seed: int, keep: Path | None = None
-) -> Trained:
-    """Train on the examples; answer validation and test rows after every epoch.
+) -> FinetuningResult:
+    """Train on the examples, and predict validation and test rows after every epoch.
 
-    ``keep`` is a folder for the weights of the epoch that validation chooses. The same seed gives
-    the same predictions on the same machine. Raises ``CellError`` where training cannot go on.
+    ``keep`` is a folder for the weights of the epoch chosen on validation rows. The same seed gives
+    the same predictions on the same machine. Raises ``CellError`` if the training fails.
     """
     from transformers import Trainer, TrainingArguments, set_seed
 
@@ -117,7 +116,7 @@ def fine_tune(
     tokens = first_tokens(task) if recipe.head == "lm" else None
     cuda = device.startswith("cuda")
     weights = base_weights(recipe.method, device, dtype)
-    done = Trained()
+    done = FinetuningResult()
     with (
         memory_errors_as_cell_errors(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
         tempfile.TemporaryDirectory(prefix="icl-bench-") as folder,
@@ -169,23 +168,23 @@ def fine_tune(
 def base_weights(method: Method, device: str, dtype: str) -> str:
     """The number format in which weights are loaded.
 
-    What is trained stays in float32, and products are in ``dtype``. Weights that LoRA freezes need
-    not be more precise than the products on a GPU, whose memory they would take twice; float16,
-    whose range states between layers leave, is for products alone.
+    Trained weights stay in float32, and products are in ``dtype``. On a GPU, weights that LoRA freezes
+    need no more precision than the products, and float32 would double their memory. float16 is used
+    for products alone, because states between layers exceed its range.
     """
     frozen = method == "lora" and device.startswith("cuda") and dtype == "bfloat16"
     return "bfloat16" if frozen else "float32"
 
 
 def on_one_device(arguments: Any, device: str) -> Any:
-    """The Trainer's arguments on the device that was asked for and on no other.
+    """The Trainer's arguments class, restricted to the requested device.
 
-    By itself the Trainer takes the first card, and all that it sees at once (``DataParallel``).
+    By default the Trainer uses all visible cards at once (``DataParallel``), beginning with the first.
     """
     import torch
 
-    asked = torch.device(device)
-    if asked.type != "cuda":
+    requested = torch.device(device)
+    if requested.type != "cuda":
         return arguments
 
     class OnOneDevice(arguments):  # type: ignore[misc]
@@ -196,7 +195,7 @@ def on_one_device(arguments: Any, device: str) -> Any:
 
             AcceleratorState._reset_state(reset_partial_state=True)
             self.distributed_state = PartialState()
-            where = torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
+            where = torch.device("cuda", torch.cuda.current_device() if requested.index is None else requested.index)
             self.distributed_state.device, self._n_gpu = where, 1
             torch.cuda.set_device(where)
             return where
@@ -221,7 +220,7 @@ def _with_lora(model: Any, recipe: Recipe) -> Any:
 
 
 def _is_tight(model: Any, device: str) -> bool:
-    """Whether weights, gradients and Adam's state leave less than half of the card free."""
+    """Whether weights, gradients and Adam's state take more than half of the card's free memory."""
     import torch
 
     held = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
@@ -229,7 +228,7 @@ def _is_tight(model: Any, device: str) -> bool:
 
 
 def _printer() -> type:
-    """What prints logs on standard output, which is for results."""
+    """The callback that prints logs on standard output, which is for results."""
     from transformers.trainer_callback import PrinterCallback
 
     return PrinterCallback
@@ -237,11 +236,11 @@ def _printer() -> type:
 
 @dataclass
 class LengthBatches:
-    """Batches of similar lengths, others in each epoch, in random order.
+    """Batches of similar lengths in random order, different in each epoch.
 
-    The Trainer's own grouping sorts within random portions of many batches; a few hundred rows are
-    one portion of less than that, and are not grouped at all. Here rows are sorted by their length
-    times a random factor of 0.8 to 1.25, so that neighbours differ from epoch to epoch.
+    The Trainer's own grouping sorts within random portions of many batches, which has no effect on a
+    few hundred rows. Here rows are sorted by length times a random factor of 0.8 to 1.25, so batches
+    differ between epochs.
     """
 
     lengths: Sequence[int]
@@ -260,7 +259,7 @@ class LengthBatches:
 
 
 def _grouping(trainer: Any, lengths: Sequence[int], size: int, seed: int) -> Any:
-    """The Trainer with batches of similar lengths."""
+    """A Trainer class with batches of similar lengths."""
     from torch.utils.data import DataLoader
 
     batches_of = LengthBatches(lengths, size, generator(seed, "batches"))
@@ -281,10 +280,10 @@ def _grouping(trainer: Any, lengths: Sequence[int], size: int, seed: int) -> Any
 
 @dataclass
 class _Padding:
-    """Joins rows to a batch, padded on the right, and counts what that adds."""
+    """Joins rows into a batch, padded on the right, and counts tokens with and without padding."""
 
     pad: int
-    done: Trained
+    done: FinetuningResult
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         import torch
@@ -295,32 +294,38 @@ class _Padding:
         return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 
 
-def predict(model: Any, rows: Sequence[Row], pad: int, batch: int, dtype: str = "float32") -> np.ndarray:
-    """Logits of each row, ``(rows, labels)``, in the rows' order; products are in ``dtype``."""
+def predict(model: Any, rows: Sequence[LabelledQuery], pad: int, batch: int, dtype: str = "float32") -> np.ndarray:
+    """Logits of each row, ``(rows, labels)``, in the order of the rows; products are in ``dtype``."""
     import torch
 
     was_training = model.training
     model.eval()
-    found = np.empty((len(rows), int(model.config.num_labels)))
+    logits_of_all = np.empty((len(rows), int(model.config.num_labels)))
     products = torch.autocast(model.device.type, getattr(torch, dtype), enabled=dtype != "float32")
     with torch.no_grad(), products:
         for places in batches(rows, batch):
             inputs = padded([rows[i].ids for i in places], pad)
             logits = model(**{name: value.to(model.device) for name, value in inputs.items()}).logits
-            found[places] = logits.float().cpu().numpy()
+            logits_of_all[places] = logits.float().cpu().numpy()
     model.train(was_training)
-    return found
+    return logits_of_all
 
 
-def accuracy(logits: np.ndarray, rows: Sequence[Row]) -> float:
-    """The share of rows whose largest logit is their label's."""
+def accuracy(logits: np.ndarray, rows: Sequence[LabelledQuery]) -> float:
+    """Share of rows with the largest logit at their label."""
     return float((logits.argmax(axis=1) == np.array([row.label for row in rows])).mean())
 
 
 def _watcher(
-    done: Trained, held_out: Sequence[Row], test: Sequence[Row], pad: int, batch: int, keep: Path | None, dtype: str
+    done: FinetuningResult,
+    held_out: Sequence[LabelledQuery],
+    test: Sequence[LabelledQuery],
+    pad: int,
+    batch: int,
+    keep: Path | None,
+    dtype: str,
 ) -> Any:
-    """A callback of the Trainer that answers both sets of rows after each epoch."""
+    """A callback of the Trainer that predicts both sets of rows after each epoch."""
     from transformers import TrainerCallback
 
     class Watcher(TrainerCallback):

@@ -14,7 +14,7 @@ from icl_bench.models.architecture import architecture_of, laid_out_parameters
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.training.classification_head import load_classifier
-from icl_bench.training.trainer import Method, Recipe, Trained
+from icl_bench.training.trainer import FinetuningResult, Method, Recipe
 
 KINDS = ("llama", "mistral", "qwen2", "gemma3_text")
 VOCABULARY = 300
@@ -102,7 +102,7 @@ def test_operations_of_a_training_step_are_those_that_pytorch_counts(method: Met
         train, held_out = range(rows), ()
 
     examples: Any = OneBatch()
-    step = Trained(training_tokens=rows * TOKENS)
+    step = FinetuningResult(training_tokens=rows * TOKENS)
     shape = architecture_of(str(tmp_path))
     found = step.flops(shape, examples, Recipe.of(method, epochs=1))
     assert found == pytest.approx(counter.get_total_flops(), rel=0.1)

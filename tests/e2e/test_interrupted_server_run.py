@@ -55,5 +55,5 @@ def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
             running.kill()
     assert running.returncode == 130
     assert "Traceback" not in said
-    assert said.splitlines()[-1] == "interrupted; run the same command again to go on"
+    assert said.splitlines()[-1] == "interrupted; run the same command again to continue"
     assert seconds < 30, "about a second of computing; a machine with much else to do takes longer"

@@ -379,7 +379,7 @@ def test_ctrl_c_ends_it_in_order_and_the_same_command_goes_on(
     _, error = started.communicate(timeout=60)
     (faults / "slow").unlink()
     assert started.returncode == 130, error
-    assert error.splitlines()[-1] == "interrupted; run the same command again to go on"
+    assert error.splitlines()[-1] == "interrupted; run the same command again to continue"
     assert "Traceback" not in error
     assert any(journals(tmp_path).values()), "nothing was at work when it was stopped"
     done = subprocess.run(command, capture_output=True, text=True, env=outer, timeout=300)

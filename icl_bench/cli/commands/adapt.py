@@ -7,7 +7,7 @@ from icl_bench.training.adaptation.spec import AdaptationSpec
 
 
 @o.command(AdaptationSpec)
-def adapt(given: o.Given, quiet: o.Quiet = False) -> None:
+def adapt(options: o.OptionValues, quiet: o.Quiet = False) -> None:
     """Continue training a model for an attention pattern.
 
     The training of Zebra: on long texts, and with --demonstrations-too on a task's demonstrations. A stopped
@@ -17,4 +17,4 @@ def adapt(given: o.Given, quiet: o.Quiet = False) -> None:
     from icl_bench.cli.training import carry_out
     from icl_bench.training.adaptation.training import Adaptation
 
-    carry_out(Adaptation.prepare, AdaptationSpec(**given), quiet=quiet)
+    carry_out(Adaptation.prepare, AdaptationSpec(**options), quiet=quiet)

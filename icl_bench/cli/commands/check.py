@@ -21,23 +21,23 @@ Baseline = Annotated[
 
 
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", metavar="SHARE", help="A loss up to this is let pass (0.01: 1%).")
+    float, typer.Option("--tolerance", metavar="SHARE", help="Accept losses up to this share (0.01: 1%).")
 ]
 
 
 Alpha = Annotated[
-    float, typer.Option("--alpha", metavar="P", help="The chance of a false alarm, of all tests together.")
+    float, typer.Option("--alpha", metavar="P", help="Probability of a false alarm, for all tests together.")
 ]
 
 
 AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Let pass a run that lacks points or draws of the baseline.")
+    bool, typer.Option("--allow-missing", help="Accept a run that lacks points or draws of the baseline.")
 ]
 
 
 def check(
     baseline: Baseline,
-    results: o.Results = o.DEFAULT_RESULTS,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     tolerance: Tolerance = 0.01,
     alpha: Alpha = 0.05,
     allow_missing: AllowMissing = False,
@@ -46,11 +46,11 @@ def check(
 ) -> None:
     """Compare with a baseline; exit with 1 on a significant loss.
 
-    Predictions of both are paired by draw and test example. A point fails if its loss is
-    significant, with all points taken into account, and larger than the tolerance; so do all points
-    taken together. A run that lacks some of the baseline is refused (exit with 2), and so is what
-    was not asked the same (other data, template, labels, test rows, pool, seed or scoring); other
-    model files, backend or version is what is checked.
+    Predictions of both are paired by draw and test example. A point fails if its loss is larger than the
+    tolerance and significant (corrected for the number of points); all points together are tested in
+    the same way. A run that lacks points of the baseline is refused (exit with 2), and so is a run with
+    other data, template, labels, test rows, pool, seed or scoring. Model files, backend and versions
+    may differ: their effect is what is checked.
     """
     from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
@@ -60,11 +60,11 @@ def check(
 
     with working() as say:
         place = watched(results, say)
-        found = check_results(baseline, place, tolerance, alpha, allow_missing)
+        comparison = check_results(baseline, place, tolerance, alpha, allow_missing)
     if json:
-        print_json(found.as_json())
+        print_json(comparison.as_json())
     elif not quiet:
-        print_check(found, console())
-    if found.lost:
+        print_check(comparison, console())
+    if comparison.lost:
         raise typer.Exit(1)
-    found.require_all()
+    comparison.require_all()

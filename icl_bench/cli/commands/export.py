@@ -14,7 +14,7 @@ Out = Annotated[
 ]
 
 
-def export(out: Out, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
+def export(out: Out, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
     """Write all predictions into one Parquet or CSV file."""
     from icl_bench.cli.output.working import watched, working
     from icl_bench.results.exporting import export_results

@@ -10,9 +10,9 @@ from icl_bench.training.spec import FinetuneSpec
 
 @o.command(FinetuneSpec, MachineOptions, several=SEVERAL)
 def finetune(
-    given: o.Given,
-    machines: o.Given,
-    results: o.Results = o.DEFAULT_RESULTS,
+    options: o.OptionValues,
+    machines: o.OptionValues,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -24,4 +24,4 @@ def finetune(
     """
     from icl_bench.cli.jobs import run_and_print
 
-    run_and_print(FinetuneSpec, given, MachineOptions(**machines), results, quiet=quiet, json=json)
+    run_and_print(FinetuneSpec, options, MachineOptions(**machines), results, quiet=quiet, json=json)

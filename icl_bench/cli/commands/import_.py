@@ -14,12 +14,12 @@ File = Annotated[
 ]
 
 
-def import_(file: File, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
-    """Take predictions that were made elsewhere into the results.
+def import_(file: File, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
+    """Import predictions that were made elsewhere.
 
     The file has the columns task, model, select, order, k, draw, test_id, gold and prediction, one
-    row a prediction. Others that an export has are taken too, and any further ones are kept. The
-    same file is imported once.
+    row a prediction. Further columns of an export are read, and all others are kept. The same file is
+    imported only once.
     """
     from icl_bench.results.importing import import_predictions
     from icl_bench.wording import one_line, plain

@@ -15,21 +15,20 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.csv",
-        help="Where to write it (leaderboard.csv in the results folder, or here where they are in object storage).",
+        help="The file to write (leaderboard.csv in the results folder, or here if they are in object storage).",
         show_default=False,
     ),
 ]
 
 
 def leaderboard(
-    results: o.Results = o.DEFAULT_RESULTS, out: Out = None, quiet: o.Quiet = False, json: o.Json = False
+    results: o.ResultsDir = o.DEFAULT_RESULTS, out: Out = None, quiet: o.Quiet = False, json: o.Json = False
 ) -> None:
     """Write all results as one table, best first.
 
-    As CSV, and as Markdown beside it. One row a point: task, model, how demonstrations were chosen,
-    k, accuracy with its 95% interval, macro-F1, where its curve is saturated, and what it was made
-    with and from. The same results make the same files. A terminal shows a table that fits it, a
-    pipe gets the Markdown.
+    As CSV, and as Markdown beside it. One row a point: task, model, selection, k, accuracy with its 95%
+    interval, macro-F1, saturation of its curve, versions and data. The same results make the same
+    files. A terminal shows a table that fits, a pipe gets the Markdown.
     """
     from icl_bench.cli.output.lists import print_leaderboard
     from icl_bench.cli.output.tables import print_json

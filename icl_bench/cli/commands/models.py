@@ -1,4 +1,4 @@
-"""``icl-bench models``: what is there, what is installed, what each needs."""
+"""``icl-bench models``: known models, whether they are installed, and what they need."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Prepare = Annotated[
 
 
 def models(prepare: Prepare = None, json: o.Json = False) -> None:
-    """List the models that are known by name.
+    """List the models with a registered name.
 
-    Any folder that holds a model, and any hub id, works as --model too.
+    Any folder with a model and any hub id work as --model, too.
     """
     from icl_bench.cli.output.lists import print_models
     from icl_bench.cli.output.tables import print_json

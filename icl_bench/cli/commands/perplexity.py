@@ -13,7 +13,7 @@ from icl_bench.sweep.options import PerplexitySpec
 
 @o.command(PerplexitySpec)
 def perplexity(
-    given: o.Given, results: o.Results = o.DEFAULT_RESULTS, quiet: o.Quiet = False, json: o.Json = False
+    options: o.OptionValues, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False, json: o.Json = False
 ) -> None:
     """Measure perplexity by length, for each attention pattern.
 
@@ -30,16 +30,16 @@ def perplexity(
 
     display = Display(quiet=quiet or json)
     with display.preparing() as say:
-        asked = Perplexity.prepare(PerplexitySpec(**given), say)
-    for text in asked.notes:
+        measurement = Perplexity.prepare(PerplexitySpec(**options), say)
+    for text in measurement.notes:
         display.note(f"  note: {text}")
     with display.preparing() as say:
-        outcome = asked.run(results, say)
+        outcome = measurement.run(results, say)
     for name, reason in outcome.failed.items():
         print(visible(f"failed: {name}: {reason}"), file=sys.stderr)
     display.note(f"{outcome.computed} computed, {outcome.kept} already there. Results: {results}/")
     table = perplexities(results)
-    table = table[table["model"] == asked.model.name]
+    table = table[table["model"] == measurement.model.name]
     if json:
         print_json({"perplexity": records(table)})
     elif not quiet:

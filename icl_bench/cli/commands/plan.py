@@ -1,4 +1,4 @@
-"""``icl-bench plan``: what would run."""
+"""``icl-bench plan``: the cells of a run, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icl_bench.cli.jobs import SEVERAL, do_each
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 
-Results = Annotated[
+ResultsToCompare = Annotated[
     str | None,
     typer.Option(
         "--results",
@@ -25,7 +25,11 @@ Results = Annotated[
 
 @o.command(RunOptions, MachineOptions, several=SEVERAL)
 def plan(
-    given: o.Given, machines: o.Given, results: Results = None, quiet: o.Quiet = False, json: o.Json = False
+    options: o.OptionValues,
+    machines: o.OptionValues,
+    results: ResultsToCompare = None,
+    quiet: o.Quiet = False,
+    json: o.Json = False,
 ) -> None:
     """Show what a run would compute, and what fits.
 
@@ -40,20 +44,20 @@ def plan(
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
-    ClusterSpec.of(MachineOptions(**machines))  # refuses what run would refuse
+    ClusterSpec.of(MachineOptions(**machines))  # refuses what run refuses
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
-    def plan_one(one: RunSpec) -> None:
+    def print_one(spec: RunSpec) -> None:
         with display.preparing() as say:
-            sweep = Sweep.prepare(one, say, to_run=False)
+            sweep = Sweep.prepare(spec, say, to_run=False)
             sweep.estimates()  # takes a while
         if json:
             records.extend(plan_records(sweep, results))
         elif not quiet:
             print_plan(sweep, console(), results)
 
-    _, problem = do_each(RunSpec, given, plan_one, display.problem)
+    _, problem = do_each(RunSpec, options, print_one, display.problem)
     if json and (records or problem is None):
         print_json(records)
     if problem is not None:

@@ -14,9 +14,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to wr
 
 Figures = Annotated[
     Path | None,
-    typer.Option(
-        "--figures", metavar="DIR", help="Write the charts here too, as SVG, PDF and PNG.", show_default=False
-    ),
+    typer.Option("--figures", metavar="DIR", help="Folder for the charts as SVG, PDF and PNG.", show_default=False),
 ]
 
 
@@ -24,7 +22,7 @@ Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.",
 
 
 def report(
-    results: o.Results = o.DEFAULT_RESULTS,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     out: Out = Path("report.html"),
     task: Only = None,
     model: Only = None,
@@ -33,15 +31,15 @@ def report(
 ) -> None:
     """Write one HTML page of all findings.
 
-    It opens in any browser and needs no network. Charts with intervals, sortable tables and a
-    reader for single predictions. Prompts are rebuilt from the data folder, where it is at hand.
+    It opens in any browser without a network: charts with intervals, sortable tables and a reader for
+    single predictions. Prompts are rebuilt from the data folder, if it is available.
     """
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
     from icl_bench.report import write_report
 
-    asked = {"task": task, "model": model}
-    only = {name: value for name, value in asked.items() if value}
+    filters = {"task": task, "model": model}
+    only = {name: value for name, value in filters.items() if value}
     with working() as say:
         place = watched(results, say)
         written = write_report(place, out, only=only, figures=figures, data_dir=data_dir, say=say)

@@ -1,4 +1,4 @@
-"""``icl-bench run``: the main job."""
+"""``icl-bench run``: prompts a model and stores its predictions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from icl_bench.sweep.options import RunOptions
 
 @o.command(RunOptions, MachineOptions, several=SEVERAL)
 def run(
-    given: o.Given,
-    machines: o.Given,
-    results: o.Results = o.DEFAULT_RESULTS,
+    options: o.OptionValues,
+    machines: o.OptionValues,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
     """Sweep the number of demonstrations on a task with a model.
 
-    Several selectors, orders, attention patterns and values of k are combined with each other; combinations that
-    make no sense are skipped, with the reason.
+    Several selectors, orders, attention patterns and values of k are combined with each other; impossible
+    combinations are skipped, with the reason.
 
     Finished cells are kept: run the same command again to continue after an interruption, or with more values of k.
     Several processes may share one results folder; --on ray starts them and distributes the work.
@@ -27,4 +27,4 @@ def run(
     from icl_bench.cli.jobs import run_and_print
     from icl_bench.sweep.run_spec import RunSpec
 
-    run_and_print(RunSpec, given, MachineOptions(**machines), results, quiet=quiet, json=json)
+    run_and_print(RunSpec, options, MachineOptions(**machines), results, quiet=quiet, json=json)

@@ -20,16 +20,16 @@ TestId = Annotated[
 OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
 
 
-Cell = Annotated[
-    str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, where several match.", show_default=False)
+CellHash = Annotated[
+    str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, if several match.", show_default=False)
 ]
 
 
-Which = Annotated[str | None, typer.Option(metavar="NAME", help="Which one, where several match.", show_default=False)]
+Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if several match.", show_default=False)]
 
 
 def show(
-    task: o.Task,
+    task: o.TaskName,
     k: OneK,
     test_id: TestId = None,
     model: Which = None,
@@ -38,8 +38,8 @@ def show(
     attention: Which = None,
     perturbation: Which = None,
     draw: OneDraw = 0,
-    cell: Cell = None,
-    results: o.Results = o.DEFAULT_RESULTS,
+    cell: CellHash = None,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
     json: o.Json = False,
 ) -> None:

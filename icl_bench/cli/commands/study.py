@@ -1,4 +1,4 @@
-"""``icl-bench study``: many tasks, models and settings, as a file says."""
+"""``icl-bench study``: many tasks, models and settings, from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icl_bench.studies.options import MachineOptions
 File = Annotated[
     str | None,
     typer.Argument(
-        metavar="FILE", help="A YAML file, or a shipped study's name; without it these are listed.", show_default=False
+        metavar="FILE", help="A YAML file, or a shipped study's name; without it, lists these.", show_default=False
     ),
 ]
 
@@ -34,20 +34,20 @@ Only = Annotated[
 
 @o.command(MachineOptions)
 def study(
-    cluster: o.Given,
+    machines: o.OptionValues,
     file: File = None,
     plan: PlanOnly = False,
     only: Only = None,
-    results: o.Results = o.DEFAULT_RESULTS,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
-    """Carry out a study: many tasks, models and settings.
+    """Run a study: many tasks, models and settings.
 
-    A study is a file: lists of tasks and models, and blocks of settings. All of it is checked and
-    laid out before anything is computed. Finished cells are kept: run the same command again to go
-    on. icl-bench report says which points are done, failed or missing.
+    A study is a file: lists of tasks and models, and blocks of settings. The whole study is checked and
+    planned before anything is computed. Finished cells are kept: run the same command again to
+    continue. icl-bench report lists which points are done, failed or missing.
     """
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.summary import records
@@ -65,18 +65,18 @@ def study(
         _list_shipped(json)
         return
     display = Display(quiet=quiet or json)
-    asked = ClusterSpec.of(MachineOptions(**cluster))
+    cluster = ClusterSpec.of(MachineOptions(**machines))
     read = load_study(file, data_dir)
     wanted = PointFilter(read.exclude, Rule.parse(only) if only else None)
     failed = False
-    with connected(None if plan else asked) as machines:
+    with connected(None if plan else cluster) as connection:
         with display.preparing() as say:
             laid_out = Study.prepare(read, wanted, say)
         for job, reason in laid_out.left.items():
             display.problem(f"{job}: {reason}")
         if not plan:
             with StudyDisplay(display) as listener:
-                outcome = laid_out.run(results, listener, machines)
+                outcome = laid_out.run(results, listener, connection)
     if plan:
         if json:
             print_json(plan_records(laid_out))

@@ -24,7 +24,9 @@ Base = Annotated[
 
 Cost = Annotated[
     bool,
-    typer.Option("--cost", help="Also print tokens, seconds and operations, and after how many queries training pays."),
+    typer.Option(
+        "--cost", help="Also print tokens, seconds and operations, and after how many queries training pays off."
+    ),
 ]
 
 
@@ -32,8 +34,8 @@ Cascade = Annotated[
     bool,
     typer.Option(
         "--cascade",
-        help="Also print what answering each query at the first k with a margin that is large "
-        "enough would bring, from predictions of --score exact at several k.",
+        help="Also print the accuracy of a cascade: each query is answered at the first k with a large enough "
+        "margin. Needs predictions of --score exact at several k.",
     ),
 ]
 
@@ -42,23 +44,23 @@ Forecast = Annotated[
     bool,
     typer.Option(
         "--forecast",
-        help="Also print what twice and four times as many demonstrations are likely to bring, where the data tell.",
+        help="Also print the likely gain of twice and four times as many demonstrations, where the data suffice.",
     ),
 ]
 
 
 Provenance = Annotated[
     bool,
-    typer.Option("--provenance", help="Also print of each variant the command, days, versions, hashes and machine."),
+    typer.Option("--provenance", help="Also print the command, days, versions, hashes and machine of each variant."),
 ]
 
 
-Wanted = Annotated[
+WantedScore = Annotated[
     float | None,
     typer.Option(
         "--wanted",
         metavar="PERCENT",
-        help="With --forecast: the score of which it says from which k it is likely.",
+        help="With --forecast: also print from which k this score is likely.",
         show_default=False,
     ),
 ]
@@ -69,8 +71,8 @@ Advice = Annotated[
     typer.Option(
         "--advice",
         metavar="BUDGET",
-        help="Instead of the tables: the cheapest selection and k that is as good as the best, and "
-        "the test behind it. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any; "
+        help="Instead of the tables: the cheapest selection and k that is as good as the best, with its "
+        "test. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any; "
         "with --queries, of prompts and trained classifiers, also operations=10 (GFLOP) or "
         "money=0.001 (with --price).",
         show_default=False,
@@ -82,19 +84,19 @@ Frontier = Annotated[
     bool,
     typer.Option(
         "--frontier",
-        help="Instead of the tables: every point by accuracy and cost of a query, and which are "
+        help="Instead of the tables: accuracy and cost of a query for every point, and which points are "
         "dominated, on the frontier, or undecided.",
     ),
 ]
 
 
-Queries = Annotated[
+QueryCount = Annotated[
     int | None,
     typer.Option(
         "--queries",
         metavar="N",
-        help="With --frontier (1000) or --advice: how many queries share what is computed once, a "
-        "cached prefix or a training.",
+        help="With --frontier (1000) or --advice: number of queries that share one-time costs (a cached "
+        "prefix or a training).",
         show_default=False,
     ),
 ]
@@ -105,34 +107,33 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="With --frontier or --advice: money a million tokens, input=0.5,cached=0.05,output=1.5.",
+        help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5.",
         show_default=False,
     ),
 ]
 
 
 def summary(
-    results: o.Results = o.DEFAULT_RESULTS,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     task: Only = None,
     model: Only = None,
     base: Base = None,
     cost: Cost = False,
     cascade: Cascade = False,
     forecast: Forecast = False,
-    wanted: Wanted = None,
+    wanted: WantedScore = None,
     provenance: Provenance = False,
     advice: Advice = None,
     frontier: Frontier = False,
-    queries: Queries = None,
+    queries: QueryCount = None,
     price: Price = None,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy by k, and what follows from it.
 
-    A table per task and model with the means over draws, 95% intervals (draws and test examples
-    both count as samples) and macro-F1, and below it what could not be computed; then order, label
-    sorting, selection, models and more, each compared pairwise and tested, as far as there are
-    runs. --json has every number.
+    A table per task and model with means over draws, 95% intervals (draws and test examples both count
+    as samples) and macro-F1, and failed cells below; then pairwise comparisons with tests of order,
+    label sorting, selection, models and more, as far as there are runs. --json has every number.
     """
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
@@ -153,7 +154,7 @@ def summary(
         "--forecast": forecast,
         "--provenance": provenance,
     }
-    first, *others = [name for name, given in {**instead, **of_tables}.items() if given] or [""]
+    first, *others = [name for name, is_set in {**instead, **of_tables}.items() if is_set] or [""]
     if first in instead and others:
         raise UserError(f"{first}: prints its own table instead; run {others[0]} by itself")
     if not frontier and advice is None and (queries is not None or price is not None):
@@ -170,17 +171,17 @@ def summary(
     if advice is not None:
         print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price, json=json)
         return
-    asked = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
-    options = [name for name, wanted in asked.items() if wanted]
+    flags = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
+    options = [name for name, is_set in flags.items() if is_set]
     with working() as say:
         place = watched(results, say)
-        found = read_findings(place, task=task, model=model, base_model=base, wanted=share)
+        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share)
         if cascade:
-            require_cascades(found)
-        if json or not found.context.stored.predictions.empty:
-            found.work_out([*FINDINGS] if json else made_for(options), say)
+            require_cascades(findings)
+        if json or not findings.context.stored.predictions.empty:
+            findings.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
-        selects = [*found.summary.curves["select"], *found.summary.perturbed_curves["select"]]
-        print_json({**found.as_json(), "cautions": cautions(selects)})
+        selects = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
+        print_json({**findings.as_json(), "cautions": cautions(selects)})
     else:
-        print_findings(found, console(), options)
+        print_findings(findings, console(), options)

@@ -1,4 +1,4 @@
-"""``icl-bench tasks``: what there is, and a close look at one."""
+"""``icl-bench tasks``: lists tasks, checks one's data, imports one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TestSize = Annotated[
     ),
 ]
 
-Check = Annotated[
+TaskToCheck = Annotated[
     str | None,
     typer.Option(
         "--check",
         metavar="NAME",
-        help="Look closely at one task: counts, labels, duplicates, leaks.",
+        help="Check the data of one task: counts, labels, duplicates, leaks.",
         show_default=False,
     ),
 ]
@@ -39,7 +39,7 @@ FromLmEval = Annotated[
     typer.Option(
         "--from-lm-eval",
         metavar="FILE",
-        help="Print a task file of lm-evaluation-harness as one of icl-bench.",
+        help="Convert a task file of lm-evaluation-harness and print it.",
         show_default=False,
     ),
 ]
@@ -47,12 +47,14 @@ FromLmEval = Annotated[
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="With --from-lm-eval: write it to this new file.", show_default=False),
+    typer.Option(
+        "--out", metavar="FILE", help="With --from-lm-eval: write the task to this new file.", show_default=False
+    ),
 ]
 
 
 def tasks(
-    check: Check = None,
+    check: TaskToCheck = None,
     model: WithModel = None,
     from_lm_eval: FromLmEval = None,
     out: Out = None,
@@ -60,9 +62,9 @@ def tasks(
     test_size: TestSize = None,
     json: o.Json = False,
 ) -> None:
-    """List the tasks, check one's data, or take one over.
+    """List the tasks, check one's data, or import one.
 
-    --from-lm-eval takes over a task of lm-evaluation-harness.
+    --from-lm-eval imports a task of lm-evaluation-harness.
     """
     from icl_bench.cli.output.lists import print_report, print_tasks
     from icl_bench.cli.output.tables import print_json
@@ -70,7 +72,7 @@ def tasks(
     from icl_bench.tasks.catalogue import task_records
 
     if out is not None and from_lm_eval is None:
-        raise UserError("--out: is for --from-lm-eval")
+        raise UserError("--out: needs --from-lm-eval")
     if from_lm_eval is not None:
         from icl_bench.tasks.task_files import written_from_lm_eval
 

@@ -7,7 +7,7 @@ from icl_bench.training.vectors.spec import VectorSpec
 
 
 @o.command(VectorSpec)
-def train_vectors(given: o.Given, quiet: o.Quiet = False) -> None:
+def train_vectors(options: o.OptionValues, quiet: o.Quiet = False) -> None:
     """Train a model to read texts as vectors, one each (Vec-RA).
 
     Trains on the task's pool and never sees test rows. A stopped training continues where it was. Then:
@@ -16,4 +16,4 @@ def train_vectors(given: o.Given, quiet: o.Quiet = False) -> None:
     from icl_bench.cli.training import carry_out
     from icl_bench.training.vectors.training import VectorTraining
 
-    carry_out(VectorTraining.prepare, VectorSpec(**given), quiet=quiet)
+    carry_out(VectorTraining.prepare, VectorSpec(**options), quiet=quiet)

@@ -9,7 +9,7 @@ import typer
 from icl_bench.cli import options as o
 
 Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="A port of 127.0.0.1; 0: a free one.")
+    int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port of 127.0.0.1; 0 for any free port.")
 ]
 
 
@@ -20,23 +20,23 @@ Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.",
 
 
 def view(
-    results: o.Results = o.DEFAULT_RESULTS,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
     port: Port = 0,
     browser: Browser = True,
     task: Only = None,
     model: Only = None,
     data_dir: o.DataDir = None,
 ) -> None:
-    """Look at the findings and all predictions in a browser.
+    """Show findings and all predictions in a browser.
 
-    The page is the report's, from a server that only this machine reaches; Ctrl-C ends it. A folder
-    that a run is still filling is followed.
+    Serves the report's page to this machine alone; Ctrl-C ends it. The page follows a folder that a run
+    is still filling.
     """
     from icl_bench.cli.output.terminal import console
     from icl_bench.report import open_viewer
 
-    asked = {"task": task, "model": model}
-    only = {name: value for name, value in asked.items() if value}
+    filters = {"task": task, "model": model}
+    only = {name: value for name, value in filters.items() if value}
     with open_viewer(results, port, only=only, data_dir=data_dir) as viewer:
         console().print(f"{viewer.address} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
         if browser:

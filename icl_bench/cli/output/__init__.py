@@ -1,1 +1,1 @@
-"""What commands print: tables, lists, progress."""
+"""The output of commands: tables, lists, progress."""

@@ -1,4 +1,4 @@
-"""A check against a baseline as the terminal shows it."""
+"""Prints a check against a baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from icl_bench.analysis.baseline_check import point_name
 from icl_bench.analysis.regression import PAIR
 from icl_bench.analysis.words import UNPERTURBED, USUAL_ORDERS
-from icl_bench.cli.output.fitting import Cell, Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from icl_bench.analysis.baseline_check import Check
     from icl_bench.analysis.regression import Overall
 
-SHOWN = 5
-"""Examples shown of each point; ``--json`` has all of them."""
+SHOWN_FLIPS = 5
+"""Changed predictions shown for each point; ``--json`` has all of them."""
 
 
 STYLES = {"loss": "bold red", "small loss": "yellow"}
 """Verdict -> its colour."""
 
 
-NAMES = {
-    "perturbation": Head("perturbation", "name"),
-    "select": Head("select", "name", bare=True),
-    "order": Head("order", "name", usual=USUAL_ORDERS),
-    "attention": Head("attention", "name"),
-    "score": Head("score", "name"),
-    "variant": Head("variant", "name"),
+NAME_HEADS = {
+    "perturbation": ColumnHead("perturbation", "name"),
+    "select": ColumnHead("select", "name", bare=True),
+    "order": ColumnHead("order", "name", usual=USUAL_ORDERS),
+    "attention": ColumnHead("attention", "name"),
+    "score": ColumnHead("score", "name"),
+    "variant": ColumnHead("variant", "name"),
 }
 
 
 def print_check(check: Check, console: Console) -> None:
-    """The compared points, what they have in common or not, what flipped, and the verdict."""
+    """Print the compared points, differences between the runs, changed predictions, and the verdict."""
     for (task, model), group in check.points.groupby(["task", "model"], observed=True):
         _print(f"{task} · {model}", group, console)
         print_lines(console, *cautions(group["select"]))
@@ -54,7 +54,7 @@ def print_check(check: Check, console: Console) -> None:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    # what is no terminal gets whole lines: a log is searched by them
+    # unwrapped lines outside a terminal, so that logs can be searched
     console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
@@ -65,14 +65,14 @@ def _print(title: str, group: Any, console: Console) -> None:
     perturbed = ["perturbation"] if group["perturbation"].notna().any() else []
     named = [*perturbed, "select", "order", *further, *(["variant"] if several else [])]
     heads = [
-        *(NAMES[name] for name in named),
-        Head("k", "key"),
-        Head("draws", "count"),
-        Head("test rows", "count"),
-        *map(Head, ("baseline %", "now %", "diff.", "95% interval", "p (Holm)")),
-        Head("verdict", "text"),
+        *(NAME_HEADS[name] for name in named),
+        ColumnHead("k", "key"),
+        ColumnHead("draws", "count"),
+        ColumnHead("test rows", "count"),
+        *map(ColumnHead, ("baseline %", "now %", "diff.", "95% interval", "p (Holm)")),
+        ColumnHead("verdict", "text"),
     ]
-    rows: list[list[Cell]] = [
+    rows: list[list[TableCell]] = [
         [
             *(_named(row, name) for name in named),
             *(f"{row[name]:,}" for name in ("k", "draws", "rows")),
@@ -98,7 +98,7 @@ def _named(row: Mapping[str, Any], name: str) -> str:
 
 
 def _changes(check: Check) -> Iterator[str]:
-    """What computed the answers, where it is not the same; alike in several variants: once."""
+    """Facts that differ between baseline and run, once for all variants."""
     texts = (
         f"differs: {plain(c['fact'])}: {_fact(c['before'])} in the baseline, {_fact(c['now'])} now"
         for c in check.changes
@@ -124,7 +124,7 @@ def _alone(check: Check) -> Iterator[str]:
 
 
 def _torn(check: Check) -> Iterator[str]:
-    """Points that were not compared, or not with all predictions that they have."""
+    """Points that were not compared, or not with all their predictions."""
     for row in check.points.to_dict("records"):
         if row["verdict"] == "no score":
             yield f"not compared: {point_name(row)}: no prediction has a score on both sides"
@@ -141,23 +141,23 @@ def _flips(check: Check) -> Iterator[str]:
         if row["score"] != "correct" or not row["lost"] + row["gained"]:
             continue
         yield f"{point_name(row)}: {row['lost']:,} right → wrong, {row['gained']:,} wrong → right"
-        here = (check.flips[PAIR] == [row[name] for name in PAIR]).all(axis=1)
-        for flip in check.flips[here].head(SHOWN).to_dict("records"):
+        of_point = (check.flips[PAIR] == [row[name] for name in PAIR]).all(axis=1)
+        for flip in check.flips[of_point].head(SHOWN_FLIPS).to_dict("records"):
             yield (
                 f"  {flip['change']}: draw {flip['draw']}, {plain(flip['test_id'])}: "
                 f"{short(flip['before'])} → {short(flip['now'])}, right is {short(flip['gold'])}"
             )
-        if more := max(int(here.sum()) - SHOWN, 0):
+        if more := max(int(of_point.sum()) - SHOWN_FLIPS, 0):
             yield f"  and {more:,} more (--json has all)"
 
 
-def _overall(found: Overall) -> str:
-    limits = f"{percent(found.ci_low, '+')} to {percent(found.ci_high, '+')}"
+def _overall(overall: Overall) -> str:
+    limits = f"{percent(overall.ci_low, '+')} to {percent(overall.ci_high, '+')}"
     return (
-        f"all {found.points:,} points together, {counted(found.rows, 'test row')}: "
-        f"{percent(found.base_mean)}% before, {percent(found.mean)}% now, "
-        f"{percent(found.difference, '+')} points (95% {limits}), p = {found.p:.4f}: "
-        f"{found.verdict}"
+        f"all {overall.points:,} points together, {counted(overall.rows, 'test row')}: "
+        f"{percent(overall.base_mean)}% before, {percent(overall.mean)}% now, "
+        f"{percent(overall.difference, '+')} points (95% {limits}), p = {overall.p:.4f}: "
+        f"{overall.verdict}"
     )
 
 

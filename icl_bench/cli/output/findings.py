@@ -1,4 +1,4 @@
-"""Findings as ``summary`` prints them: small tables below the curves, where there is a finding."""
+"""Prints findings for ``summary``: small tables below the curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, with_reasons
-from icl_bench.cli.output.fitting import Cell, Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.metrics.scores import ACCURACY, measure, title
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.results.storage import Place
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
 METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 
 
 BARE = ("task", "model", "select", "perturbation", "attention")
-"""Columns whose values say by themselves what they are."""
+"""Columns whose values need no column name beside them."""
 
 
 USUAL: Mapping[str, Sequence[str]] = {"order": USUAL_ORDERS, "attention": (str(FULL),)}
 """Column -> values that need no mention."""
 
 
-def shown(column: Column, row: Row) -> str:
-    """A value as a cell of the terminal; with an ``upper`` column, both limits."""
+def shown(column: Column, row: TableRow) -> str:
+    """A value as text of a table cell; with an ``upper`` column, both limits."""
     value = _shown(column, row[column.name])
     if not column.upper or value == DASH:
         return value
@@ -69,14 +69,14 @@ def _shown(column: Column, value: Any) -> str:
     return str(value)
 
 
-def print_findings(findings: Findings, console: Console, asked: Collection[str] = ()) -> None:
-    """The curves, then each table that has rows, with those that options ``asked`` for."""
+def print_findings(findings: Findings, console: Console, options: Collection[str] = ()) -> None:
+    """Print the curves, then each table with rows, including those of ``options``."""
     print_summary(findings.summary, console, order=False)
     if findings.context.stored.predictions.empty and not findings.summary.failed:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
-    for finding, printed in _printed(asked):
+    for finding, printed in _printed(options):
         with FINDINGS.skipping(finding.name):
             table = printed.rows(findings.context.table(finding.name))
             if not len(table):
@@ -92,16 +92,16 @@ def print_findings(findings: Findings, console: Console, asked: Collection[str] 
 
 
 def made_for(options: Collection[str]) -> list[str]:
-    """The names of the findings that ``print_findings`` reads."""
+    """Names of the findings that ``print_findings`` prints with these options."""
     first = ["curves", "saturation", "order_sensitivity", "perturbed_curves"]
     return list(dict.fromkeys([*first, *(finding.name for finding, _ in _printed(options))]))
 
 
 def _printed(options: Collection[str]) -> list[tuple[Finding, Printed]]:
-    """The findings that are printed, in their order, and how."""
-    there = [(finding, finding.printed) for finding in FINDINGS.values() if finding.printed]
-    asked = [both for both in there if both[1].option in ("", *options)]
-    return sorted(asked, key=lambda both: (both[1].option, both[1].place))
+    """The findings to print, in order, each with its way of printing."""
+    printable = [(finding, finding.printed) for finding in FINDINGS.values() if finding.printed]
+    requested = [both for both in printable if both[1].option in ("", *options)]
+    return sorted(requested, key=lambda both: (both[1].option, both[1].place))
 
 
 def _compares(finding: Finding) -> bool:
@@ -110,10 +110,10 @@ def _compares(finding: Finding) -> bool:
 
 def laid_out(
     finding: Finding, table: pd.DataFrame, numbers: Mapping[str, int]
-) -> tuple[str, list[Head], list[list[Cell]]]:
-    """Heading, columns and cells of a finding whose printed rows these are.
+) -> tuple[str, list[ColumnHead], list[list[TableCell]]]:
+    """Heading, columns and cells of a finding's printed rows.
 
-    ``numbers`` are those of the settings of variants, where a task and model have several.
+    ``numbers`` are the numbers of the variants' settings, if a task and model have several.
     """
     assert finding.printed is not None
     heading, columns = _measured(finding.printed.heading, finding.in_terminal(), table)
@@ -127,36 +127,36 @@ def laid_out(
 
 
 def _with_ways(table: pd.DataFrame, columns: Sequence[Column]) -> Sequence[Column]:
-    """With order and attention where some row has another than the usual one."""
-    at, there = _first_number(columns), {column.name for column in columns}
+    """Add order and attention if some row has an unusual value."""
+    at, present = _first_number(columns), {column.name for column in columns}
     lacking = [
         COLUMNS[name]
         for name, usual in USUAL.items()
-        if name in table and name not in there and not {*map(str, table[name])} <= {*usual}
+        if name in table and name not in present and not {*map(str, table[name])} <= {*usual}
     ]
     return [*columns[:at], *lacking, *columns[at:]]
 
 
-def _head(column: Column, score: str, name: bool) -> Head:
-    """How a column may be fitted; ``name`` says that it tells rows apart."""
+def _head(column: Column, score: str, name: bool) -> ColumnHead:
+    """The head of a column; with ``name`` its values distinguish rows."""
     title = column.brief.format(score=score)
     if name:
-        return Head(title, "name", bare=column.name in BARE, usual=USUAL.get(column.name, ()))
+        return ColumnHead(title, "name", bare=column.name in BARE, usual=USUAL.get(column.name, ()))
     if column.kind == "text":
-        return Head(title, "text", below=column.name == "reason")
+        return ColumnHead(title, "text", below=column.name == "reason")
     if column.kind == "count":
-        return Head(title, "key" if column.name == "k" else "count")
-    return Head(title)
+        return ColumnHead(title, "key" if column.name == "k" else "count")
+    return ColumnHead(title)
 
 
-def styled(column: Column, row: Row) -> Cell:
-    """A value as a cell of the terminal, in colour where it is the verdict of a comparison."""
+def styled(column: Column, row: TableRow) -> TableCell:
+    """A value as a table cell, coloured if it is the verdict of a comparison."""
     text = shown(column, row)
     if column.name != "advice":
         return text
     if text == DASH:
         return Text(text, "dim")
-    # without a test the column says why
+    # without a test the column holds the reason
     tested = row.get("p_holm") is not None and not math.isnan(row["p_holm"])
     better = row.get("difference", 0) > 0
     return Text(text, ("green" if better else "red") if tested else "")
@@ -164,14 +164,14 @@ def styled(column: Column, row: Row) -> Cell:
 
 def print_advice(
     results: Place,
-    asked: str,
+    budget_text: str,
     only: Mapping[str, str | None],
     *,
     queries: int | None = None,
     price: str | None = None,
     json: bool,
 ) -> None:
-    """What to prompt with for a budget, with the test behind it; as JSON every point's verdict."""
+    """Print the advice for a budget with its test; as JSON, every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.query_cost import Prices
     from icl_bench.analysis.summary import records
@@ -179,7 +179,7 @@ def print_advice(
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
 
-    budget = Budget.parse(asked, queries, None if price is None else Prices.parse(price))
+    budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
     wanted = {n: v for n, v in only.items() if v is not None}
     with working() as say:
         table = advise_folder(watched(results, say), budget, wanted)
@@ -191,7 +191,7 @@ def print_advice(
 
 
 def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> tuple[str, Sequence[Column]]:
-    """Heading and columns with what the scores are; as a column where not all are accuracy."""
+    """Heading and columns with the metric's name; with a metric column if not all scores are accuracy."""
     if "metric" not in frame:
         return heading.format(score=title(ACCURACY)), columns
     several = (frame["metric"] != ACCURACY).any() and any(c.name == "difference" for c in columns)
@@ -204,7 +204,7 @@ def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> t
 def _numbered(
     frame: pd.DataFrame, columns: Sequence[Column], numbers: Mapping[str, int]
 ) -> tuple[pd.DataFrame, Sequence[Column]]:
-    """With the setting before the first number, where rows are of several."""
+    """Add a setting column before the first number, if rows are of several settings."""
     if "metric" in frame:
         frame = frame.assign(metric=frame["metric"].map(title))
     if "variant" not in frame or not set(frame["variant"]) & numbers.keys():
@@ -219,5 +219,5 @@ def _first_number(columns: Sequence[Column]) -> int:
 
 
 def _score_of(frame: pd.DataFrame) -> str:
-    """What the scores of a table are, for its columns' titles."""
+    """The name of a table's scores, for its columns' titles."""
     return measure(frame) if "metric" in frame else title(ACCURACY)

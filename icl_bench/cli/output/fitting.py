@@ -1,9 +1,9 @@
 """Tables that fit the terminal: no line is too long, and no name, number or heading is broken.
 
-What all rows have in common stands in the title. Where that is not enough, a table becomes one for
-each value of its first names, names are folded behind a comma, a dash or a slash, columns without a
-value and long reasons stand below, and at last its columns are shared out among several tables. Of
-the ways that fit, the one with the fewest lines is taken; numbers are never folded.
+Values that all rows share are in the title. If that is not enough, a table is split by the values of
+its first names, names are folded after a comma, a dash or a slash, empty columns and long reasons are
+listed below, and finally columns are distributed over several tables. Of all layouts that fit, the
+one with the fewest lines is used; numbers are never folded.
 """
 
 from __future__ import annotations
@@ -25,53 +25,52 @@ from icl_bench.wording import DASH, counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-Cell = str | Text
+TableCell = str | Text
 
 
 @dataclass(frozen=True)
-class Head:
-    """The head of a column, and what may become of the column where there is little room."""
+class ColumnHead:
+    """The head of a column, and how the column may shrink."""
 
     title: str
-    """Broken at its spaces, where the column is narrower."""
+    """Wrapped at spaces if the column is narrower."""
     role: Literal["name", "key", "count", "value", "text"] = "value"
-    """``name``: text that tells rows apart: in the title where it is constant, folded, split by.
-    ``key``: a number that does, like k. ``count``: a number of no great interest, in the title
-    where it is constant and there is little room. ``value``: what the table is about. ``text``:
-    words about it, which are folded.
+    """``name``: text that distinguishes rows; in the title if constant, may be folded or split by.
+    ``key``: a number that distinguishes rows, like k. ``count``: a minor number; in the title if
+    constant and there is little room. ``value``: a result. ``text``: words about a result, which may
+    be folded.
     """
     bare: bool = False
-    """Whether a title says the value alone: ``trec`` instead of ``task trec``."""
+    """Whether titles show the value alone: ``trec`` instead of ``task trec``."""
     usual: Sequence[str] = ()
-    """Values that need no mention where all rows have them."""
+    """Values that are not shown if all rows have them."""
     below: bool = False
-    """Whether its texts may stand below the table, with a number in the column for each."""
+    """Whether its texts may move below the table, replaced by numbers."""
 
     @property
     def folds(self) -> bool:
         """Whether its cells may have several lines."""
         return self.role in ("name", "text")
 
-    def told(self, value: str) -> str:
-        """What a title says of a value that all rows have."""
+    def in_title(self, value: str) -> str:
+        """A value that all rows share, as shown in a title."""
         return value if self.bare else f"{_words(self.title)} {value}"
 
 
 BREAKS = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[^\d\s])|(?<=[^\d],)(?=\d)|(?<=\w[/+])(?=[^\W\d])|(?<=\w-)(?<!\de-)(?=\w)")
-"""Where a text may go on in the next line: behind a space, comma, slash, plus or dash, but not
-within a number, as in 1,000, 1/2 and 1e-3."""
+"""Where a text may be wrapped: after a space, comma, slash, plus or dash, but not within a number, as
+in 1,000, 1/2 and 1e-3."""
 
 
 def pieces(text: str) -> list[str]:
-    """What of a text stays together."""
+    """The parts of a text that are not broken."""
     return BREAKS.split(text)
 
 
 def folded(text: str, width: int) -> str:
-    """A text with lines of at most so many columns, broken at spaces.
+    """A text wrapped at spaces to lines of at most ``width`` columns.
 
-    Within a word it is broken where the word has no room by itself: between its pieces, and a piece
-    that has none anywhere.
+    A word that is too long is broken between its pieces, and a piece that is too long anywhere.
     """
     lines = []
     for line in text.split("\n"):
@@ -91,51 +90,51 @@ def _wide(text: str) -> int:
     return cell_len(text.rstrip())
 
 
-class Block(NamedTuple):
-    """Some columns of a part, side by side, with rows that fit."""
+class ColumnBlock(NamedTuple):
+    """Columns of a subtable, side by side, with rows that fit."""
 
-    heads: list[Head]
+    heads: list[ColumnHead]
     widths: list[int]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
     @property
     def lines(self) -> int:
-        """Of heads, the rule, rows and the empty line below."""
+        """Lines of heads, the rule, rows and the empty line below."""
         heads = max(
             (folded(_words(h.title), w).count("\n") for h, w in zip(self.heads, self.widths, strict=True)), default=0
         )
         return heads + 3 + sum(self._lines(row) for row in self.rows)
 
     @staticmethod
-    def _lines(row: list[Cell]) -> int:
-        """Of a row; one that is folded counts twice, as it reads worse than another table."""
+    def _lines(row: list[TableCell]) -> int:
+        """Lines of a row; folded lines count twice, because they are harder to read than another table."""
         return 1 + 2 * max(str(cell).count("\n") for cell in row)
 
 
-class Part(NamedTuple):
-    """A table of its own, with what its title says of all its rows."""
+class Subtable(NamedTuple):
+    """A separate table, with the values that all its rows share."""
 
-    told: list[str]
-    blocks: list[Block]
+    constants: list[str]
+    blocks: list[ColumnBlock]
 
 
 class Fitted(NamedTuple):
-    """A way to print a table."""
+    """A layout of a table."""
 
-    parts: list[Part]
+    parts: list[Subtable]
     notes: list[str]
 
     @property
     def lines(self) -> int:
-        """How many it takes, more or less."""
+        """Approximate number of lines."""
         blocks = sum(block.lines for part in self.parts for block in part.blocks)
         return len(self.parts) + blocks + len(self.notes)
 
 
 def print_table(
     console: Console,
-    heads: Sequence[Head],
-    rows: Sequence[Sequence[Cell]],
+    heads: Sequence[ColumnHead],
+    rows: Sequence[Sequence[TableCell]],
     *,
     heading: str = "",
     names: Sequence[str] = (),
@@ -143,23 +142,25 @@ def print_table(
 ) -> None:
     """Print a table of strings that fits the console.
 
-    ``heading`` stands above it, and ``names`` begin the title of each of its parts. It is split by
-    the first ``splits`` names at most, by default by all: more would tear an order of rows.
+    ``heading`` is printed above it, and ``names`` begin the title of each subtable. The table is split by
+    at most the first ``splits`` names (default: all); a split by more would break the order of rows.
     """
     if heading:
         console.print(heading, style="bold")
     fit = fitted(heads, rows, console.width, splits)
     for part in fit.parts:
-        if said := " · ".join([*names, *part.told]):
-            console.print(said, style="" if heading else "bold")
+        if title := " · ".join([*names, *part.constants]):
+            console.print(title, style="" if heading else "bold")
         for block in part.blocks:
             console.print(_rich(block))
             console.print()
     print_lines(console, *fit.notes)
 
 
-def fitted(heads: Sequence[Head], rows: Sequence[Sequence[Cell]], width: int, splits: int | None = None) -> Fitted:
-    """The way to print a table within so many columns: the shortest of those that break nothing."""
+def fitted(
+    heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]], width: int, splits: int | None = None
+) -> Fitted:
+    """The shortest layout of a table within ``width`` columns that breaks nothing."""
     whole = _Columns.of(heads, rows)
     *_, last = levels = list(_levels(whole))
     if all(head.role in ("name", "key") for head in last.heads) and last.notes:
@@ -181,17 +182,17 @@ def fitted(heads: Sequence[Head], rows: Sequence[Sequence[Cell]], width: int, sp
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns that are to be printed, and what was taken out of them."""
+    """The columns to print, and notes about removed ones."""
 
-    heads: list[Head]
-    columns: list[list[Cell]]
+    heads: list[ColumnHead]
+    columns: list[list[TableCell]]
     hoists: bool = False
-    """Whether constant counts are told in titles, too."""
+    """Whether titles show constant counts, too."""
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, heads: Sequence[Head], rows: Sequence[Sequence[Cell]]) -> _Columns:
-        """Without what is usual in all rows."""
+    def of(cls, heads: Sequence[ColumnHead], rows: Sequence[Sequence[TableCell]]) -> _Columns:
+        """The columns, without those that have a usual value in all rows."""
         columns = [[_shown(cell) for cell in column] for column in zip(*rows, strict=True)]
         columns = columns or [[] for _ in heads]
         kept = [
@@ -202,7 +203,7 @@ class _Columns:
         return cls([heads[at] for at in kept], [columns[at] for at in kept])
 
     def without_empty(self) -> _Columns:
-        """Without columns that have no value, which a note names."""
+        """Remove empty columns, which a note names."""
         empty = [
             at
             for at, (head, column) in enumerate(zip(self.heads, self.columns, strict=True))
@@ -216,11 +217,11 @@ class _Columns:
             self,
             heads=[self.heads[at] for at in kept],
             columns=[self.columns[at] for at in kept],
-            notes=(*self.notes, f"no row has a value of: {named}"),
+            notes=(*self.notes, f"empty columns omitted: {named}"),
         )
 
     def with_legends(self) -> _Columns:
-        """With numbers for texts that may stand below."""
+        """Replace texts that may move below by numbers."""
         columns, notes = list(self.columns), list(self.notes)
         for at, head in enumerate(self.heads):
             if not head.below:
@@ -232,7 +233,7 @@ class _Columns:
         return replace(self, columns=columns, notes=tuple(notes))
 
 
-def _shown(cell: Cell) -> Cell:
+def _shown(cell: TableCell) -> TableCell:
     if isinstance(cell, Text):
         return Text(visible(cell.plain).expandtabs(), cell.style)
     return visible(cell).expandtabs()
@@ -243,16 +244,16 @@ def _words(title: str) -> str:
 
 
 def _levels(whole: _Columns) -> Iterator[_Columns]:
-    """The table with more and more of it told elsewhere."""
+    """The table with more and more of its content in titles and notes."""
     yield whole
     yield (tight := replace(whole.without_empty(), hoists=True))
     yield tight.with_legends()
 
 
 def _arranged(table: _Columns, split: int, width: int, *, several: bool) -> Fitted | None:
-    """The table split by so many of its varying names; None where that does not fit.
+    """The table split by the first ``split`` varying names; None if it does not fit.
 
-    With ``several`` its columns may be shared out among blocks, so that it does.
+    With ``several`` its columns may be distributed over blocks to make it fit.
     """
     texts = [[str(cell) for cell in column] for column in table.columns]
     names = [at for at, head in enumerate(table.heads) if head.role == "name" and len(set(texts[at])) > 1]
@@ -261,15 +262,15 @@ def _arranged(table: _Columns, split: int, width: int, *, several: bool) -> Fitt
     groups: dict[tuple[str, ...], list[int]] = {}
     for row in range(len(texts[0]) if texts else 0):
         groups.setdefault(tuple(texts[at][row] for at in names[:split]), []).append(row)
-    told = [
+    constant = [
         at
         for at, head in enumerate(table.heads)
         if (head.role == "name" or (table.hoists and head.role in ("count", "key")))
         and all(len({texts[at][row] for row in rows}) == 1 for rows in groups.values())
     ]
-    if len(told) == len(table.heads):
-        told = told[:-1]
-    kept = [at for at in range(len(table.heads)) if at not in told]
+    if len(constant) == len(table.heads):
+        constant = constant[:-1]
+    kept = [at for at in range(len(table.heads)) if at not in constant]
     heads = [table.heads[at] for at in kept]
     parts = []
     for rows in groups.values():
@@ -277,17 +278,17 @@ def _arranged(table: _Columns, split: int, width: int, *, several: bool) -> Fitt
         blocks = _blocks(heads, columns, width) if several else _block(heads, columns, width)
         if blocks is None:
             return None
-        said = [table.heads[at].told(texts[at][rows[0]]) for at in told]
-        parts.append(Part(said, blocks))
+        titles = [table.heads[at].in_title(texts[at][rows[0]]) for at in constant]
+        parts.append(Subtable(titles, blocks))
     return Fitted(parts, list(table.notes))
 
 
 GAP = 2
-"""Between columns."""
+"""Spaces between columns."""
 
 
-def _block(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Block] | None:
-    """All columns side by side, names folded as far as needed; None where that is too wide."""
+def _block(heads: list[ColumnHead], columns: list[list[TableCell]], width: int) -> list[ColumnBlock] | None:
+    """All columns side by side, names folded as far as needed; None if they are too wide."""
     widths = [_natural(head, column) for head, column in zip(heads, columns, strict=True)]
     room = width - GAP * (len(heads) - 1)
     if sum(widths) > room:
@@ -300,8 +301,8 @@ def _block(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Blo
     return [_laid(heads, columns, widths)]
 
 
-def _blocks(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Block]:
-    """The columns shared out among blocks, each of which begins with what tells rows apart."""
+def _blocks(heads: list[ColumnHead], columns: list[list[TableCell]], width: int) -> list[ColumnBlock]:
+    """The columns distributed over blocks, each of which begins with the names and keys."""
     least = [
         min(_least(head, column), width // 2) if head.folds else _least(head, column)
         for head, column in zip(heads, columns, strict=True)
@@ -315,45 +316,45 @@ def _blocks(heads: list[Head], columns: list[list[Cell]], width: int) -> list[Bl
         if shared[-1] and sum(least[i] for i in taken) + GAP * (len(taken) - 1) > width:
             shared.append([])
         shared[-1].append(at)
-    found = []
+    blocks = []
     for places in shared:
         of = sorted([*first, *places])
         some = [heads[at] for at in of], [columns[at] for at in of]
         fit = _block(*some, width)
-        found += fit if fit else [_laid(*some, [least[at] for at in of])]
-    return found
+        blocks += fit if fit else [_laid(*some, [least[at] for at in of])]
+    return blocks
 
 
-def _laid(heads: list[Head], columns: list[list[Cell]], widths: list[int]) -> Block:
+def _laid(heads: list[ColumnHead], columns: list[list[TableCell]], widths: list[int]) -> ColumnBlock:
     """Rows with names folded to these widths."""
     laid = [
         [_folded(cell, width) for cell in column] if head.folds else column
         for head, column, width in zip(heads, columns, widths, strict=True)
     ]
-    return Block(heads, widths, [list(row) for row in zip(*laid, strict=True)])
+    return ColumnBlock(heads, widths, [list(row) for row in zip(*laid, strict=True)])
 
 
-def _folded(cell: Cell, width: int) -> Cell:
+def _folded(cell: TableCell, width: int) -> TableCell:
     if isinstance(cell, Text):
         return Text(folded(cell.plain, width), cell.style)
     return folded(cell, width)
 
 
-def _natural(head: Head, column: list[Cell]) -> int:
+def _natural(head: ColumnHead, column: list[TableCell]) -> int:
     return _widest(head, column, lambda line: [line])
 
 
-def _least(head: Head, column: list[Cell]) -> int:
+def _least(head: ColumnHead, column: list[TableCell]) -> int:
     return _widest(head, column, pieces if head.folds else lambda line: [line])
 
 
-def _widest(head: Head, column: list[Cell], parts: Callable[[str], list[str]]) -> int:
+def _widest(head: ColumnHead, column: list[TableCell], parts: Callable[[str], list[str]]) -> int:
     lines = {line for cell in column for line in str(cell).split("\n")}
     cells = (_wide(piece) for line in lines for piece in parts(line))
     return max([*map(cell_len, head.title.split()), *cells], default=0)
 
 
-def _rich(block: Block) -> Table:
+def _rich(block: ColumnBlock) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head, width in zip(block.heads, block.widths, strict=True):
         table.add_column(

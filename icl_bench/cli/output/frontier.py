@@ -1,4 +1,4 @@
-"""The frontier as ``summary --frontier`` prints it: a table for each task and model."""
+"""Prints ``summary --frontier``: a table for each task and model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icl_bench.analysis.frontier import frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import USUAL_ORDERS
-from icl_bench.cli.output.fitting import Cell, Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_json, print_lines
 from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
     from icl_bench.results.storage import Place
 
-SHOWN: Mapping[str, tuple[str, float]] = {
+COST_COLUMNS: Mapping[str, tuple[str, float]] = {
     "tokens": ("tokens", 1.0),
     "operations": ("GFLOP", 1e9),
     "seconds": ("seconds", 1.0),
     "money": ("money, per 1,000", 1e-3),
 }
-"""Measure -> the title of its column, and what it is divided by."""
+"""Measure -> title of its column, and its unit."""
 
 
 def print_frontier(
     results: Place, queries: int | None, price: str | None, only: Mapping[str, str | None], *, json: bool
 ) -> None:
-    """Every point with its costs and verdict, the cheapest first. Raises ``UserError``."""
+    """Print every point with its costs and verdict, cheapest first. Raises ``UserError``."""
     prices = Prices.parse(price) if price is not None else None
     number = QUERIES if queries is None else queries
     check_queries(number)
@@ -46,55 +46,57 @@ def print_frontier(
     with working() as say:
         table = frontier_of_folder(watched(results, say), number, prices, wanted)
     if json:
-        asked = vars(prices) if prices else None
-        print_json({"queries": number, "prices": asked, "frontier": records(table)})
+        price_record = vars(prices) if prices else None
+        print_json({"queries": number, "prices": price_record, "frontier": records(table)})
         return
     first = leading(table, prices)
-    there = [name for name in MEASURES if table[name].notna().any()]
+    costs = [name for name in MEASURES if table[name].notna().any()]
     for (task, model), part in table.groupby(["task", "model"], sort=True):
         title = f"{task} · {model}, for {counted_queries(number)}"
-        _print(part.sort_values([first, "score"]), title, there, first)
+        _print(part.sort_values([first, "score"]), title, costs, first)
     print_lines(
         console(),
-        f"by {first}: dominated, where another point costs no more and scores at least as much, in "
-        "95% of resamples of draws and test examples; on the frontier, in 95% none does",
+        f"by {first}: dominated: in 95% of resamples of draws and test examples, another point costs no more and "
+        "scores at least as much; on the frontier: in 95% none does",
     )
     if (table["draws"] < 10).any():
-        print_lines(console(), "with few draws this is too sure, and with one it says nothing of other demonstrations")
+        print_lines(
+            console(), "with few draws verdicts are too certain; with one they hold for its demonstrations alone"
+        )
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
-        print_lines(console(), f"{count} of {len(table)} points were asked other test examples and are not compared")
+        print_lines(console(), f"{count} of {len(table)} points have other test examples and are not compared")
 
 
-VERDICTS = {"on the frontier": "green", "dominated": "red"}
+VERDICT_STYLES = {"on the frontier": "green", "dominated": "red"}
 """Verdict -> its colour."""
 
 
-def _print(part: pd.DataFrame, title: str, there: Sequence[str], first: str) -> None:
+def _print(part: pd.DataFrame, title: str, costs: Sequence[str], first: str) -> None:
     heads = [
-        Head("point", "name", bare=True),
-        Head("k", "key"),
-        Head("draws", "count"),
-        Head(f"{measure(part)} %"),
-        Head("95% interval"),
-        *(Head(SHOWN[name][0]) for name in there),
-        Head(f"by {first}", "text"),
+        ColumnHead("point", "name", bare=True),
+        ColumnHead("k", "key"),
+        ColumnHead("draws", "count"),
+        ColumnHead(f"{measure(part)} %"),
+        ColumnHead("95% interval"),
+        *(ColumnHead(COST_COLUMNS[name][0]) for name in costs),
+        ColumnHead(f"by {first}", "text"),
     ]
     rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
     alike = Counter((_name(row), row["k"]) for row in rows)
-    cells: list[list[Cell]] = []
+    cells: list[list[TableCell]] = []
     for row in rows:
         name, verdict = _name(row), row[f"verdict_{first}"] or DASH
-        told = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
+        label = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
         cells.append(
             [
-                told,
+                label,
                 f"{row['k']:,}",
                 f"{row['draws']}",
                 percent(row["score"]),
                 f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
-                *(_amount(row[name] / SHOWN[name][1]) for name in there),
-                Text(verdict, VERDICTS.get(verdict, "dim")),
+                *(_amount(row[name] / COST_COLUMNS[name][1]) for name in costs),
+                Text(verdict, VERDICT_STYLES.get(verdict, "dim")),
             ]
         )
     print_table(console(), heads, cells, names=[title])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.wording import DASH, counted, percent, rounded
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
 
 
 def print_perplexity(frame: Any, console: Console) -> None:
-    """Perplexity of each range of lengths, one table a model and dtype."""
+    """Print perplexity by range of lengths, a table for each model and dtype."""
     for (model, dtype), group in frame.groupby(["model", "dtype"]):
         rows = [_perplexity(row) for row in group.to_dict("records")]
         title = f"{model} · {dtype}, perplexity of the tokens up to each length"
-        print_table(console, PERPLEXITY, rows, heading=title)
+        print_table(console, PERPLEXITY_HEADS, rows, heading=title)
         count = group["windows"].max()
         print_lines(console, f"{counted(count, 'window')} a length; intervals are over windows")
 
 
-PERPLEXITY = (
-    Head("attention", "name"),
-    Head("tokens", "key"),
-    *map(Head, ("perplexity", "95% interval", "over full", "over full 95% interval", "p (Holm)", "TFLOP", "cache")),
+PERPLEXITY_HEADS = (
+    ColumnHead("attention", "name"),
+    ColumnHead("tokens", "key"),
+    *map(
+        ColumnHead, ("perplexity", "95% interval", "over full", "over full 95% interval", "p (Holm)", "TFLOP", "cache")
+    ),
 )
 
 
 def _perplexity(row: Mapping[Any, Any]) -> list[str]:
-    """What the columns of ``PERPLEXITY`` say of a length."""
+    """The cells of a length, for the columns of ``PERPLEXITY_HEADS``."""
     from icl_bench.models.attention_patterns import FULL
 
     other = row["attention"] != str(FULL)
@@ -54,20 +56,20 @@ def _perplexity(row: Mapping[Any, Any]) -> list[str]:
 
 
 def print_leaderboard(table: pd.DataFrame, console: Console) -> None:
-    """The leaderboard, with what its Markdown has, a table or more for each task."""
+    """Print the leaderboard with the columns of its Markdown, at least one table for each task."""
     from icl_bench.cli.output.findings import BARE, USUAL
     from icl_bench.report.leaderboard import columns, notes
 
-    found = columns(table)
-    made = ("draws", "test rows", "version", "data", "variant")
+    shown_columns = columns(table)
+    counts = ("draws", "test rows", "version", "data", "variant")
     heads = [
-        Head(name, "key" if name == "k" else "count" if name in made else "value")
-        if numbers or name in made
-        else Head(name, "name", bare=name in BARE, usual=USUAL.get(name, ()))
-        for name, numbers, _ in found
+        ColumnHead(name, "key" if name == "k" else "count" if name in counts else "value")
+        if numbers or name in counts
+        else ColumnHead(name, "name", bare=name in BARE, usual=USUAL.get(name, ()))
+        for name, numbers, _ in shown_columns
     ]
-    rows = list(zip(*(values for *_, values in found), strict=True))
-    print_table(console, heads, rows, splits=1)  # by the task: the best is first
+    rows = list(zip(*(values for *_, values in shown_columns), strict=True))
+    print_table(console, heads, rows, splits=1)  # split by task only, to keep the best first
     print_lines(console, *notes(table))
 
 
@@ -78,24 +80,29 @@ def _limits(low: float, high: float, digits: int) -> str:
 
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
-    """Models with what they read and need."""
-    heads = (Head("model", "name"), Head("reads tokens"), Head("here", "text"), Head("what it is", "text"))
+    """Print models with their context windows and requirements."""
+    heads = (
+        ColumnHead("model", "name"),
+        ColumnHead("reads tokens"),
+        ColumnHead("here", "text"),
+        ColumnHead("what it is", "text"),
+    )
     rows = [
-        [record["name"], f"{record['context_tokens']:,}", *_here_or_needed(record, record["needs"])]
+        [record["name"], f"{record['context_tokens']:,}", *_installed_or_needed(record, record["needs"])]
         for record in records
     ]
     print_table(console, heads, rows)
-    print_lines(console, "What is on the hub is downloaded when it is first used.")
+    print_lines(console, "Models on the hub are downloaded on first use.")
 
 
-def _here_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
-    """Whether something is on this machine; what it is, and what it needs where it is not."""
-    here = record["installed"]
-    return "yes" if here else "no", record["description"] + ("" if here else f"\n{needs}")
+def _installed_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
+    """Whether it is on this machine; its description, with its requirements if it is not."""
+    installed = record["installed"]
+    return "yes" if installed else "no", record["description"] + ("" if installed else f"\n{needs}")
 
 
 def print_shown(shown: Shown, console: Console) -> None:
-    """One prediction, its prompt first."""
+    """Print one prediction, its prompt first."""
     from icl_bench.metrics.scores import score_columns, title
 
     row = shown.row
@@ -135,7 +142,7 @@ def print_shown(shown: Shown, console: Console) -> None:
 
 
 def listed_golds(row: Mapping[str, Any]) -> str:
-    """All right answers of a prediction."""
+    """All correct answers of a prediction."""
     from icl_bench.metrics.scores import golds_of
 
     golds = golds_of(row.get("golds"), row["gold"])
@@ -143,12 +150,12 @@ def listed_golds(row: Mapping[str, Any]) -> str:
 
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
-    """Tasks with where their data is."""
-    texts = (Head(name, "text") for name in ("metrics", "here", "what it is"))
-    heads = (Head("task", "name"), *texts)
+    """Print tasks, and whether their data is here."""
+    texts = (ColumnHead(name, "text") for name in ("metrics", "here", "what it is"))
+    heads = (ColumnHead("task", "name"), *texts)
     rows = [
         # the last column needs the room
-        [record["name"], ",\n".join(record["metrics"]), *_here_or_needed(record, record["data"])]
+        [record["name"], ",\n".join(record["metrics"]), *_installed_or_needed(record, record["data"])]
         for record in records
     ]
     print_table(console, heads, rows)
@@ -156,7 +163,7 @@ def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
-    """A task's data in numbers."""
+    """Print counts of a task's data."""
 
     def line(name: str, value: str) -> None:
         console.print(f"{name:>22}  {value}", soft_wrap=True)
@@ -164,7 +171,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     line("task", report["task"])
     line("data", report["origin"])
     line("train rows", f"{report['train_rows']:,}")
-    line("test rows", f"{report['test_rows']:,}, of which {report['chosen_rows']:,} are asked")
+    line("test rows", f"{report['test_rows']:,}, of which {report['chosen_rows']:,} are used")
     if report["labels"]:
         trained = sum(label["train"] > 0 for label in report["labels"])
         spread = f"{report['fewest']:,} to {report['most']:,} train rows each"
@@ -172,8 +179,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     for label, count in report["unseen_labels"].items():
         line("only in test", f"{label!r}: {count}")
     line("duplicates in train", f"{report['duplicates']:,}")
-    leaks = f"{len(report['leaks']):,} test rows also stand in train"
-    line("leaks", f"{leaks}, {len(report['chosen_leaks']):,} of those that are asked")
+    leaks = f"{len(report['leaks']):,} test rows also appear in train"
+    line("leaks", f"{leaks}, {len(report['chosen_leaks']):,} of those that are used")
     for note in report["notes"]:
         line("note", note)
     if tokens := report.get("tokens"):

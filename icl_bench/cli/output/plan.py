@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.wording import counted
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, Any]]:
-    """The plan's cells as plain records, and behind them a record for each combination of selector,
-    order, attention and k that is left out: without a draw, and ``problem`` says why. With ``results``,
-    ``finished`` says whether a cell has a file there.
+    """The plan's cells as records, then a record for each combination that is left out.
+
+    A combination of selector, order, attention and k has no draw; its ``problem`` is the reason. With
+    ``results``, ``finished`` is whether a cell has a file there.
     """
     finished = _finished(sweep, results)
     cells = [
@@ -48,16 +49,18 @@ def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, A
         }
         for cell, estimate, work, done in zip(sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, strict=True)
     ]
-    return cells + [_left_out(sweep, one, reason) for one, reason in sweep.plan.combinations.left_out.items()]
+    return cells + [
+        _left_out(sweep, combination, reason) for combination, reason in sweep.plan.combinations.left_out.items()
+    ]
 
 
-def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
-    """The record of a combination that makes no sense: nothing of it is known."""
+def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, Any]:
+    """The record of an impossible combination."""
     tokens = ("prefix", "longest_query", "longest_prompt", "answer", "needed", "prompt", "shared", "new")
     return {
         "task": sweep.task.data.spec.name,
         "model": sweep.model.name,
-        **dict(zip(("select", "order", "attention", "k"), one.axes, strict=True)),
+        **dict(zip(("select", "order", "attention", "k"), combination.axes, strict=True)),
         "draw": None,
         "left_out": True,
         "fits": False,
@@ -69,13 +72,14 @@ def _left_out(sweep: Sweep, one: Combination, reason: str) -> dict[str, Any]:
 
 
 def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
-    """Whether cells have a file in the results; None where no folder is given."""
+    """Whether cells have a file in the results; None without a folder."""
     return [None] * len(sweep.plan.cells) if results is None else sweep.finished(results)
 
 
 def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> None:
-    """The plan as tables, one row per cell, one table per selector, order and attention; with ``results``,
-    what is left to compute.
+    """Print the plan: a row per cell, a table per selector, order and attention.
+
+    With ``results``, also print how many cells are left to compute.
     """
     from icl_bench.sweep.notes import notes, queries_in_words
 
@@ -103,12 +107,12 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         f"{model.context_tokens:,} tokens; data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
         * (results is not None),
-        *["TFLOP: a cell by itself, by formula; cache: keys and values kept of its longest prompt"] * any(works),
+        *["TFLOP: of a cell without sharing, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
 
 
 def _backend(sweep: Sweep) -> str:
-    """What would answer, and why where that was left to the program."""
+    """The backend, with the reason if the program chose it."""
     chosen = sweep.backend
     return f"backend: {chosen.name}" + (f" ({chosen.reason})" if chosen.reason else "")
 
@@ -120,16 +124,16 @@ def _curve(cell: CellPlan) -> tuple[str, ...]:
 
 
 PLANNED = (
-    *(Head(name, "key") for name in ("draw", "k")),
-    *map(Head, ("prefix", "longest query", "needs")),
-    Head("fits", "count"),
-    *map(Head, ("shared", "to compute", "TFLOP", "cache", "time", "finished")),
+    *(ColumnHead(name, "key") for name in ("draw", "k")),
+    *map(ColumnHead, ("prefix", "longest query", "needs")),
+    ColumnHead("fits", "count"),
+    *map(ColumnHead, ("shared", "to compute", "TFLOP", "cache", "time", "finished")),
 )
-"""The columns of a plan; where every cell fits and there is little room, the title says so."""
+"""The columns of a plan; ``fits`` moves to the title if every cell fits and there is little room."""
 
 
 def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None, finished: bool | None) -> list[str]:
-    """What the columns of ``PLANNED`` say of a cell."""
+    """The cells of a row, for the columns of ``PLANNED``."""
     spec, fits = cell.spec, cell.problem is None
     lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
     tokens = (cell.shared_tokens, cell.new_tokens)

@@ -1,4 +1,4 @@
-"""A study's plan, its progress and how far it is."""
+"""Prints a study's plan, its progress and its state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class StudyDisplay(Listener):
-    """Says which part of a study is at work; on a cluster, bars for the whole of it."""
+    """Prints the current part of a study; on a cluster, progress bars of the whole study."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
         self._bars: SharedBars | None = None
         self._part: Part | None = None
-        """The one that was said last to begin."""
+        """The part that started last."""
 
     def __enter__(self) -> StudyDisplay:
         return self
@@ -41,29 +41,29 @@ class StudyDisplay(Listener):
             self._bars = None
 
     def part_started(self, part: Part, number: int, parts: int) -> None:
-        """A line with its name, and what a user must know of it."""
+        """Print its name, problems and notes."""
         self._part = part
         self._display.note(f"{number} of {parts}: {_named(part)}")
         for text in part.problems():
             self._display.note(f"  {text}")
 
     def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
-        """The bars of ``run``."""
+        """The progress bars of ``run``."""
         return self._display.running(plan)
 
     def note(self, text: str) -> None:
-        """As it is."""
+        """Print the text."""
         self._display.note(f"  {text}")
 
     def cluster_progress(self, state: StudyProgress) -> None:
-        """Bars, on a terminal."""
+        """Update the bars, on a terminal."""
         if self._bars is None:
             self._bars = self._display.shared_bars()
         if self._bars is not None:
             self._bars.show(state)
 
     def part_ended(self, part: Part, outcome: Outcome) -> None:
-        """How many cells of it are there."""
+        """Print its numbers of cells."""
         kept = f", {len(outcome.kept):,} already there" if outcome.kept else ""
         failed = f", {len(outcome.failed):,} failed" if outcome.failed else ""
         which = "" if part is self._part else f"{_named(part)}: "
@@ -76,7 +76,7 @@ def _named(part: Part) -> str:
 
 
 def plan_records(study: Study) -> list[dict[str, Any]]:
-    """The cells of a study as plain records."""
+    """The cells of a study as records."""
     return [
         {
             "study": study.file.name,
@@ -93,10 +93,10 @@ def plan_records(study: Study) -> list[dict[str, Any]]:
 
 
 def print_plan(study: Study, console: Console) -> None:
-    """A row for each part, a line for each model and engine, and the whole."""
+    """Print a row for each part, a line for each model and engine, and the total."""
     heads = [
-        *(Head(name, "name") for name in ("model", "backend", "setting", "task")),
-        *map(Head, ("cells", "tokens to compute", "time")),
+        *(ColumnHead(name, "name") for name in ("model", "backend", "setting", "task")),
+        *map(ColumnHead, ("cells", "tokens to compute", "time")),
     ]
     rows: list[list[str]] = []
     engines: dict[tuple[str, str], list[PlannedCell]] = {}
@@ -127,7 +127,7 @@ def _whole(cells: Sequence[PlannedCell]) -> str:
     known = [cell.seconds for cell in cells if cell.seconds is not None]
     about = f", about {duration(sum(known))} on this machine" if known else ""
     rest = len(cells) - len(known)
-    without = f" without {counted(rest, 'cell')} of which it is not known" if known and rest else ""
+    without = f" without {counted(rest, 'cell')} of unknown time" if known and rest else ""
     return f"{counted(len(cells), 'cell')}, {tokens:,} tokens to compute{about}{without}"
 
 
@@ -142,18 +142,18 @@ def _time(cells: Sequence[PlannedCell]) -> str:
 
 
 def print_studies(records: list[dict[str, str]], console: Console) -> None:
-    """The shipped studies, each with what it is."""
-    heads = (Head("study", "name"), Head("what it is", "text"))
+    """Print the shipped studies with their descriptions."""
+    heads = (ColumnHead("study", "name"), ColumnHead("what it is", "text"))
     print_table(console, heads, [[record["name"], record["description"]] for record in records])
     print_lines(console, "Cells and time of one: icl-bench study NAME --plan. A study of your own is a YAML file.")
 
 
 def print_state(points: pd.DataFrame, console: Console) -> None:
-    """How far the study is, a row for each setting with a task and model."""
+    """Print the state of a study, a row for each setting with a task and model."""
     counts = ["cells", "done", "failed", "missing"]
     by = ["setting", "task", "model"]
     rows = [
         [*map(str, key), *(f"{int(n):,}" for n in part.sum())] for key, part in points.groupby(by, sort=False)[counts]
     ]
-    print_table(console, [*(Head(name, "name") for name in by), *map(Head, counts)], rows)
+    print_table(console, [*(ColumnHead(name, "name") for name in by), *map(ColumnHead, counts)], rows)
     print_lines(console, "scores: icl-bench summary; charts and single points: icl-bench report")

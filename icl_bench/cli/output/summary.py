@@ -1,4 +1,4 @@
-"""The curves of a results folder as tables."""
+"""Prints the curves of a results folder as tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
-from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import corpus_numbers, score_columns, title
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from icl_bench.analysis.summary import Summary
 
 PERTURBED = ["task", "model", "perturbation"]
-"""What tells tables of perturbed demonstrations apart."""
+"""Columns that distinguish tables of perturbed demonstrations."""
 
 
 def print_summary(summary: Summary, console: Console, order: bool = True) -> None:
-    """One table per task and model, in percent, with what is to be said of its curves below.
+    """Print one table per task and model, in percent, with notes on its curves below.
 
-    That is where they saturate and, with ``order``, how much the demonstrations' order matters.
-    Cells that failed come last.
+    Notes are about saturation and, with ``order``, about the effect of the demonstrations' order.
+    Failed cells come last.
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
     saturation = summary.saturation.merge(shots.reset_index(), on=SETTING)
-    saturation = saturation[saturation["shots"] > 1]  # nobody asks it of a single k
+    saturation = saturation[saturation["shots"] > 1]  # saturation needs more than one k
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         named, settings = numbered_settings(group, summary.settings)
         _print_curves([str(task), str(model)], group, settings, console)
@@ -43,34 +43,34 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
             *named,
             *_gaps(group, settings),
             *curve_notes(group),
-            *(_saturation(row, settings) for row in _here(saturation, task, model)),
-            *(_sensitivity(row, settings) for row in _here(sensitivity, task, model)),
+            *(_saturation(row, settings) for row in _rows_of(saturation, task, model)),
+            *(_sensitivity(row, settings) for row in _rows_of(sensitivity, task, model)),
             *cautions(group["select"]),
         )
     for (task, model, perturbation), group in summary.perturbed_curves.groupby(PERTURBED, observed=True):
         named, settings = numbered_settings(group, summary.settings)
         names = [str(task), f"{model}, perturbed demonstrations: {perturbation}"]
         _print_curves(names, group, settings, console)
-        said = [*named, *_gaps(group, settings), *curve_notes(group)]
-        print_notes(console, *said, *cautions(group["select"]))
+        notes = [*named, *_gaps(group, settings), *curve_notes(group)]
+        print_notes(console, *notes, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{f.spec}: {f.reason}" for f in summary.failed))
 
 
 def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
-    """Lines that name the settings of a table, and the number of each, where there are several."""
+    """Lines that name the settings of a table, and the number of each variant's, if there are several."""
     texts = {v: settings.get(v, "") for v in group["variant"].unique()}
     named = list(dict.fromkeys(text for text in texts.values() if text))
     if len(set(texts.values())) == 1:
         return named, {}
-    # variants that differ only in what one of them has no use for are one setting
+    # variants that differ only in facts that one of them does not use are one setting
     numbers = {v: named.index(text) + 1 for v, text in texts.items() if text}
     return [f"setting {number}: {text}" for number, text in enumerate(named, 1)], numbers
 
 
 def setting_numbers(summary: Summary) -> dict[str, int]:
-    """Variant -> its number in the printed curves, where a task and model have several."""
+    """Variant -> number of its setting in the printed curves, if a task and model have several."""
     numbers: dict[str, int] = {}
     for table, by in ((summary.perturbed_curves, PERTURBED), (summary.curves, PERTURBED[:2])):
         for _, group in table.groupby(by, observed=True):
@@ -78,7 +78,7 @@ def setting_numbers(summary: Summary) -> dict[str, int]:
     return numbers
 
 
-def _here(frame: Any, task: Any, model: Any) -> Iterator[Any]:
+def _rows_of(frame: Any, task: Any, model: Any) -> Iterator[Any]:
     rows: Iterator[Any] = frame[(frame["task"] == task) & (frame["model"] == model)].itertuples()
     return rows
 
@@ -88,13 +88,13 @@ def _setting(variant: str, settings: Mapping[str, int]) -> str:
 
 
 def _way(row: Any) -> str:
-    """The selection, the order and, where it is not full, the attention."""
+    """The selection, the order and, if it is not full, the attention."""
     attention = "" if row.attention == str(FULL) else f", {row.attention}"
     return f"{row.select}, {row.order}{attention}"
 
 
 def _gaps(group: Any, settings: Mapping[str, int]) -> Iterator[str]:
-    """What points lack, and whether they lack it at random."""
+    """Missing predictions of points, and whether they are missing at random."""
     rows: Iterator[Any] = group.itertuples()
     for row in rows:
         name = f"{_way(row)}{_setting(row.variant, settings)}, k={row.k}"
@@ -123,30 +123,30 @@ def _sensitivity(row: Any, settings: Mapping[str, int]) -> str:
 
 
 LABEL_SCORES = {"accuracy": "accuracy %", "macro_f1": "macro F1 %", "invalid": "invalid %"}
-"""Scores of labels -> what they are called."""
+"""Scores of labels -> their titles."""
 
 
 WAYS = (
-    Head("select", "name", bare=True),
-    Head("order", "name", usual=USUAL_ORDERS),
-    Head("attention", "name", usual=(str(FULL),)),
+    ColumnHead("select", "name", bare=True),
+    ColumnHead("order", "name", usual=USUAL_ORDERS),
+    ColumnHead("attention", "name", usual=(str(FULL),)),
 )
-"""What tells the curves of a task and model apart."""
+"""Columns that distinguish the curves of a task and model."""
 
 
 def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console) -> None:
-    """The points of the curves of a task and model, in percent."""
+    """Print the points of a task and model's curves, in percent."""
     scores = _scores(group)
     first, *others = sorted(scores, key=lambda name: name != group["metric"].iloc[0])
     heads = [
         *WAYS,
-        *[Head("setting", "name")] * bool(settings),
-        Head("k", "key"),
-        Head("draws", "count"),
-        Head("test rows", "count"),
-        Head(scores[first]),
-        Head("95% interval"),
-        *(Head(scores[name]) for name in others),
+        *[ColumnHead("setting", "name")] * bool(settings),
+        ColumnHead("k", "key"),
+        ColumnHead("draws", "count"),
+        ColumnHead("test rows", "count"),
+        ColumnHead(scores[first]),
+        ColumnHead("95% interval"),
+        *(ColumnHead(scores[name]) for name in others),
     ]
     rows = [
         [
@@ -163,10 +163,10 @@ def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int],
 
 
 def _scores(group: Any) -> dict[str, str]:
-    """The scores that points have -> what they are called."""
-    there = {score: title(score) for score in score_columns() if score in group and group[score].notna().any()}
+    """Scores of the points -> their titles."""
+    present = {score: title(score) for score in score_columns() if score in group and group[score].notna().any()}
     if group["accuracy"].notna().any():
-        return {**LABEL_SCORES, **there}
-    scores = there or {"score": "score"}  # an import may have none
+        return {**LABEL_SCORES, **present}
+    scores = present or {"score": "score"}  # an import may have none
     scores |= {n: text for n, text in corpus_numbers().items() if n in group and group[n].notna().any()}
     return scores | ({"invalid": "invalid %"} if group["invalid"].notna().any() else {})

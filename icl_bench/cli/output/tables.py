@@ -1,4 +1,4 @@
-"""Tables and JSON as commands print them."""
+"""Prints JSON, and lines below tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def print_json(value: object) -> None:
-    """Print indented JSON on standard output, in letters that its encoding has."""
+    """Print indented JSON on standard output, escaped if its encoding is not Unicode."""
     plain = not (sys.stdout.encoding or "").lower().startswith("utf")
     print(json.dumps(value, indent=1, ensure_ascii=plain, default=str))
 
 
 def print_lines(console: Console, *texts: str) -> None:
-    """Plain lines below a table, broken at words and indented."""
+    """Print plain lines below a table, wrapped and indented."""
     for text in texts:
         console.print(Padding(text, (0, 0, 0, 2)))
 
 
 def print_notes(console: Console, *texts: str) -> None:
-    """The same, with an empty line below where there are any."""
+    """Print lines below a table, followed by an empty line if there are any."""
     print_lines(console, *texts)
     if texts:
         console.print()

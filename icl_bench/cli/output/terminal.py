@@ -1,4 +1,4 @@
-"""The terminal that everything is printed on."""
+"""The console that all commands print to."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, 
 
 
 class Terminal(Console):
-    """Shows text as it is: nothing in it is markup, an emoji's name or a control character.
+    """A console that prints text literally: no markup, emoji names or control characters.
 
-    Styles are given beside the text (``print(text, style=...)``, ``Text(text, style)``).
+    Styles are separate arguments (``print(text, style=...)``, ``Text(text, style)``).
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """All text that is printed, also that of tables and titles, comes by here."""
+        """Escape control characters; all printed text, including tables and titles, passes through here."""
         return super().render_str(visible(text), **options)
 
 
 def console(stderr: bool = False) -> Terminal:
-    """The terminal; wide enough for tables where the output goes into a file."""
+    """The console; 120 columns wide if the output is not a terminal."""
     known = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
     return Terminal(stderr=stderr, width=None if known else 120, soft_wrap=False)
 
 
 def prepare_output() -> None:
-    """Make standard output take any text: what its encoding lacks is written as ``\\u2013``.
+    """Make standard output accept any text; characters that its encoding lacks become ``\\u2013``.
 
-    Raises ``UserError`` where it is closed: a file that is opened next would take its place.
+    Raises ``UserError`` if it is closed, because the next opened file would take its place.
     """
     if sys.stdout is None:
-        raise UserError("standard output is closed; to see nothing of it, write > /dev/null")
+        raise UserError("standard output is closed; to discard the output, use > /dev/null")
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the program ends
     reconfigure = getattr(sys.stdout, "reconfigure", None)
@@ -53,10 +53,10 @@ def prepare_output() -> None:
 
 
 def refuse_unwritable(error: OSError) -> None:
-    """Raise ``UserError`` for what a stream raises that cannot be written, which names no file.
+    """Raise ``UserError`` if standard output cannot be written.
 
-    Files of results say it themselves, so this is standard output. Nothing is raised for any other
-    error, nor for a closed pipe: a reader that has seen enough, like head.
+    Its errors name no file, unlike those of result files. Does nothing for other errors and for a pipe
+    that the reader, like head, has closed.
     """
     if error.filename is None and error.errno in _UNWRITABLE and error.errno != errno.EPIPE:
         drop_the_rest()
@@ -64,6 +64,6 @@ def refuse_unwritable(error: OSError) -> None:
 
 
 def drop_the_rest() -> None:
-    """Write no more: else the interpreter would try once more at its end, and fail aloud."""
+    """Discard further output; else the interpreter would flush at exit and print an error."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What commands that read results say while they work: on a terminal, and after a second."""
+"""Progress of commands that read results: shown on a terminal, after a second."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from icl_bench.wording import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-PATIENCE_SECONDS = 1.0
-"""How long a command says nothing: most are over by then."""
+DELAY_SECONDS = 1.0
+"""Delay before a command shows progress; most are finished by then."""
 
 
 class Elapsed(ProgressColumn):
@@ -40,9 +40,9 @@ class Elapsed(ProgressColumn):
 
 
 class Spinner:
-    """A line on standard error with the time and what is being done, gone at the end.
+    """A line on standard error with the elapsed time and the current step, removed at the end.
 
-    It comes after so many seconds, by itself: what is done may take long to say its next word.
+    A timer shows it after ``after_seconds``, because the next step may be far away.
     """
 
     def __init__(self, terminal: Console, began: float, after_seconds: float = 0.0) -> None:
@@ -69,11 +69,11 @@ class Spinner:
                 self._progress.start()
 
     def say(self, text: str) -> None:
-        """What is being done now."""
+        """Show the current step."""
         self._progress.update(self._task, said=visible(text))
 
     def stop(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         with self._lock:
             self._over = True
             self._timer.cancel()
@@ -83,20 +83,20 @@ class Spinner:
 
 @contextmanager
 def working() -> Iterator[Callable[[str], None]]:
-    """Give what is told what a command is at; nothing is shown where there is no terminal."""
+    """Yield a function that shows the current step; it does nothing without a terminal."""
     terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield lambda _: None
         return
-    spinner = Spinner(terminal, time.monotonic(), PATIENCE_SECONDS)
+    spinner = Spinner(terminal, time.monotonic(), DELAY_SECONDS)
     try:
         yield spinner.say
     finally:
         spinner.stop()
 
 
-class _Read:
-    """A storage that tells how many of its files of predictions were read."""
+class _CountedReads:
+    """A storage that reports how many of its files of predictions have been read."""
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
         self._place, self._storage, self._say = place, storage_at(place), say
@@ -109,14 +109,14 @@ class _Read:
         return str(self._place)
 
     def names(self, under: str = "") -> list[str]:
-        """Those of the storage."""
-        found = self._storage.names(under)
+        """The names of the storage; counts files of predictions."""
+        names = self._storage.names(under)
         if not under:
-            self._done, self._files = 0, sum(name.endswith(FINISHED) for name in found)
-        return found
+            self._done, self._files = 0, sum(name.endswith(FINISHED) for name in names)
+        return names
 
     def read(self, name: str) -> bytes:
-        """The file, after it was counted."""
+        """Count the file and read it."""
         if name.endswith(FINISHED):
             self._done += 1
             self._say(f"reading results: {self._done:,} of {counted(self._files, 'file')}")
@@ -127,5 +127,5 @@ class _Read:
 
 
 def watched(place: Place, say: Callable[[str], None]) -> Place:
-    """A place of results that tells ``say`` while its files are read."""
-    return cast("Storage", _Read(place, say))
+    """A place of results that reports to ``say`` while its files are read."""
+    return cast("Storage", _CountedReads(place, say))

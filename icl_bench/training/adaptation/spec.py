@@ -17,24 +17,24 @@ from icl_bench.training.options import OutFolder
 from icl_bench.wording import plain
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
-"""At most: of all weights the paper's (004, section 3.1), of LoRA that of fine-tuning here."""
+"""Highest learning rate: the paper's for all weights (004, section 3.1), ``finetune``'s for LoRA."""
 
 LEAST_RATE = 0.1
-"""What the learning rate falls to, as a share of the highest (004, section 3.1)."""
+"""Final learning rate as a share of the highest (004, section 3.1)."""
 
 
 def parse_tokens(text: str) -> int:
     """Read a number like 500k or 1M. Raises ``UserError``."""
-    found = re.fullmatch(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMbB]?)", text)
-    size = float(found[1] + "." + (found[2] or "0")) if found else 0.0
-    tokens = int(size * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[found[3].lower()] if found else 0)
+    match = re.fullmatch(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMbB]?)", text)
+    size = float(match[1] + "." + (match[2] or "0")) if match else 0.0
+    tokens = int(size * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[3].lower()] if match else 0)
     if tokens < 1:
         raise UserError(f"--tokens {plain(text)}: give a number like 500k, 1M or 2000000")
     return tokens
 
 
 class AdaptationSpec(Options):
-    """What a user asks of ``adapt``."""
+    """Options of ``adapt``."""
 
     about: ClassVar[str] = "adapt"
 
@@ -43,7 +43,7 @@ class AdaptationSpec(Options):
         str,
         Option(
             "Pattern to adapt to: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (of demonstrations alone), or "
-            "full, to compare with.",
+            "full for comparison.",
             TRAINING,
             "PATTERN",
         ),
@@ -55,7 +55,7 @@ class AdaptationSpec(Options):
         int,
         read_with(parse_tokens),
         Option(
-            "Tokens to learn from, like 500k or 1M.", TRAINING, "N", expected="a number like 500k or 1M", default="1M"
+            "Tokens to train on, like 500k or 1M.", TRAINING, "N", expected="a number like 500k or 1M", default="1M"
         ),
     ] = 1_000_000
     """Sequences are rounded up to whole steps."""
@@ -64,7 +64,7 @@ class AdaptationSpec(Options):
     ] = "full"
     batch: Annotated[int, Option("Sequences of a step.", TRAINING, "N")] = Field(default=8, ge=1)
     learning_rate: Annotated[
-        float | None, Option("The highest (1e-4; of lora 1e-3); it falls to a tenth.", TRAINING, "RATE")
+        float | None, Option("Highest learning rate (1e-4; lora: 1e-3); it decays to a tenth.", TRAINING, "RATE")
     ] = None
     rope_scale: Annotated[
         float | None,
@@ -78,7 +78,7 @@ class AdaptationSpec(Options):
         tuple[str, ...],
         NAMES,
         Option(
-            "Tasks whose pools' demonstrations are learnt from too: many in a sequence, their answers as targets.",
+            "Tasks to train on, too: many demonstrations of the pool in a sequence, with their answers as targets.",
             TRAINING,
             "LIST",
         ),
@@ -87,9 +87,7 @@ class AdaptationSpec(Options):
     recompute: Annotated[
         bool,
         Option(
-            "Compute layers again in the backward pass instead of keeping them (gradient checkpointing): less memory, "
-            "a third more time.",
-            TRAINING,
+            "Recompute layers in the backward pass (gradient checkpointing): less memory, a third more time.", TRAINING
         ),
     ] = False
     lora_rank: Annotated[int, Option("Rank of lora.", TRAINING, "N")] = Field(default=8, ge=1)
@@ -100,7 +98,7 @@ class AdaptationSpec(Options):
 
     @property
     def pattern(self) -> Pattern:
-        """The pattern. Raises ``UserError``."""
+        """The parsed pattern. Raises ``UserError``."""
         return Pattern.parse(self.attention)
 
     @property
@@ -110,29 +108,27 @@ class AdaptationSpec(Options):
 
     @property
     def steps(self) -> int:
-        """Of the whole training."""
+        """Steps of the whole training."""
         return math.ceil(self.tokens / (self.length * self.batch))
 
     def check(self) -> None:
-        """Raise ``UserError`` for what can be told without data and model."""
+        """Raise ``UserError`` for options that are wrong regardless of data and model."""
         check_dtype(self.dtype)
         pattern = self.pattern
         if pattern.reads_vectors:
-            raise UserError(f"--attention {pattern}: is learnt by icl-bench train-vectors")
+            raise UserError(f"--attention {pattern}: is trained by icl-bench train-vectors")
         if pattern.compares:
             raise UserError(
-                f"--attention {pattern}: which blocks a query reads is not learnt; take the same "
-                "pattern without top, which can be run with it"
+                f"--attention {pattern}: training does not learn which blocks a query reads; adapt to the "
+                "pattern without top, and run with top"
             )
         if pattern.reuses:
             raise UserError(
-                f"--attention {pattern}: demonstrations that are put into prompts as they were "
-                "computed are not learnt from; take block without reuse"
+                f"--attention {pattern}: reused demonstrations cannot be trained on; take block without reuse"
             )
         if pattern.blocks and (not self.demonstrations_too or self.share < 1):
             raise UserError(
-                f"--attention {pattern}: counts demonstrations, and a text has none; add "
-                "--demonstrations-too TASK --share 1"
+                f"--attention {pattern}: block patterns need demonstrations; add --demonstrations-too TASK --share 1"
             )
         if self.length < 2:
             raise UserError(f"--length {self.length}: expected 2 or more")
@@ -152,6 +148,6 @@ class AdaptationSpec(Options):
             raise UserError(f"--out {self.out}: is a file; give a folder")
 
     def decisive(self) -> dict[str, object]:
-        """What decides the weights that come out, beside texts, data and model."""
+        """Settings that decide the trained weights, besides texts, data and model."""
         left_out = {"out", "data_dir", "device", "recompute", "texts"}
         return {**self.model_dump(mode="json", exclude=left_out), "attention": str(self.pattern)}

@@ -1,7 +1,7 @@
-"""Goes on training a model under an attention pattern (Zebra; Song et al. 2023, section 3).
+"""Continues training a model under an attention pattern (Zebra; Song et al. 2023, section 3).
 
-The loss is the language model's on long texts and, where that is asked for, on the answers of a
-task's demonstrations. Only what the pattern lets be seen is computed. What comes out is an ordinary
+The loss is the language model's on long texts and, on request, on the answers of a task's
+demonstrations. Only positions that the pattern attends to are computed. The result is an ordinary
 checkpoint whose config names the pattern.
 """
 
@@ -33,52 +33,50 @@ from icl_bench.tasks.task_files import load_task
 from icl_bench.training.adaptation.examples import AdaptationExamples, DemonstrationSequences, Lesson, PackedTexts
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
 from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
-from icl_bench.training.sparse_attention import Sparsity, take_over
+from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 IGNORED = -100
-"""A label that no loss is computed for."""
+"""Label of tokens without a loss."""
 
 HEAD_TOKENS = 512
-"""Tokens whose logits are computed together: those of whole sequences would be most of the
-memory."""
+"""Tokens whose logits are computed at once; the logits of a whole sequence would take most memory."""
 
 WARM_UP, LOOKS = 100, 10
-"""Steps in which the learning rate rises, at most a tenth of all; looks at the held-back texts."""
+"""Warm-up steps (at most a tenth of all steps), and number of evaluations on held-out texts."""
 
 
 REACHED = 0.5
-"""Of the rate of a plain product: what a training step reaches, as far as was measured (0.4 to 0.5
-on two kinds of CPU)."""
+"""Share of a matrix product's rate that a training step reaches (measured: 0.4 to 0.5 on two kinds of
+CPU)."""
 
 
 class AdaptedModel(nn.Module):
-    """A decoder that is trained under a pattern."""
+    """A decoder in training under a pattern."""
 
     def __init__(self, network: Any, pattern: Pattern, wrapped: Any | None = None) -> None:
-        """``network`` is one that :func:`take_over` has changed; ``wrapped`` is peft's model of it,
-        where low-rank additions are trained.
+        """``network`` has been changed by :func:`use_sparse_attention`; ``wrapped`` is its peft model, if
+        low-rank adapters are trained.
         """
         super().__init__()
         self.network = network
-        self._wrapped = [wrapped]  # its weights are the network's, and are not to be told twice
+        self._wrapped = [wrapped]  # in a list, so that its weights, which are the network's, are not registered twice
         self.counts = {"tokens": 0}
         self._pattern, self._windows = pattern, layer_windows(network.config.get_text_config())
         self._plain = Sparsity.of(pattern, self._windows)
 
     def merged(self) -> Any:
-        """The network with all that was learnt."""
+        """The network with all trained weights."""
         (wrapped,) = self._wrapped
         return self.network if wrapped is None else wrapped.merge_and_unload()
 
     def learnt(self) -> dict[str, Tensor]:
-        """All weights that training changes, by name."""
+        """All trained weights, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def forward(self, input_ids: Tensor, labels: Tensor, ends: Sequence[int] = ()) -> dict[str, Tensor]:
-        """The mean loss of the labelled tokens of sequences of equal length, ``(rows, tokens)``.
+        """Mean loss of the labelled tokens of sequences of equal length, ``(rows, tokens)``.
 
-        ``labels`` are the tokens themselves, :data:`IGNORED` where they are not learnt; ``ends`` is
-        where demonstrations end.
+        ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` is where demonstrations end.
         """
         if self.training:
             self.counts["tokens"] += input_ids.numel()
@@ -100,7 +98,7 @@ class AdaptedModel(nn.Module):
 
 
 def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:
-    """A batch of one sequence as :class:`AdaptedModel` takes it."""
+    """A batch of one sequence for :class:`AdaptedModel`."""
     (lesson,) = lessons
     ids = torch.tensor([lesson.ids])
     labels = ids.clone()
@@ -113,7 +111,7 @@ def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Sequences(torch.utils.data.Dataset[Lesson]):
-    """All sequences of a training."""
+    """All training sequences as a data set."""
 
     examples: AdaptationExamples
     count: int
@@ -136,8 +134,7 @@ class Adaptation(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "losses": []})
-    """How it went: seconds, tokens learnt from, losses on held-back texts by step in nats a
-    token."""
+    """Record of the training: seconds, tokens, losses on held-out texts by step in nats a token."""
 
     @classmethod
     def prepare(cls, spec: AdaptationSpec, say: Say = lambda _: None) -> Adaptation:
@@ -151,12 +148,12 @@ class Adaptation(LongTraining):
             scale = math.ceil(spec.length / model.context_tokens)
             raise UserError(
                 f"--length {spec.length:,}: {model.name} was trained on positions up to "
-                f"{reach:,}; take a smaller one, or add --rope-scale {scale}"
+                f"{reach:,}; take a smaller length, or add --rope-scale {scale}"
             )
         if (before := adapted_to(model.source)) is not None and before != spec.pattern:
             raise UserError(
-                f"--attention {spec.pattern}: {model.name} was adapted to {before}; go on with "
-                "that, or begin with the model before it"
+                f"--attention {spec.pattern}: {model.name} was adapted to {before}; continue with "
+                "that pattern, or begin with the original model"
             )
         tokenizer = load_tokenizer(model)
         say("reading texts")
@@ -170,43 +167,42 @@ class Adaptation(LongTraining):
         device = device_name(spec.device)
         dtype = dtype_name(spec.dtype, device)
         if dtype == "float16":
-            raise UserError("--dtype float16: gradients leave its range; take bfloat16 or float32")
+            raise UserError("--dtype float16: gradients exceed its range; take bfloat16 or float32")
         examples = AdaptationExamples(texts, tuple(tasks), spec.share if tasks else 0.0)
         return cls(spec, model, tokenizer, examples, device, dtype)
 
     @cached_property
     def folder(self) -> TrainingFolder:
-        """What it writes, and what decides the weights that come out."""
-        asked = {
+        """Its folder, with the settings that decide the trained weights."""
+        settings = {
             **self.spec.decisive(),
             "dtype": self.dtype,
             "texts": list(self.examples.texts.hashes),
             "data": [dict(of.task.data.files) for of in self.examples.tasks],
             "fingerprint": self.model.fingerprint,
         }
-        return TrainingFolder(self.spec.out, asked)
+        return TrainingFolder(self.spec.out, settings)
 
     @property
     def sequences(self) -> int:
-        """Of the whole training."""
+        """Sequences of the whole training."""
         return self.spec.steps * self.spec.batch
 
     def notes(self) -> list[str]:
-        """What a user should know before the training."""
+        """Notes for the user before the training."""
         spec, texts = self.spec, self.examples.texts
         wanted = self.sequences * spec.length
-        found = [
+        notes = [
             f"{wanted:,} tokens in {spec.steps:,} steps of {spec.batch} sequences of "
             f"{spec.length:,} under {spec.pattern}",
-            f"{len(texts.names):,} texts have {texts.tokens:,} tokens to learn from, and "
-            f"{texts.held_tokens:,} that are held back",
+            f"{len(texts.names):,} texts have {texts.tokens:,} tokens to train on, and {texts.held_tokens:,} held out",
         ]
         of_texts = wanted * (1 - self.examples.share)
         if of_texts > 1.5 * texts.tokens:
-            found.append(f"each text is read about {of_texts / texts.tokens:,.0f} times")
+            notes.append(f"each text is read about {of_texts / texts.tokens:,.0f} times")
         for of in self.examples.tasks:
-            found += of.task.data.notes
-        return found
+            notes += of.task.data.notes
+        return notes
 
     @property
     def steps(self) -> int:
@@ -242,7 +238,7 @@ class Adaptation(LongTraining):
         self.folder.write_tokenizer(Path(self.model.source))
 
     def _model(self) -> AdaptedModel:
-        """The model as it is trained."""
+        """The model, prepared for training."""
         spare_imports()
         from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
@@ -258,7 +254,7 @@ class Adaptation(LongTraining):
             config=config,
             dtype=self.dtype if lora and self.device.startswith("cuda") else "float32",
         )
-        take_over(network)
+        use_sparse_attention(network)
         wrapped = None
         if lora:
             from peft import LoraConfig, get_peft_model
@@ -276,10 +272,10 @@ class Adaptation(LongTraining):
         return architecture_of(self.model.source)
 
     def _flops(self, model: AdaptedModel, tokens: float, sequences: int) -> float:
-        """Operations of learning from so many sequences, of so many tokens on average.
+        """Operations of training on ``sequences`` of ``tokens`` on average, including all logits.
 
-        Every token's logits among them. Going back takes twice a forward pass, and once where the
-        weights themselves are frozen; what is computed again to save memory is not counted.
+        A backward pass takes two forward passes, and one if the weights are frozen. Recomputation to
+        save memory is not counted.
         """
         passes = 3 if self.spec.method == "full" else 2
         head = 2.0 * model.network.get_output_embeddings().weight.numel() * tokens
@@ -287,18 +283,18 @@ class Adaptation(LongTraining):
         return passes * sequences * once
 
     def _needs(self, model: AdaptedModel) -> str:
-        """What training takes, in words: parameters, memory, time.
+        """Requirements of the training in words: parameters, memory, time.
 
-        A layer keeps about 34 bytes a token and unit of its width on the way there in 16 bits
-        (Korthikanti et al. 2023, equation 2, without attention scores), or its input alone where
-        it is computed again.
+        In the forward pass a layer keeps about 34 bytes a token and unit of its width in 16 bits
+        (Korthikanti et al. 2023, equation 2, without attention scores), or only its input if it is
+        recomputed.
         """
         spec, config = self.spec, model.network.config.get_text_config()
         learnt = sum(p.numel() for p in model.learnt().values())
         kept = sum(p.numel() * p.element_size() for p in model.parameters()) + 12 * learnt
         if self.dtype == "bfloat16":  # autocast's copies
             kept += 2 * sum(p.numel() for p in model.parameters() if p.dtype == torch.float32)
-        # logits, in 32 bits as they are, normalised and on the way back
+        # logits, normalised logits and gradients, in 32 bits
         head = 12 * HEAD_TOKENS * len(model.network.get_output_embeddings().weight)
         size = 1 if self.dtype == "bfloat16" else 2
         wide, layers = config.hidden_size * spec.length, config.num_hidden_layers
@@ -346,7 +342,7 @@ class Adaptation(LongTraining):
 
 def _stretch(config: Any, scale: float | None, theta: float | None) -> None:
     """Divide positions by ``scale`` (position interpolation; Chen et al. 2023), and set the base of
-    their rotation. Raises ``UserError`` where the config's positions are stretched already.
+    their rotation. Raises ``UserError`` if the config scales positions already.
     """
     if scale is None and theta is None:
         return
@@ -363,9 +359,9 @@ def _stretch(config: Any, scale: float | None, theta: float | None) -> None:
 
 
 def _rotations(config: Any) -> list[dict[str, Any]]:
-    """How positions are rotated: of all layers, or of each kind of layers. Raises ``UserError``."""
-    found = getattr(config, "rope_parameters", None)
-    if not isinstance(found, dict):
+    """Rotary parameters of all layers, or of each type of layers. Raises ``UserError``."""
+    parameters = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict):
         raise UserError("--rope-scale, --rope-theta: this model has no rotary positions")
-    inner = [part for part in found.values() if isinstance(part, dict)]
-    return inner or [found]
+    inner = [part for part in parameters.values() if isinstance(part, dict)]
+    return inner or [parameters]

@@ -1,1 +1,1 @@
-"""Methods that learn from the examples, by the name they have in --method."""
+"""The training methods of --method."""

@@ -1,4 +1,4 @@
-"""Fine-tuning as training methods: LoRA and all weights, each with an upper bound."""
+"""Fine-tuning methods: LoRA and all weights, each with an upper bound."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from icl_bench.results.trained_methods import UPPER
 from icl_bench.training.classification_head import first_tokens, sharing_rows
 from icl_bench.training.examples import VALIDATION_ROWS, Examples
 from icl_bench.training.interface import Learned, TrainingMethod
-from icl_bench.training.trainer import Recipe, Trained, fine_tune
+from icl_bench.training.trainer import FinetuningResult, Recipe, fine_tune
 
 
 class FullFinetuning(TrainingMethod):
-    """All weights, with a classification head (Bertsch et al. 2025, appendix E).
+    """Fine-tuning of all weights, with a classification head (Bertsch et al. 2025, appendix E).
 
-    Two cells of each training: the checkpoint that validation rows choose, and as an upper bound
-    the one that the test rows would choose, as the study has it.
+    Each training has two cells: the checkpoint chosen on validation rows, and as an upper bound the
+    one chosen on test rows, as in the study.
     """
 
     name = "full"
@@ -29,7 +29,7 @@ class FullFinetuning(TrainingMethod):
 
     @property
     def recipe(self) -> Recipe:
-        """How it trains."""
+        """Settings of the training."""
         spec = self.run.spec
         changes: dict[str, Any] = {"head": spec.head, "epochs": spec.epochs, "batch": spec.batch}
         if spec.learning_rate is not None:
@@ -38,18 +38,18 @@ class FullFinetuning(TrainingMethod):
 
     def notes(self) -> list[str]:
         """See ``TrainingMethod``."""
-        found, labels = [], self.run.task.data.labels
+        notes, labels = [], self.run.task.data.labels
         if self.run.spec.head == "lm" and (sharing := sharing_rows(first_tokens(self.run.task))):
-            found.append(
-                f"{sharing} of {len(labels)} labels begin with a token that others begin with "
-                "too: their rows of the head start equal"
+            notes.append(
+                f"{sharing} of {len(labels)} labels share their first token with others, so "
+                "their rows of the head start equal"
             )
         if self.run.spec.validation == "pool":
-            found.append(
-                f"the checkpoint is chosen on {VALIDATION_ROWS} rows of the pool that follow the "
+            notes.append(
+                f"the checkpoint is chosen on {VALIDATION_ROWS} rows of the pool after the "
                 "k examples; --validation examples takes them from the k"
             )
-        return found
+        return notes
 
     def facts(self, select: str) -> Mapping[str, Any]:
         """See ``TrainingMethod``."""
@@ -61,7 +61,7 @@ class FullFinetuning(TrainingMethod):
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
-        assert examples.train  # refused before the model is loaded
+        assert examples.train  # raises before the model is loaded
         done = fine_tune(
             examples,
             self.recipe,
@@ -76,7 +76,7 @@ class FullFinetuning(TrainingMethod):
             self._checkpoint(done, f"{self.name}{UPPER}", done.best_on_test, examples),
         ]
 
-    def _checkpoint(self, done: Trained, select: str, epoch: int, examples: Examples) -> Learned:
+    def _checkpoint(self, done: FinetuningResult, select: str, epoch: int, examples: Examples) -> Learned:
         logits, recipe = done.logits[epoch], self.recipe
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)

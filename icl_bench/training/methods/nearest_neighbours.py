@@ -1,4 +1,4 @@
-"""Nearest neighbours among the examples, by sentence embeddings: no language model at all."""
+"""Nearest neighbours among the examples by sentence embeddings, without a language model."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod
 from icl_bench.training.methods.probe import spread
 
-NAME = PACKAGED
+ENCODER_NAME = PACKAGED
 
 
-NUMBERS = (1, 3, 5, 10)
+NEIGHBOUR_COUNTS = (1, 3, 5, 10)
 """Numbers of neighbours to choose from."""
 
 
 def encoder() -> SentenceEncoder:
-    """The sentence encoder, loaded once. Raises ``UserError`` where its package is missing."""
-    found = SentenceEncoder.find()
-    found.load()
-    return found
+    """The sentence encoder, loaded once. Raises ``UserError`` if its package is missing."""
+    loaded = SentenceEncoder.find()
+    loaded.load()
+    return loaded
 
 
 def embed(texts: Sequence[str]) -> np.ndarray:
@@ -47,7 +47,7 @@ class NearestNeighbours(TrainingMethod):
     def facts(self, select: str) -> Mapping[str, Any]:
         """See ``TrainingMethod``."""
         del select
-        return {"sentence_encoder": NAME}
+        return {"sentence_encoder": ENCODER_NAME}
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
@@ -60,21 +60,21 @@ class NearestNeighbours(TrainingMethod):
 
         labels = np.array([row.label for row in examples.train])
         learnt = {row.id for row in examples.train}
-        encoder()  # loading it is no part of what is timed
+        encoder()  # loading is not timed
         start = time.perf_counter()
         train = embed(texts(row for row in examples.shown if row.id in learnt))
         middle = time.perf_counter()
-        asked = embed(texts(task.data.test))
-        found, number = neighbours(train, labels, asked, len(task.data.labels))
+        queries = embed(texts(task.data.test))
+        probabilities, number = neighbours(train, labels, queries, len(task.data.labels))
         return [
             Learned(
                 self.name,
-                found,
+                probabilities,
                 time.perf_counter() - middle,
                 TrainingMeta(
                     method=self.name,
                     seconds=round(middle - start, 3),
-                    sentence_encoder=NAME,
+                    sentence_encoder=ENCODER_NAME,
                     neighbours=number,
                     labels_without_example=list(examples.missing),
                 ),
@@ -85,15 +85,15 @@ class NearestNeighbours(TrainingMethod):
 def neighbours(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> tuple[np.ndarray, int]:
     """Probabilities of each label, ``(test, count)``, and the number of neighbours that vote.
 
-    Votes are weighted by cosine similarity. The number is the one that answers most of the
-    examples themselves right when each is left out in turn, the smallest of equals.
+    Votes are weighted by cosine similarity. The number maximises leave-one-out accuracy on the
+    examples; the smallest wins a tie.
     """
     from sklearn.neighbors import KNeighborsClassifier
 
     similar = train @ train.T
     np.fill_diagonal(similar, -np.inf)
     best, number = -1.0, 1
-    for tried in (n for n in NUMBERS if n < len(train)):
+    for tried in (n for n in NEIGHBOUR_COUNTS if n < len(train)):
         nearest = np.argsort(-similar, axis=1, kind="stable")[:, :tried]
         votes = np.zeros((len(train), count))
         weights = np.take_along_axis(similar, nearest, axis=1) + 0.001
@@ -104,7 +104,7 @@ def neighbours(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: i
             best, number = right, tried
     model = KNeighborsClassifier(number, weights=lambda d: 1.001 - d, metric="cosine")
     with warnings.catch_warnings():
-        # few examples of many labels are what is asked here, not a regression
+        # few examples of many labels are intended here, not a regression
         warnings.filterwarnings("ignore", message="The number of unique classes")
         model.fit(train, labels)
     return spread(model.predict_proba(test), model.classes_, count), number

@@ -1,4 +1,4 @@
-"""Logistic regression on the frozen model's states at the last token of each query."""
+"""Logistic regression on the frozen model's states at each query's last token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.training.classification_head import pad_token
-from icl_bench.training.examples import Examples, Row, padded
+from icl_bench.training.examples import Examples, LabelledQuery, padded
 from icl_bench.training.interface import Learned, TrainingMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BATCH_TOKENS = 4096
-"""Tokens that the model reads at once, padding included."""
+"""Tokens of a batch, including padding."""
 
 
 class LastStates:
@@ -43,10 +43,10 @@ class LastStates:
         self._pad = pad
         self._known: dict[Ids, np.ndarray] = {}
 
-    def of(self, rows: Sequence[Row]) -> np.ndarray:
-        """States ``(rows, width)``; equal queries are computed once, however often asked for.
+    def of(self, rows: Sequence[LabelledQuery]) -> np.ndarray:
+        """States ``(rows, width)``; equal queries are computed once.
 
-        Rows are told apart by their tokens: train and test files may use the same ids.
+        Queries are identified by their tokens, because train and test files may use the same ids.
         """
         new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
         size = max(1, BATCH_TOKENS // max(map(len, new), default=1))
@@ -82,12 +82,12 @@ class Probe(TrainingMethod):
         return LastStates(run.task.model.source, pad_token(run.task), run.device, run.dtype)
 
     @cached_property
-    def _asked(self) -> tuple[np.ndarray, float]:
-        """The test rows' states, and the seconds that they took."""
+    def _test_states(self) -> tuple[np.ndarray, float]:
+        """States of the test rows, and the seconds to compute them."""
         states, rows = self._states, Examples(self.run.task, 0, 0).test
         start = time.perf_counter()
-        found = states.of(rows)
-        return found, time.perf_counter() - start
+        test = states.of(rows)
+        return test, time.perf_counter() - start
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
@@ -96,16 +96,16 @@ class Probe(TrainingMethod):
         del keep
         train = examples.train
         with memory_errors_as_cell_errors(f"on {self.run.device} while reading examples"):
-            asked, inference = self._asked
+            test, inference = self._test_states
             start = time.perf_counter()
             states = self._states.of(train)
         labels = np.array([row.label for row in train])
-        found = probe(states, labels, asked, len(self.run.task.data.labels))
+        probabilities = probe(states, labels, test, len(self.run.task.data.labels))
         flops = self.run.architecture.flops
         return [
             Learned(
                 self.name,
-                found,
+                probabilities,
                 inference,
                 TrainingMeta(
                     method=self.name,
@@ -121,8 +121,8 @@ class Probe(TrainingMethod):
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
     """Probabilities of each label for the test states, ``(test, count)``.
 
-    States are standardised; the rest is scikit-learn's default (L2, C=1). Labels that no example
-    has get probability 0.
+    States are standardised; all else is scikit-learn's default (L2, C=1). Labels without an example
+    have probability 0.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -130,14 +130,14 @@ def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -
 
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     with warnings.catch_warnings():
-        # few examples of many labels are what is asked here, not a regression
+        # few examples of many labels are intended here, not a regression
         warnings.filterwarnings("ignore", message="The number of unique classes")
         model.fit(train, labels)
     return spread(model.predict_proba(test), model.classes_, count)
 
 
-def spread(found: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
-    """Probabilities of some labels as those of all, ``(rows, count)``."""
-    every = np.zeros((len(found), count))
-    every[:, classes] = found
+def spread(probabilities: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
+    """Expand probabilities of some labels to all labels, ``(rows, count)``."""
+    every = np.zeros((len(probabilities), count))
+    every[:, classes] = probabilities
     return every

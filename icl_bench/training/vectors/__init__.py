@@ -1,1 +1,1 @@
-"""Training of the vectors that stand for demonstrations."""
+"""Training to read demonstrations or passages as vectors."""

@@ -1,4 +1,4 @@
-"""What a decoder learns to read vectors from: rows of a task's pool with texts beside them."""
+"""Training rows of a decoder that reads vectors: rows of a task's pool with texts beside them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icl_bench.training.examples import VALIDATION_ROWS
 
 @dataclass(frozen=True)
 class VectorRow:
-    """A prompt with its answer, and the texts that enter as vectors."""
+    """A prompt with its answer, and the texts that are read as vectors."""
 
     prompt: Ids
     answer: Ids
@@ -26,12 +26,12 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorExamples:
-    """Training and validation rows: each a row of the pool that is asked.
+    """Training and validation rows; the query of each is a row of the pool.
 
-    Where the task has passages, the texts are the row's first ``vectors`` passages; else they are
-    demonstrations, drawn anew for each row and epoch from the other rows, behind ``text`` of them
-    that stay text. Rows that the first ``spare_draws`` draws of random selection show up to
-    ``spare_k`` are neither trained on nor drawn.
+    If the task has passages, the texts are the row's first ``vectors`` passages. Else they are
+    demonstrations, drawn anew from the other rows for each row and epoch, after ``text`` demonstrations
+    that stay text. Rows that the first ``spare_draws`` draws of random selection show up to ``spare_k``
+    are neither trained on nor drawn.
     """
 
     task: TokenizedTask
@@ -41,12 +41,12 @@ class VectorExamples:
     spare_k: int = 0
     spare_draws: int = 1
     most: int | None = None
-    """Rows that are asked, of an epoch and to choose the checkpoint; all that are left where None.
-    Demonstrations beside them are drawn from all that are left."""
+    """Maximum number of query rows, for training and for choosing the checkpoint; None for all remaining
+    ones. Demonstrations are drawn from all remaining rows."""
 
     @cached_property
     def _order(self) -> np.ndarray:
-        """Train indices that may be learnt from, in random order: ``(rows,)``."""
+        """Indices of usable train rows, in random order: ``(rows,)``."""
         pool = self.task.pool
         shown = [pool.drawn(draw)[: self.spare_k] for draw in range(self.spare_draws)]
         left = np.setdiff1d(pool.rows, np.concatenate(shown))
@@ -54,49 +54,49 @@ class VectorExamples:
         needed = 2 + (0 if self.has_passages else self.text + self.vectors)
         if len(order) < needed:
             raise UserError(
-                f"{self.task.data.spec.name}: {len(order):,} rows of the pool are left to learn "
-                f"from, and {needed:,} are needed; take a smaller --spare-k or --vectors"
+                f"{self.task.data.spec.name}: {len(order):,} rows of the pool are left to train "
+                f"on, and {needed:,} are needed; take a smaller --spare-k or --vectors"
             )
         return order
 
     @property
     def has_passages(self) -> bool:
-        """Whether the task's rows have passages of their own."""
+        """Whether the task's rows have their own passages."""
         return self.task.data.spec.data.passages is not None
 
     @property
-    def _asked(self) -> int:
+    def _used(self) -> int:
         return len(self._order) if self.most is None else min(self.most, len(self._order))
 
     @property
     def _held(self) -> int:
-        return min(VALIDATION_ROWS, max(1, self._asked // 10))
+        return min(VALIDATION_ROWS, max(1, self._used // 10))
 
     @property
     def rows(self) -> int:
-        """How many are learnt from in an epoch."""
-        return self._asked - self._held
+        """Number of training rows of an epoch."""
+        return self._used - self._held
 
     def epoch(self, number: int, places: Sequence[int]) -> list[VectorRow]:
-        """Some rows of an epoch, by their places in its own random order."""
+        """Rows of an epoch, by their places in its random order."""
         order = generator(self.seed, "vectors", "epoch", number).permutation(self.rows)
-        return self._made([int(self._order[self._held :][order[i]]) for i in places], str(number))
+        return self._rows([int(self._order[self._held :][order[i]]) for i in places], str(number))
 
     @cached_property
     def validation(self) -> list[VectorRow]:
-        """Rows that choose the checkpoint."""
-        return self._made(self._order[: self._held].tolist(), "validation")
+        """Rows on which the checkpoint is chosen."""
+        return self._rows(self._order[: self._held].tolist(), "validation")
 
     def all_texts(self) -> Iterator[str]:
-        """Every text that may enter as a vector."""
+        """Every text that may be read as a vector."""
         task, train = self.task, self.task.data.train
-        for index in self._order[: self._asked] if self.has_passages else self._order:
+        for index in self._order[: self._used] if self.has_passages else self._order:
             if self.has_passages:
                 yield from train[index].passages[: self.vectors]
             else:
                 yield task.vector_text(train[index])
 
-    def _made(self, indices: Sequence[int], purpose: str) -> list[VectorRow]:
+    def _rows(self, indices: Sequence[int], purpose: str) -> list[VectorRow]:
         task, train = self.task, self.task.data.train
         shown, texts = [], []
         for index in indices:
@@ -114,10 +114,10 @@ class VectorExamples:
         ]
 
     def _beside(self, index: int, purpose: str) -> np.ndarray:
-        """Train indices of the demonstrations beside a row, itself not among them."""
+        """Train indices of the demonstrations beside a row, without the row itself."""
         count = self.text + (0 if self.has_passages else self.vectors)
         rng = generator(self.seed, "vectors", purpose, index)
         others = self._order[self._held :] if purpose == "validation" else self._order
-        found = rng.choice(others, min(count + 1, len(others)), replace=False)
-        beside: np.ndarray = found[found != index][:count]
+        candidates = rng.choice(others, min(count + 1, len(others)), replace=False)
+        beside: np.ndarray = candidates[candidates != index][:count]
         return beside

@@ -1,4 +1,4 @@
-"""A decoder with what reads vectors, as it is trained: its loss, batches and learnt weights."""
+"""A decoder with vector readers in training: its loss, batches and trained weights."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.training.vectors.examples import VectorRow
 
 IGNORED = -100
-"""A label that no loss is computed for."""
+"""Label of tokens without a loss."""
 
 
 class VectorModel(nn.Module):
-    """A decoder, what reads vectors in front of its layers, and the encoder where it is trained."""
+    """A decoder, vector readers in front of its layers, and the encoder if it is trained."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class VectorModel(nn.Module):
         trained: Any | None,
         known: Mapping[str, Tensor],
     ) -> None:
-        """``readers`` is None where nothing is read as vectors, ``trained`` a copy of the encoder's
-        network, ``known`` what it gave for each text.
+        """``readers`` is None without vectors; ``trained`` is a copy of the encoder's network; ``known``
+        holds the encoder's vector of each text.
         """
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
         self._encoder, self._known = encoder, known
         self.counts = {"tokens": 0, "vectors_read": 0}
-        """What was learnt from so far: tokens without padding, and vectors."""
+        """Training data so far: tokens without padding, and vectors."""
 
     @property
     def gates(self) -> list[nn.Parameter]:
@@ -43,37 +43,37 @@ class VectorModel(nn.Module):
 
     @property
     def added(self) -> tuple[int, int]:
-        """Weights in added matrices that every token passes, and every vector."""
+        """Weights of added matrices that each token passes through, and each vector."""
         return (0, 0) if self.readers is None else self.readers.counts()
 
     def _vectors(self, texts: Sequence[Sequence[str]], readers: VectorReaders) -> tuple[Tensor, Tensor]:
-        """Vectors of each row, ``(rows, vectors, width)``, and which are there."""
+        """Vectors of each row, ``(rows, vectors, width)``, and which of them exist."""
         device, width = readers.readers[0].gate.device, readers.width
         most = max(map(len, texts))
         seen = torch.tensor([[i < len(row) for i in range(most)] for row in texts], device=device)
         flat = [text for row in texts for text in row]
         if self.trained is not None and next(self.trained.parameters()).requires_grad:
-            found = self._encoder.encode(flat, self.trained)
+            encoded = self._encoder.encode(flat, self.trained)
         else:
-            found = torch.stack([self._known[text] for text in flat])
+            encoded = torch.stack([self._known[text] for text in flat])
         vectors = torch.zeros(len(texts), most, width, device=device)
-        vectors[seen] = found.to(device).float()
+        vectors[seen] = encoded.to(device).float()
         return vectors, seen
 
     def learnt(self) -> dict[str, Tensor]:
         """All weights that training changes, now or later."""
-        found: dict[str, Tensor] = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        weights: dict[str, Tensor] = {n: p for n, p in self.named_parameters() if p.requires_grad}
         if self.trained is not None:
-            found |= {f"trained.{name}": p for name, p in self.trained.named_parameters()}
-        return found
+            weights |= {f"trained.{name}": p for name, p in self.trained.named_parameters()}
+        return weights
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, texts: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
-        """The mean loss of the answers' tokens.
+        """Mean loss of the answers' tokens.
 
-        ``(rows, tokens)`` padded on the left, answers last; ``labels`` are theirs, ``(rows,
-        longest answer)``, :data:`IGNORED` before them.
+        Ids are ``(rows, tokens)``, padded on the left, answers last; ``labels`` are the answers,
+        ``(rows, longest answer)``, with :data:`IGNORED` before them.
         """
         if self.training:
             self.counts["tokens"] += int(attention_mask.sum())
@@ -96,7 +96,7 @@ class VectorModel(nn.Module):
 
 
 def collated(rows: Sequence[VectorRow], pad: int) -> dict[str, Any]:
-    """A batch as :class:`VectorModel` takes it."""
+    """A batch for :class:`VectorModel`."""
     whole = [(*row.prompt, *row.answer) for row in rows]
     width, length = max(map(len, whole)), max(len(row.answer) for row in rows)
     ids = torch.full((len(rows), width), pad)

@@ -15,7 +15,7 @@ from icl_bench.training.options import OutFolder
 
 
 class VectorSpec(Options):
-    """What a user asks of ``train-vectors``."""
+    """Options of ``train-vectors``."""
 
     about: ClassVar[str] = "train-vectors"
 
@@ -25,7 +25,7 @@ class VectorSpec(Options):
     vectors: Annotated[
         int,
         Option(
-            "Number of texts that enter as vectors, one each: a row's first N passages where the task has passages, "
+            "Number of texts that are read as vectors, one each: a row's first N passages if the task has passages, "
             "else N demonstrations.",
             TRAINING,
             "N",
@@ -37,7 +37,7 @@ class VectorSpec(Options):
     encoder: Annotated[
         str | None,
         Option(
-            "What makes vectors of texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which is packaged).",
+            "Encoder of the texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which is packaged).",
             TRAINING,
             "NAME",
         ),
@@ -48,20 +48,20 @@ class VectorSpec(Options):
     ] = "mean"
     train: Annotated[
         Literal["added", "all"],
-        Option("added: the decoder's own weights stay as they are; all: they are trained too.", TRAINING, "WHAT"),
+        Option("added: the decoder's own weights are frozen; all: they are trained, too.", TRAINING, "WHAT"),
     ] = "added"
     unfreeze_after: Annotated[
-        int | None, Option("Train the encoder too, after N epochs (default: never).", TRAINING, "N")
+        int | None, Option("Also train the encoder, after N epochs (default: never).", TRAINING, "N")
     ] = Field(default=None, ge=0)
     rows: Annotated[
         int | None,
         Option(
-            "Learn from N rows of the pool, a tenth of which (at most 100) choose the checkpoint (default: all).",
+            "Use N rows of the pool (default: all); the checkpoint is chosen on a tenth of them, at most 100.",
             TRAINING,
             "N",
         ),
     ] = Field(default=None, ge=2)
-    """Those that choose the checkpoint are among them."""
+    """Includes the rows on which the checkpoint is chosen."""
     epochs: Annotated[int, Option("Passes over these rows.", TRAINING, "N")] = Field(default=3, ge=1)
     batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=16, ge=1)
     learning_rate: Annotated[float, Option("Learning rate of added weights.", TRAINING, "RATE")] = 3e-4
@@ -69,36 +69,36 @@ class VectorSpec(Options):
         float | None,
         Option("Learning rate of the decoder's own weights, with --train all (default: the same).", TRAINING, "RATE"),
     ] = None
-    spare_k: Annotated[
-        int, Option("Leave out of training the rows that random selection shows up to this k.", TRAINING, "K")
-    ] = Field(default=0, ge=0)
-    spare_draws: Annotated[int, Option("In how many draws --spare-k looks.", TRAINING, "N")] = Field(default=3, ge=1)
+    spare_k: Annotated[int, Option("Do not train on rows that random selection shows up to this k.", TRAINING, "K")] = (
+        Field(default=0, ge=0)
+    )
+    spare_draws: Annotated[int, Option("Number of draws that --spare-k applies to.", TRAINING, "N")] = Field(
+        default=3, ge=1
+    )
     seed: Seed = seed_field()
     data_dir: DataDir = None
     device: Device = None
     dtype: Dtype = "auto"
 
     def check(self) -> None:
-        """Raise ``UserError`` for what can be told without data and model."""
+        """Raise ``UserError`` for options that are wrong regardless of data and model."""
         check_dtype(self.dtype)
         if self.vectors < 0:
             raise UserError(f"--vectors {self.vectors}: expected 0 or more")
         if self.vectors == 0 and self.train == "added":
             raise UserError(
-                "--vectors 0: nothing would be trained; add --train all for the decoder that "
-                "learns from the same rows without vectors, or give 1 or more"
+                "--vectors 0: nothing would be trained; add --train all to train the decoder "
+                "on the same rows without vectors, or give 1 or more"
             )
         if self.vectors == 0 and self.unfreeze_after is not None:
-            raise UserError("--unfreeze-after: with --vectors 0 nothing is encoded; leave it out")
+            raise UserError("--unfreeze-after: with --vectors 0 nothing is encoded; omit it")
         if self.rows is not None and self.rows < 2:
-            raise UserError(f"--rows {self.rows}: expected 2 or more; one chooses the checkpoint")
+            raise UserError(f"--rows {self.rows}: expected 2 or more; one is for choosing the checkpoint")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0, like 3e-4")
         if self.decoder_rate is not None:
             if self.train == "added":
-                raise UserError(
-                    "--decoder-rate: the decoder's own weights stay as they are; add --train all, or leave it out"
-                )
+                raise UserError("--decoder-rate: the decoder's own weights are frozen; add --train all, or omit it")
             if not 0 < self.decoder_rate < math.inf:
                 raise UserError(f"--decoder-rate {self.decoder_rate}: expected more than 0, like 5e-5")
         if self.unfreeze_after is not None and self.unfreeze_after >= self.epochs:
@@ -110,6 +110,6 @@ class VectorSpec(Options):
             raise UserError(f"--out {self.out}: is a file; give a folder")
 
     def decisive(self) -> dict[str, object]:
-        """What decides the weights that come out, beside data and model."""
+        """Settings that decide the trained weights, besides data and model."""
         left_out = {"out", "data_dir", "device"}
         return self.model_dump(mode="json", exclude=left_out)

@@ -1,8 +1,8 @@
 """Trains a decoder to read vectors (Vec-RA; Chen et al. 2024, sections 2.2, 2.4 and 4.1).
 
-The loss is the language model's on the answer (equation 2). The encoder is frozen, or trained from
-some epoch on: from the beginning, the projectors' random gradients would spoil it (section 4.1).
-What comes out is a folder: the decoder as an ordinary checkpoint, and beside it what reads vectors.
+The loss is the language model's on the answer (equation 2). The encoder is frozen, or trained after
+some epochs: from the beginning, the projectors' random gradients would damage it (section 4.1). The
+result is a folder: the decoder as an ordinary checkpoint, and the vector readers.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from icl_bench.training.vectors.examples import VectorExamples, VectorRow
 from icl_bench.training.vectors.model import VectorModel, collated
 from icl_bench.training.vectors.spec import VectorSpec
 
-BEST = "best.safetensors"
-"""Among the unfinished work: the best weights so far."""
+BEST_WEIGHTS = "best.safetensors"
+"""File of the best weights so far, in the folder of unfinished work."""
 
 GATE_RATE = 10.0
-"""How much faster than other weights the gates learn: they are one number a layer."""
+"""Learning rate of the gates as a multiple of other weights'; a gate is one number a layer."""
 
 WARM_UP = 0.05
 
 
 @dataclass(frozen=True)
 class _Epochs(torch.utils.data.Dataset[VectorRow]):
-    """The rows of all epochs one behind another, each epoch in an order of its own."""
+    """The rows of all epochs in sequence, each epoch in its own order."""
 
     examples: VectorExamples
     epochs: int
@@ -64,11 +64,11 @@ class _Epochs(torch.utils.data.Dataset[VectorRow]):
         return self.epochs * self.examples.rows
 
     def __getitems__(self, places: Sequence[int]) -> list[VectorRow]:
-        made = []
+        rows = []
         for place in places:
             epoch, row = divmod(place, self.examples.rows)
-            made += self.examples.epoch(epoch, [row])
-        return made
+            rows += self.examples.epoch(epoch, [row])
+        return rows
 
 
 @dataclass
@@ -82,16 +82,16 @@ class VectorTraining(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "vectors_read": 0, "losses": []})
-    """How it went: seconds, tokens and vectors learnt from, losses on validation rows by step in
-    nats a token."""
+    """Record of the training: seconds, tokens, vectors, losses on validation rows by step in nats a
+    token."""
 
     @classmethod
     def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         spec.check()
-        asked = load_task(spec.task)
-        say(f"reading {asked.name}")
-        data = load_data(asked, data_dir=spec.data_dir)
+        task_spec = load_task(spec.task)
+        say(f"reading {task_spec.name}")
+        data = load_data(task_spec, data_dir=spec.data_dir)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         encoder = VectorEncoder.of(spec.encoder, spec.pooling)
@@ -99,37 +99,37 @@ class VectorTraining(LongTraining):
         device = device_name(spec.device)
         dtype = dtype_name(spec.dtype, device)
         if dtype == "float16":
-            raise UserError("--dtype float16: gradients leave its range; take bfloat16 or float32")
+            raise UserError("--dtype float16: gradients exceed its range; take bfloat16 or float32")
         examples = VectorExamples(task, spec.vectors, spec.text, spec.seed, spec.spare_k, spec.spare_draws, spec.rows)
         return cls(spec, task, examples, encoder, device, dtype)
 
     @property
     def steps(self) -> int:
-        """Of the whole training."""
+        """Steps of the whole training."""
         return self.spec.epochs * self.epoch_steps
 
     @property
     def epoch_steps(self) -> int:
-        """Of one epoch, whose last step may have fewer rows."""
+        """Steps of one epoch; its last step may have fewer rows."""
         return math.ceil(self.examples.rows / self.spec.batch)
 
     @cached_property
     def folder(self) -> TrainingFolder:
-        """What it writes, and what decides the weights that come out."""
-        asked = {
+        """Its folder, with the settings that decide the trained weights."""
+        settings = {
             **self.spec.decisive(),
             "dtype": self.dtype,
             "data": dict(self.task.data.files),
             "fingerprint": self.task.model.fingerprint,
             "encoder_fingerprint": self.encoder.fingerprint,
         }
-        return TrainingFolder(self.spec.out, asked)
+        return TrainingFolder(self.spec.out, settings)
 
     def notes(self) -> list[str]:
-        """What a user should know before the training."""
+        """Notes for the user before the training."""
         spec, examples = self.spec, self.examples
         read = "passages" if examples.has_passages else "demonstrations"
-        found = [
+        notes = [
             f"{examples.rows:,} rows of the pool in {self.steps:,} steps of {spec.batch}, each "
             f"with {spec.vectors} {read} as vectors and {spec.text} demonstrations as text"
         ]
@@ -137,8 +137,8 @@ class VectorTraining(LongTraining):
             train = self.task.data.train
             fewer = sum(len(train[i].passages) < spec.vectors for i in self.task.pool.rows)
             if fewer:
-                found.append(f"{fewer:,} of {len(self.task.pool):,} rows have fewer passages")
-        return [*self.task.data.notes, *found]
+                notes.append(f"{fewer:,} of {len(self.task.pool):,} rows have fewer passages")
+        return [*self.task.data.notes, *notes]
 
     # -- training -------------------------------------------------------------------------------
 
@@ -156,18 +156,18 @@ class VectorTraining(LongTraining):
     def write(self, trainer: Any, unfinished: Path) -> None:
         """See ``LongTraining``: the best weights."""
         model = trainer.model
-        read_weights(unfinished / BEST, model)
+        read_weights(unfinished / BEST_WEIGHTS, model)
         self.log["trainable_parameters"] = sum(p.numel() for p in model.learnt().values())
         self.log["flops"] = self._flops(model)
         self._write(model, self.spec.out)
 
     def _model(self, say: Say) -> VectorModel:
-        """The decoder with its readers, in the weights that training begins with."""
+        """The decoder with its readers, with initial weights."""
         spare_imports()
         from transformers import AutoModelForCausalLM, set_seed
 
         set_seed(self.spec.seed)
-        # what is frozen need not be more precise than its products, on a card whose memory it takes
+        # on a card, frozen weights need no more precision than their products, and take less memory
         frozen = self.spec.train == "added" and self.device.startswith("cuda")
         network = load_network(
             AutoModelForCausalLM,
@@ -189,7 +189,7 @@ class VectorTraining(LongTraining):
         return VectorModel(network, readers, self.encoder, trained, known)
 
     def _needs(self, model: VectorModel) -> str:
-        """What training takes, in words: parameters, memory beside activations, time."""
+        """Requirements of the training in words: parameters, memory besides activations, time."""
         learnt = sum(p.numel() for p in model.learnt().values())
         kept = sum(p.numel() * p.element_size() for p in model.parameters())
         # gradients and Adam's two moments, in float32
@@ -204,10 +204,10 @@ class VectorTraining(LongTraining):
         )
 
     def _flops(self, model: VectorModel) -> float:
-        """Operations of the training, without those of the encoder and of validation rows.
+        """Operations of the training, without the encoder and validation rows.
 
-        Going back takes twice a forward pass for what is trained, and once for the decoder where it
-        is frozen: the readers of its first layers learn through the others.
+        A backward pass takes two forward passes for trained weights, and one for a frozen decoder,
+        because gradients of the first layers' readers pass through the later layers.
         """
         shape, (of_tokens, of_vectors) = self._architecture, model.added
         tokens, read = int(self.log["tokens"]), int(self.log["vectors_read"])
@@ -250,14 +250,16 @@ class VectorTraining(LongTraining):
             train_dataset=_Epochs(self.examples, spec.epochs),
             eval_dataset=self.examples.validation,
             data_collator=lambda rows: collated(rows, pad),
-            callbacks=[watcher(course, model, better=lambda: save_weights(model, folder / BEST), each_step=unfreeze)],
+            callbacks=[
+                watcher(course, model, better=lambda: save_weights(model, folder / BEST_WEIGHTS), each_step=unfreeze)
+            ],
             optimizers=(self._optimizer(model), None),
         )
         trainer.remove_callback(PrinterCallback)
         return trainer
 
     def _unfreeze(self, model: VectorModel, done: int) -> None:
-        """Train the encoder too, from the epoch on that is asked for."""
+        """Also train the encoder, after the requested number of epochs."""
         after = self.spec.unfreeze_after
         if model.trained is not None and after is not None and done >= after * self.epoch_steps:
             model.trained.requires_grad_(True)
@@ -277,10 +279,10 @@ class VectorTraining(LongTraining):
         ]
         return torch.optim.AdamW([group for group in groups if group["params"]])
 
-    # -- what comes out -------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------
 
     def _write(self, model: VectorModel, out: Path) -> None:
-        """The decoder's own checkpoint, its tokenizer, and what reads vectors."""
+        """Write the decoder's checkpoint, its tokenizer, and the vector readers."""
         model.network.save_pretrained(out)
         self.folder.write_tokenizer(Path(self.task.model.source))
         if model.trained is not None:

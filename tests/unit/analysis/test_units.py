@@ -73,7 +73,7 @@ def found(results: Path) -> Findings:
 def test_the_terminal_says_a_querys_operations_in_gflop(results: Path, found: Findings):
     ((_, meta),) = finished_cells(results)
     text = io.StringIO()
-    print_findings(found, Console(file=text, width=300), asked=["cost"])
+    print_findings(found, Console(file=text, width=300), options=["cost"])
     _, _, part = text.getvalue().partition("cost of a query")
     assert "cards · " in part
     (row,) = [line.split() for line in part.splitlines() if line.split()[-1:] == ["\N{EN DASH}"]]

@@ -615,7 +615,7 @@ def test_an_interruption_says_how_to_go_on(icl: Run, sweep: tuple[Any, ...], mon
     monkeypatch.setattr(TransformersBackend, "answer", interrupted)
     done = icl("run", *sweep)
     assert done.code == 130
-    assert done.err.endswith("interrupted; run the same command again to go on\n")
+    assert done.err.endswith("interrupted; run the same command again to continue\n")
     assert "Traceback" not in done.err
 
 

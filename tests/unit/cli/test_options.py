@@ -18,7 +18,7 @@ from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.outside import described
 
 from icl_bench.cli import COMMANDS, program
-from icl_bench.cli.options import Given, command
+from icl_bench.cli.options import OptionValues, command
 from icl_bench.errors import UserError
 from icl_bench.options import GROUPS, Options
 from icl_bench.studies.options import MachineOptions
@@ -47,9 +47,9 @@ REQUIRED = {
 }
 
 
-def parsed(*specs: type[Options], words: list[str]) -> list[Given]:
+def parsed(*specs: type[Options], words: list[str]) -> list[OptionValues]:
     """What a command of these specifications hands over for these words."""
-    taken: list[Given] = []
+    taken: list[OptionValues] = []
 
     # the function's own signature says how many mappings it takes
     one = command(*specs)(taker(len(specs), taken))
@@ -59,12 +59,12 @@ def parsed(*specs: type[Options], words: list[str]) -> list[Given]:
     return taken
 
 
-def taker(count: int, taken: list[Given]) -> Any:
-    def one(given: Given) -> None:
+def taker(count: int, taken: list[OptionValues]) -> Any:
+    def one(given: OptionValues) -> None:
         """Take it."""
         taken.append(given)
 
-    def two(given: Given, machines: Given) -> None:
+    def two(given: OptionValues, machines: OptionValues) -> None:
         """Take both."""
         taken.extend([given, machines])
 

@@ -293,7 +293,7 @@ def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, mo
     assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.yaml"]) == 2
     assert "ours.yaml: is there already" in capsys.readouterr().err
     assert exit_code(["tasks", "--out", "ours.yaml"]) == 2
-    assert "--out: is for --from-lm-eval" in capsys.readouterr().err
+    assert "--out: needs --from-lm-eval" in capsys.readouterr().err
     assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.txt"]) == 2
     assert "ours.txt: a task file ends in .yaml" in capsys.readouterr().err
 

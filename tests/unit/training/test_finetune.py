@@ -32,12 +32,12 @@ from icl_bench.results.store import Store
 from icl_bench.seeds import generator
 from icl_bench.training import trainer as training
 from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
-from icl_bench.training.examples import VALIDATION_ROWS, Examples, Row, batches, padded
+from icl_bench.training.examples import VALIDATION_ROWS, Examples, LabelledQuery, batches, padded
 from icl_bench.training.finetune import Finetuning
 from icl_bench.training.methods import finetuned
 from icl_bench.training.methods.probe import probe
 from icl_bench.training.spec import FinetuneSpec
-from icl_bench.training.trainer import LengthBatches, Recipe, Trained, accuracy, predict
+from icl_bench.training.trainer import FinetuningResult, LengthBatches, Recipe, accuracy, predict
 
 
 def prepared(tmp_path: Path, tiny: Path, **changes: Any) -> Finetuning:
@@ -82,7 +82,7 @@ def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
 
 
 def test_one_label_cannot_be_learnt(tmp_path: Path):
-    with pytest.raises(CellError, match="k=1: the examples to learn from have one label"):
+    with pytest.raises(CellError, match="k=1: the examples to train on have one label"):
         _ = Examples(tokenized_task(tmp_path), 0, 1).train
 
 
@@ -265,8 +265,8 @@ def test_lora_trains_in_float32_over_a_base_in_bfloat16(tmp_path: Path, tiny: Pa
     assert np.ptp(np.stack(done.logits), axis=0).max() > 0  # something was learnt
 
 
-def rows(*lengths: int) -> list[Row]:
-    return [Row(str(i), tuple(range(3, 3 + n)), 0) for i, n in enumerate(lengths)]
+def rows(*lengths: int) -> list[LabelledQuery]:
+    return [LabelledQuery(str(i), tuple(range(3, 3 + n)), 0) for i, n in enumerate(lengths)]
 
 
 def test_batches_are_of_similar_lengths_and_lose_no_row():
@@ -341,12 +341,14 @@ def test_lora_trains_little_and_full_training_all(tmp_path: Path, tiny: Path):
 
 
 def test_the_checkpoint_is_the_first_of_the_best():
-    done = Trained(validation=[0.2, 0.6, 0.6, 0.5], test=[0.1, 0.2, 0.3, 0.4])
+    done = FinetuningResult(validation=[0.2, 0.6, 0.6, 0.5], test=[0.1, 0.2, 0.3, 0.4])
     assert (done.best, done.best_on_test) == (1, 3)
 
 
 def test_accuracy_counts_the_largest_logit():
-    assert accuracy(np.array([[1.0, 2.0], [3.0, 0.0]]), [Row("a", (1,), 1), Row("b", (1,), 1)]) == 0.5
+    assert (
+        accuracy(np.array([[1.0, 2.0], [3.0, 0.0]]), [LabelledQuery("a", (1,), 1), LabelledQuery("b", (1,), 1)]) == 0.5
+    )
 
 
 # -- cells --------------------------------------------------------------------------------------

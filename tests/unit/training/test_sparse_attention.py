@@ -16,7 +16,7 @@ from torch import Tensor
 from icl_bench.models.attention_patterns import FULL, BlockLayout, Pattern, ReceptiveSpan
 from icl_bench.models.config import layer_windows
 from icl_bench.training import sparse_attention
-from icl_bench.training.sparse_attention import Sparsity, take_over
+from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 
 def dense(
@@ -112,7 +112,7 @@ def test_a_model_under_full_attention_is_the_model_as_it_is(family: str, checkpo
     plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
     sparse = AutoModelForCausalLM.from_config(copy.deepcopy(config)).train()
     sparse.load_state_dict(plain.state_dict())
-    take_over(sparse)
+    use_sparse_attention(sparse)
     if checkpointing:
         sparse.gradient_checkpointing_enable({"use_reentrant": False})
     ids = torch.randint(5, 60, (2, 40))

@@ -17,10 +17,10 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.results.reading import finished_cells, read_some
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
-from icl_bench.training.examples import Row
+from icl_bench.training.examples import LabelledQuery
 from icl_bench.training.finetune import Finetuning
 from icl_bench.training.spec import FinetuneSpec
-from icl_bench.training.trainer import Method, Recipe, Trained
+from icl_bench.training.trainer import FinetuningResult, Method, Recipe
 
 EPOCHS = 3
 
@@ -28,8 +28,8 @@ EPOCHS = 3
 class Rows:
     """Two rows to learn from, of 10 and 30 tokens, and one of 20 to choose a checkpoint by."""
 
-    train = (Row("a", (7,) * 10, 0), Row("b", (7,) * 30, 1))
-    held_out = (Row("c", (7,) * 20, 0),)
+    train = (LabelledQuery("a", (7,) * 10, 0), LabelledQuery("b", (7,) * 30, 1))
+    held_out = (LabelledQuery("c", (7,) * 20, 0),)
 
 
 @pytest.mark.parametrize(("method", "times"), [("full", 6), ("lora", 4)])
@@ -40,7 +40,7 @@ def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters
     rows are read forward, once an epoch. N = 1,000; D = 3 epochs of 40 tokens.
     """
     examples: Any = Rows()
-    done = Trained(training_tokens=EPOCHS * 40)
+    done = FinetuningResult(training_tokens=EPOCHS * 40)
     found = done.flops(Architecture(1000, 0, (None,)), examples, Recipe.of(method, epochs=EPOCHS))
     assert found == times * 1000 * 120 + EPOCHS * 2 * 1000 * 20
 
@@ -53,7 +53,7 @@ def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(meth
     them in the second layer. The validation row has 20, too.
     """
     examples: Any = Rows()
-    done = Trained(training_tokens=EPOCHS * 40)
+    done = FinetuningResult(training_tokens=EPOCHS * 40)
     shape = Architecture(0, 8, (None, 4))
     found = done.flops(shape, examples, Recipe.of(method, epochs=EPOCHS))
     assert found == 4 * 8 * (10 + 4) * EPOCHS * (passes * 40 + 20)

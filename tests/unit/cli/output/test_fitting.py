@@ -20,7 +20,7 @@ from support.in_process import run_command
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding
 from icl_bench.cli.output.findings import laid_out, shown
-from icl_bench.cli.output.fitting import Head, fitted, folded, pieces, print_table
+from icl_bench.cli.output.fitting import ColumnHead, fitted, folded, pieces, print_table
 from icl_bench.cli.output.terminal import Terminal
 from icl_bench.registry import FINDINGS
 
@@ -106,7 +106,7 @@ def allowed(finding: Finding, table: pd.DataFrame) -> set[str]:
     titles = [column.brief for column in (*finding.in_terminal(), *finding.columns)]
     said = [
         finding.printed.heading,
-        "setting – 1 2 order attention draw · no row has a value of:",
+        "setting – 1 2 order attention draw · empty columns omitted:",
         *titles,
         *(word for title in titles for word in (f"{' '.join(title.split())};",)),
     ]
@@ -145,17 +145,21 @@ def test_no_finding_is_wider_than_the_terminal_and_no_word_of_it_is_broken(name:
 
 # -- the steps, one by one ----------------------------------------------------------------------
 
-NAMES = [Head("task", "name", bare=True), Head("select", "name", bare=True), Head("order", "name", usual=("drawn",))]
+NAMES = [
+    ColumnHead("task", "name", bare=True),
+    ColumnHead("select", "name", bare=True),
+    ColumnHead("order", "name", usual=("drawn",)),
+]
 
 
-def text_of(heads: Sequence[Head], rows: Sequence[Sequence[str]], width: int = 80, **more: Any) -> list[str]:
+def text_of(heads: Sequence[ColumnHead], rows: Sequence[Sequence[str]], width: int = 80, **more: Any) -> list[str]:
     text = io.StringIO()
     print_table(Terminal(file=text, width=width), heads, rows, **more)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def test_what_all_rows_have_stands_in_the_title_but_for_what_is_usual():
-    heads = [*NAMES, Head("k", "key")]
+    heads = [*NAMES, ColumnHead("k", "key")]
     for order, said in (("drawn", "trec · random"), ("by-label", "trec · random · order by-label")):
         lines = text_of(heads, [["trec", "random", order, k] for k in ("1", "10")])
         assert lines[:2] == [said, " k"]
@@ -163,7 +167,7 @@ def test_what_all_rows_have_stands_in_the_title_but_for_what_is_usual():
 
 def test_an_order_that_rows_differ_by_is_a_column():
     rows = [["trec", "random", "drawn", "1"], ["trec", "bm25", "relevance", "1"]]
-    lines = text_of([*NAMES, Head("k", "key")], rows)
+    lines = text_of([*NAMES, ColumnHead("k", "key")], rows)
     assert lines[0] == "trec · k 1" or lines[1].split() == ["select", "order", "k"]
     assert [line.split()[:2] for line in lines[3:5]] == [["random", "drawn"], ["bm25", "relevance"]]
 
@@ -178,13 +182,16 @@ def test_a_name_is_folded_behind_a_separator_and_a_number_never():
 def test_a_name_without_a_separator_is_broken_only_where_it_has_no_room_by_itself():
     assert folded("x" * 20, 8).split("\n") == ["x" * 8, "x" * 8, "x" * 4]
     name = "x" * 100
-    lines = text_of([Head("task", "name"), Head("k", "key"), Head("score")], [[name, "1", "2.0"], ["trec", "1", "3.0"]])
+    lines = text_of(
+        [ColumnHead("task", "name"), ColumnHead("k", "key"), ColumnHead("score")],
+        [[name, "1", "2.0"], ["trec", "1", "3.0"]],
+    )
     assert max(map(len, lines)) <= 80
     assert "".join("".join(lines).split()).count("x") == 100
 
 
 def test_columns_that_have_no_room_stand_in_tables_below_with_k_in_each():
-    heads = [Head("k", "key"), *(Head(f"number {n}") for n in range(9))]
+    heads = [ColumnHead("k", "key"), *(ColumnHead(f"number {n}") for n in range(9))]
     lines = text_of(heads, [[str(k), *["123,456.7"] * 9] for k in (1, 10)], width=40)
     assert max(map(len, lines)) <= 40
     assert sum(line.split()[:1] == ["10"] for line in lines) == 3
@@ -192,16 +199,21 @@ def test_columns_that_have_no_room_stand_in_tables_below_with_k_in_each():
 
 
 def test_columns_without_a_value_are_named_where_there_is_no_room_for_them():
-    heads = [Head("k", "key"), Head("a long number"), *(Head(f"nothing{n}") for n in range(9))]
+    heads = [ColumnHead("k", "key"), ColumnHead("a long number"), *(ColumnHead(f"nothing{n}") for n in range(9))]
     rows = [[str(k), "1.5", *["–"] * 9] for k in (1, 10)]
-    assert "no row has a value of: nothing0; " in " ".join(text_of(heads, rows))
+    assert "empty columns omitted: nothing0; " in " ".join(text_of(heads, rows))
     assert "nothing8" in " ".join(text_of(heads, rows, width=200)[:2])
     none = [[k, "–", *rest] for k, _, *rest in rows]
-    assert "2 points; no row has a value of: a long number; nothing0;" in " ".join(text_of(heads, none, heading="cost"))
+    assert "2 points; empty columns omitted: a long number; nothing0;" in " ".join(text_of(heads, none, heading="cost"))
 
 
 def test_of_the_ways_that_fit_the_shortest_is_taken():
-    heads = [Head("task", "name", bare=True), Head("model", "name", bare=True), Head("k", "key"), Head("score")]
+    heads = [
+        ColumnHead("task", "name", bare=True),
+        ColumnHead("model", "name", bare=True),
+        ColumnHead("k", "key"),
+        ColumnHead("score"),
+    ]
     rows = [[task, "a-model-with-a-long-name", str(k), "1.5"] for task in ("banking77", "trec") for k in range(30)]
     fit = fitted([*heads], [[*row[:1], f"{row[1]}-{row[0]}", *row[2:]] for row in rows], 40)
     assert [part.told for part in fit.parts] == [

@@ -20,7 +20,7 @@ from icl_bench.analysis.columns import COLUMNS
 from icl_bench.cli.output import working as module
 from icl_bench.cli.output.baseline_check import STYLES
 from icl_bench.cli.output.findings import styled
-from icl_bench.cli.output.fitting import Head, print_table
+from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.progress import Display, _Scores
 from icl_bench.cli.output.terminal import Terminal
 from icl_bench.cli.output.working import watched, working
@@ -172,7 +172,7 @@ def test_a_comparisons_verdict_has_a_colour_beside_its_words(
 
 @pytest.mark.parametrize("no_color", [False, True])
 def test_colour_is_for_terminals_alone(no_color: bool, monkeypatch: pytest.MonkeyPatch):
-    heads, rows = [Head("verdict", "text")], [[Text("loss", STYLES["loss"])], ["ok"]]
+    heads, rows = [ColumnHead("verdict", "text")], [[Text("loss", STYLES["loss"])], ["ok"]]
     for terminal in (True, False):
         text = io.StringIO()
         console = Terminal(

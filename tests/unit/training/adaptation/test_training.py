@@ -24,9 +24,9 @@ from icl_bench.training import resumable
 from icl_bench.training.adaptation.examples import AdaptationExamples, Lesson, PackedTexts
 from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
 from icl_bench.training.adaptation.training import IGNORED, Adaptation, collated
-from icl_bench.training.examples import Row
+from icl_bench.training.examples import LabelledQuery
 from icl_bench.training.resumable import CHECKPOINTS
-from icl_bench.training.sparse_attention import Sparsity, take_over
+from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_an_adaptation_that_was_stopped_goes_on_to_the_same_weights(
     assert not training.folder.is_done()
     said: list[str] = []
     training.run(said.append)
-    assert any(text.startswith("going on from step ") for text in said)
+    assert any(text.startswith("continuing from step ") for text in said)
     found = load_file(spec.out / "model.safetensors")
     for name, weight in wanted.items():
         torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=1e-4)
@@ -274,7 +274,7 @@ def test_positions_are_stretched_where_that_is_asked_for(tmp_path: Path, tiny: P
         ({"length": 1500, "tokens": 10**6, "rope_scale": 3.0}, "too few for sequences of 1,500"),
         ({"tokens": 63}, "--tokens 63: less than one step of 2 sequences of 32"),
         ({"attention": "block:4"}, "add --demonstrations-too TASK --share 1"),
-        ({"attention": "vectors:4"}, "is learnt by icl-bench train-vectors"),
+        ({"attention": "vectors:4"}, "is trained by icl-bench train-vectors"),
         ({"attention": "block:1,reuse"}, "take block without reuse"),
         ({"attention": "grouped:2"}, "is written grouped:EVERY,WINDOW"),
         ({"learning_rate": -1.0}, "--learning-rate -1.0"),
@@ -304,7 +304,7 @@ def test_another_adaptations_folder_is_left_alone(tmp_path: Path, tiny: Path, te
 def test_a_model_of_another_pattern_is_refused(tmp_path: Path, tiny: Path, texts: Path):
     spec = asked(tmp_path, tiny, texts, tokens=64)
     trained(spec)
-    with pytest.raises(UserError, match="was adapted to grouped:2,9; go on with that"):
+    with pytest.raises(UserError, match="was adapted to grouped:2,9; continue with that"):
         Adaptation.prepare(asked(tmp_path, spec.out, texts, attention="approx:9,4", out=tmp_path / "more"))
 
 
@@ -355,7 +355,7 @@ def test_classifiers_of_an_adapted_model_read_by_its_pattern_too(adapted: Path, 
     ids = torch.tensor([[1, 5, 9, 12, 7, 30, 31, 5]])
     network = AutoModelForCausalLM.from_pretrained(adapted, dtype="float32").eval()
     full = network.get_decoder()(ids).last_hidden_state[0, -1]
-    take_over(network)
+    use_sparse_attention(network)
     sparsity = Sparsity.of(Pattern.parse("grouped:2,3"), [None] * network.config.num_hidden_layers)
     expected = network.get_decoder()(ids, sparsity=sparsity).last_hidden_state[0, -1]
     assert not torch.allclose(expected, full, atol=1e-3)
@@ -365,6 +365,6 @@ def test_classifiers_of_an_adapted_model_read_by_its_pattern_too(adapted: Path, 
     mask = (torch.arange(padded.shape[1]) < ids.shape[1]).long()[None]
     found = classifier.model(padded, attention_mask=mask).last_hidden_state[0, ids.shape[1] - 1]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-    row = Row("a", tuple(ids[0].tolist()), 0)
+    row = LabelledQuery("a", tuple(ids[0].tolist()), 0)
     states = LastStates(str(adapted), 0, "cpu", "float32").of([row])
     np.testing.assert_allclose(states[0], expected.numpy(), atol=1e-4)

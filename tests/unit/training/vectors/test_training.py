@@ -24,7 +24,7 @@ from icl_bench.training import resumable
 from icl_bench.training.resumable import CHECKPOINTS, STARTED
 from icl_bench.training.vectors.model import collated
 from icl_bench.training.vectors.spec import VectorSpec
-from icl_bench.training.vectors.training import BEST, VectorTraining
+from icl_bench.training.vectors.training import BEST_WEIGHTS, VectorTraining
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_validation_rows_and_spared_rows_are_not_learnt_from(tmp_path: Path, tin
     assert held
     assert not learnt & held
     assert len(learnt) + len(held) == len(pool) - len(spared)
-    with pytest.raises(UserError, match="0 rows of the pool are left to learn from, and 4 are needed"):
+    with pytest.raises(UserError, match="0 rows of the pool are left to train on, and 4 are needed"):
         _ = VectorTraining.prepare(spec.model_copy(update={"spare_k": 30})).examples.rows
 
 
@@ -191,7 +191,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
             training.run(stop_at(last))
         assert list((spec.out / CHECKPOINTS).glob("checkpoint-*"))
     found, said = trained(spec)
-    assert any(line.startswith("going on from step 9 of") for line in said), said
+    assert any(line.startswith("continuing from step 9 of") for line in said), said
     assert same(found, wanted)
     one, other = (json.loads((folder / LOG).read_text()) for folder in (whole.out, spec.out))
     learnt = ("losses", "tokens", "vectors_read", "flops", "trainable_parameters")
@@ -329,7 +329,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     if before is not None:
         there = {"file": out / "notes.txt", STARTED: out / CHECKPOINTS / STARTED, LOG: out / LOG}[before]
         there.parent.mkdir(parents=True, exist_ok=True)
-        started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3)).folder.asked
+        started = VectorTraining.prepare(asked(tmp_path, tiny, vectors=3)).folder.settings
         there.write_text(json.dumps({"settings": started} if before == LOG else started))
     files = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as refused:
@@ -357,7 +357,7 @@ def test_checkpoints_hold_only_what_is_learnt(tmp_path: Path, tiny: Path):
     seen: dict[str, Any] = {}
 
     def look(_: str) -> None:
-        if (best := spec.out / CHECKPOINTS / BEST).exists():
+        if (best := spec.out / CHECKPOINTS / BEST_WEIGHTS).exists():
             seen.update(load_file(best))
 
     training.run(look)
