@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from icl_bench.analysis.findings.forecast import LEAST_POINTS, LEAST_SPAN, STEPS, forecast
+from icl_bench.analysis.findings.forecast import FACTORS, LEAST_POINTS, LEAST_SPAN, forecast
 from icl_bench.results.cells import SETTING
 
 NEAR = 0.12
@@ -22,7 +22,7 @@ def test_intervals_hold_what_was_seen(data_dir: Path, draws: int, least: float, 
     predictions = predictions.assign(
         score=correct.astype(float), correct=correct, metric="accuracy", attention="full", variant="published"
     )[predictions["draw"] < draws]
-    held: dict[int, list[bool]] = {step: [] for step in STEPS}
+    held: dict[int, list[bool]] = {step: [] for step in FACTORS}
     for _, rows in predictions.groupby(SETTING, observed=True):
         means = rows.groupby("k")["score"].mean()
         ks = means.index.to_numpy()
@@ -31,7 +31,7 @@ def test_intervals_hold_what_was_seen(data_dir: Path, draws: int, least: float, 
             if last < LEAST_SPAN * ks[0]:
                 continue
             table = None
-            for step in STEPS:
+            for step in FACTORS:
                 distance = np.abs(np.log(ks / (step * last)))
                 if distance.min() > NEAR or ks[distance.argmin()] <= last:
                     continue
