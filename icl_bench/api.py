@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from html import escape
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icl_bench.errors import UserError
 from icl_bench.options import Options
-from icl_bench.results.storage import CellsOf, Place
+from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.results.storage import ADDRESS, CellsOf, Place
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 from icl_bench.tasks.spec import TaskSpec
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from icl_bench.report.prompt_trace import Shown
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+NAMES_OF_A_CELL = ("model", "select", "order", "attention", "perturbation", "cell")
+"""What tells the cells of a task, k and draw apart."""
 
 SHARE = ["score", "ci_low", "ci_high"]
 
@@ -107,6 +112,7 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
+    hush_libraries()
     given, _ = _split(RunSpec, options)
     place = None if results is None else _place(results)
     rows: list[dict[str, Any]] = []
@@ -172,6 +178,8 @@ class Results:
         whose rows were given in Python.
         """
         self.folder = place = _place(place)
+        if isinstance(place, str | Path) and not ADDRESS.match(str(place)):
+            place = Path(place).absolute()  # the same after a change of the working folder
         """The folder that was given."""
         self._place: Place = place if cells is None else CellsOf(place, cells)
         self._only, self._tasks = dict(only or {}), {task.name: task for task in tasks}
@@ -260,7 +268,11 @@ class Results:
         if isinstance(task, TaskSpec):
             known[task.name] = task
             task = task.name
-        wanted = named_cell(task=task or self._one_task(), k=k, draw=draw, **{**self._only, **which})
+        if wrong := which.keys() - set(NAMES_OF_A_CELL):
+            name = min(wrong)
+            raise UserError(f"{name}: not an option of show; {nearest(name, [*NAMES_OF_A_CELL, 'test_id', 'draw'])}")
+        named = {"task": task or self._only.get("task") or self._one_task(), "k": k, "draw": draw}
+        wanted = named_cell(**{**self._only, **which, **named})
         folder = None if data_dir is None else Path(data_dir)
         return find_prediction(self._place, wanted, test_id, folder, tasks=known)
 
@@ -304,19 +316,18 @@ class Results:
             table[name] = (100 * curves[column]).round(1)
         return table
 
+    def _headline(self) -> str:
+        failed = f", {counted(count, 'cell')} failed (.failed)" if (count := len(self.failed)) else ""
+        return f"Results of {self.folder}: {len(self.predictions):,} predictions{failed}"
+
     def __repr__(self) -> str:
-        failed = len(self.failed)
-        lines = [
-            f"Results of {self.folder}: {len(self.predictions):,} predictions"
-            + (f", {counted(failed, 'cell')} failed (.failed)" if failed else "")
-        ]
-        if len(points := self._points()):
-            lines.append(points.to_string(index=False))
-        return "\n".join([*lines, "more: .curves .findings .frontier() .advice() .show(k) .plot() .report(path)"])
+        points = self._points()
+        table = [points.to_string(index=False)] if len(points) else []
+        more = "more: .curves .findings .frontier() .advice() .show(k) .plot() .report(path)"
+        return "\n".join([self._headline(), *table, more])
 
     def _repr_html_(self) -> str:
-        points = self._points()
-        return f"<p>{len(self.predictions):,} predictions in {self.folder}</p>{points.to_html(index=False)}"
+        return f"<p>{escape(self._headline())}</p>{self._points().to_html(index=False)}"
 
 
 def _place(given: Any) -> Place:

@@ -61,7 +61,7 @@ class Side:
     """Task -> the score that its task file names first, where that is known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Check:
     """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
 
@@ -84,6 +84,14 @@ class Check:
     only_results: pd.DataFrame
     changes: Sequence[Mapping[str, Any]]
     """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
+
+    def __repr__(self) -> str:
+        verdict = "loss" if self.lost else "no loss"
+        lacking = f"; lacks {self.lacking}" if self.lacking else ""
+        points = counted(len(self.points), "point")
+        return (
+            f"{self.results} against {self.baseline}: {verdict}, {points} compared{lacking} (.lost, .overall, .points)"
+        )
 
     @property
     def lost(self) -> bool:

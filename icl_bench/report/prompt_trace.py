@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icl_bench.models.registry import Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shown:
     """One prediction with all that led to it."""
 
@@ -52,6 +52,8 @@ class Shown:
         return (
             f"{self.prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
         )
+
+    __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
         """The prediction's columns, the prompt and the demonstrations."""

@@ -23,18 +23,18 @@ NAMES = [
 ]
 
 SMALLER = {
-    "01_first_sweep": {"test_size=60": "test_size=20"},
-    "05_does_context_need_context": {"test_size=20": "test_size=8"},
+    "01_first_sweep": {'"test_size": 60': '"test_size": 20'},
+    "05_does_context_need_context": {'"test_size": 20': '"test_size": 8'},
     "06_demonstrations_as_vectors": {
-        "rows=88": "rows=8",
-        "batch=8": "batch=4",
-        "spare_k=32": "spare_k=8",
-        "vectors=28": "vectors=4",
+        "--rows 88": "--rows 8",
+        "--batch 8": "--batch 4",
+        "--spare-k 32": "--spare-k 8",
+        "--vectors 28": "--vectors 4",
         "vectors:28": "vectors:4",
-        "4,32": "4,8",
-        'k="32"': 'k="8"',
+        "[4, 32]": "[4, 8]",
+        "k=32": "k=8",
     },
-    "07_your_own_data": {"--test-size 30": "--test-size 12"},
+    "07_your_own_data": {'"test_size": 30': '"test_size": 12'},
     "08_which_selection_at_what_price": {'"test_size": 24': '"test_size": 10'},
 }
 """What is written otherwise here: fewer questions, or steps of training, show as well that it runs."""

@@ -367,7 +367,8 @@ def test_a_cell_that_fails_is_listed_with_its_reason(sweep: Callable[..., Result
     assert found.failed[["task", "k", "draw", "reason"]].to_dict("records") == [
         {"task": "cards", "k": 1, "draw": 0, "reason": "no memory"}
     ]
-    assert ", 1 cell failed (.failed)" in repr(found)
+    for text in (repr(found), found._repr_html_()):
+        assert "0 predictions, 1 cell failed (.failed)" in text
 
 
 def test_a_plan_says_which_cells_are_finished_and_what_is_left_out(made: Made):
@@ -384,11 +385,18 @@ def test_a_plan_says_which_cells_are_finished_and_what_is_left_out(made: Made):
 # -- results -------------------------------------------------------------------------------------
 
 
-def test_results_are_of_the_cells_that_were_asked_for_and_read_takes_all(made: Made):
+def test_results_are_of_the_cells_that_were_asked_for_and_read_takes_all(made: Made, monkeypatch: pytest.MonkeyPatch):
     some = icl_bench.run(task=made.task, model=made.model, k=2, draws=1, results=made.results, quiet=True, **HERE)
     assert set(some.predictions["k"]) == {2}
     assert len(some.predictions) == 6
     assert set(icl_bench.read(made.results).predictions["k"]) == {1, 2}
+    monkeypatch.chdir(made.results.parent)
+    found = icl_bench.read("results", task="cards")
+    monkeypatch.chdir(made.results)
+    assert len(found.curves) == 2
+    assert found.show(1, draw=0).checked == "the very token ids that were run (hash checked)"
+    assert found.show(2, "cards", model="tiny", select="random").row["k"] == 2
+    assert refused(lambda: found.show(1, selct="bm25")) == "selct: not an option of show; did you mean select?"
     assert "not there" in refused(lambda: icl_bench.read(made.results / "nothing"))
     assert "cards" in refused(lambda: icl_bench.read(made.results, task="card"))
 
@@ -437,6 +445,7 @@ def test_a_check_says_whether_results_lost_against_a_baseline(made: Made, tmp_pa
     same = icl_bench.check(baseline, made.results)
     assert not same.lost
     assert len(same.points) == 2
+    assert repr(same) == f"{made.results} against {baseline}: no loss, 2 points compared (.lost, .overall, .points)"
     part = tmp_path / "part"
     icl_bench.run(task=made.task, model=made.model, k=2, draws=2, results=part, quiet=True, **HERE)
     assert "k=1" in refused(lambda: icl_bench.check(baseline, part)).replace("k=1,", "k=1")

@@ -155,7 +155,6 @@ def test_these_pages_name_no_command():
         "docs/glossary.md",
         "docs/mutants.md",
         "docs/statistics.md",
-        "notebooks/07_your_own_data.ipynb",
     }
 
 
