@@ -22,12 +22,12 @@ from transformers.utils import logging
 
 from icl_bench import __version__
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.cli import app, main
+from icl_bench.cli import main, program
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = typer.main.get_command(program()).commands
 
 
 class Done(NamedTuple):

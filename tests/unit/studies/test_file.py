@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
-from icl_bench.studies.file import BLOCK, RUN, TRAINED, StudyFields, StudyFile, known_studies, load_study
+from icl_bench.studies.file import BLOCK, FINETUNE, RUN, StudyFields, StudyFile, known_studies, load_study
 from icl_bench.studies.rules import KEYS, PointFilter, Rule
 from icl_bench.studies.study import check, names_of
 from icl_bench.sweep.options import OF_THE_MODEL, RunOptions
@@ -171,7 +171,7 @@ def test_a_value_of_another_kind_is_refused_at_its_line(tmp_path: Path, option: 
     assert option.partition(":")[0].replace("_", "-") in found
 
 
-@pytest.mark.parametrize("option", sorted((RUN | TRAINED) - {"k"}))
+@pytest.mark.parametrize("option", sorted((RUN | FINETUNE) - {"k"}))
 def test_null_says_nothing(tmp_path: Path, option: str):
     """The program's default holds; one hypothesis case in thousands found ``select: null``."""
     block = "k: 1" if option in RUN else "k: 1\n    finetune: lora"
@@ -202,7 +202,7 @@ def test_null_takes_back_what_is_said_of_all_blocks(tmp_path: Path):
     assert "needs k" in said
 
 
-NAMES = [*sorted(RUN | TRAINED), *BLOCK]
+NAMES = [*sorted(RUN | FINETUNE), *BLOCK]
 """In one order: what CI draws is the same each time, and sets have another order in each process."""
 
 VALUES = st.recursive(
