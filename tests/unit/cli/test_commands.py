@@ -417,7 +417,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--k", "3", "--select", "bm25", "--perturbation", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
     ),
-    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "is for --perturbation none"),
+    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "take --perturbation none"),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws 0: expected 1 or more"),

@@ -238,7 +238,7 @@ def test_it_is_the_encoder_of_the_neighbours_baseline(encoder):
 
     assert neighbours.encoder() == encoder
     assert (neighbours.embed(["a card"]) == encoder.embed(["a card"])).all()
-    assert encoder.name == neighbours.NAME
+    assert encoder.name == neighbours.ENCODER_NAME
 
 
 def test_a_folder_is_an_encoder_whose_name_tells_its_files(encoder):

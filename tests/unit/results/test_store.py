@@ -293,7 +293,7 @@ def test_a_flipped_bit_is_found_and_the_cell_is_run_again(store: Store, identity
     broken = bytearray(whole)
     broken[place] ^= 2  # it says 35
     path.write_bytes(broken)
-    said = "bytes of it have changed since it was written.*left out, the same run or import mends"
+    said = "bytes of it have changed since it was written.*left out; repeat the run or import"
     with pytest.warns(UserWarning, match=said):
         assert list(finished_cells(store.storage)) == []
     with pytest.warns(UserWarning, match="set aside.*run again"):

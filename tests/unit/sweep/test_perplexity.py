@@ -152,7 +152,7 @@ def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path) -> None:
     losses_file(tmp_path, "full", "b", np.zeros((2, 15)))
     (damaged,) = tmp_path.rglob("full-b.parquet")
     damaged.write_bytes(damaged.read_bytes()[:50])
-    with pytest.warns(UserWarning, match="damaged one; left out"):
+    with pytest.warns(UserWarning, match="not a file of losses, or damaged; left out"):
         table = perplexities(tmp_path)
     assert table["perplexity"].tolist() == pytest.approx([np.e] * 3)
 

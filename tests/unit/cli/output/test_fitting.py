@@ -216,7 +216,7 @@ def test_of_the_ways_that_fit_the_shortest_is_taken():
     ]
     rows = [[task, "a-model-with-a-long-name", str(k), "1.5"] for task in ("banking77", "trec") for k in range(30)]
     fit = fitted([*heads], [[*row[:1], f"{row[1]}-{row[0]}", *row[2:]] for row in rows], 40)
-    assert [part.told for part in fit.parts] == [
+    assert [part.constants for part in fit.parts] == [
         [task, f"a-model-with-a-long-name-{task}"] for task in ("banking77", "trec")
     ]
     few = fitted([*heads], [["banking77", "a-model", "1", "1.5"], ["trec", "b-model", "1", "2"]], 27)

@@ -53,7 +53,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 def test_a_command_says_how_many_files_it_has_read_and_which_finding_it_is_at(
     results: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "DELAY_SECONDS", 0.0)
     said = []
     with working() as say:
         found = read_findings(watched(results, lambda text: (said.append(text), say(text))))
@@ -73,7 +73,7 @@ def test_nothing_is_said_before_a_second_is_over(results: Path, screen: Screen):
 
 
 def test_long_work_is_said_though_nothing_is_told_in_the_meantime(screen: Screen, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(module, "DELAY_SECONDS", 0.05)
     with working() as say:
         say("something long")
         time.sleep(0.5)
@@ -95,7 +95,7 @@ def test_progress_is_no_part_of_the_output(
     text = io.StringIO()
     shown = Terminal(file=text, force_terminal=True, width=80)
     monkeypatch.setattr(module, "console", lambda **_: shown)
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "DELAY_SECONDS", 0.0)
     assert run_command(*words, "--results", results) == plain
     assert text.getvalue()
 
