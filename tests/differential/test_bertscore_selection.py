@@ -147,13 +147,13 @@ class Cache:
 
     def __init__(self, folder: Path, fitted: BertScoreRecall, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.fitted, self.computed = folder, fitted, 0
-        pack = bertscore._Model.pack
+        pack = bertscore._BertScoreModel.pack
 
         def counted(*args: object) -> bertscore.Packed:
             self.computed += 1
             return pack(*args)  # type: ignore[arg-type]
 
-        patch.setattr(bertscore._Model, "pack", counted)
+        patch.setattr(bertscore._BertScoreModel, "pack", counted)
 
     def scores(self, pool: list[str], encoder: Encoder | None = None) -> list[list[float]]:
         retriever = sharing(self.fitted, self.folder) if encoder is None else BertScoreRecall(encoder, self.folder)
