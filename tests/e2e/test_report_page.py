@@ -164,7 +164,7 @@ def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
         assert listed
         assert all(("· labels:permuted ·" in text) == (way != "unperturbed") for text in listed)
         (shown,) = texts(driver, "#reader .shown .pairs")
-        assert ("Demonstrationslabels:permuted" in shown) == (way != "unperturbed")
+        assert ("Perturbationlabels:permuted" in shown) == (way != "unperturbed")
 
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
