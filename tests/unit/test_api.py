@@ -397,7 +397,7 @@ def test_results_are_of_the_cells_that_were_asked_for_and_read_takes_all(made: M
     assert found.show(1, draw=0).checked == "the very token ids that were run (hash checked)"
     assert found.show(2, "cards", model="tiny", select="random").row["k"] == 2
     assert refused(lambda: found.show(1, selct="bm25")) == "selct: not an option of show; did you mean select?"
-    assert "not there" in refused(lambda: icl_bench.read(made.results / "nothing"))
+    assert "run something first" in refused(lambda: icl_bench.read(made.results / "nothing"))
     assert "cards" in refused(lambda: icl_bench.read(made.results, task="card"))
 
 
