@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,12 +93,21 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
             return Model(name, name, str(folder), None, window, fingerprint, spec.dtype)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
     folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
-    if name and os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for a very long name
+    if name and _is_folder(folder):
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
         return _from_hub(name, name, None, context_tokens)
-    known = nearest(name, REGISTRY)
-    raise UserError(f"model {short(name)}: not a known name, a folder or a hub id like org/name; {known}")
+    raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether there is such a folder. Raises ``UserError`` for a name that no file can have."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise UserError(f"model {short(str(path))}: a name too long for a file") from None
 
 
 def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:

@@ -58,7 +58,7 @@ def _task(value: Any) -> Any:
         from icl_bench.errors import UserError
         from icl_bench.wording import short
 
-        expected = "a task's name, the path of a task file, an icl_bench.Task, or a list of them"
+        expected = "a task's name, the path of a task file, or an icl_bench.Task"
         raise UserError(f"--task {short(value)}: expected {expected}")
     return value
 
@@ -76,7 +76,7 @@ ModelOption = Annotated[
         "A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
         MODEL,
         "NAME",
-        expected="a model's name, a folder, a hub id, a loaded model with its tokenizer, or a list of them",
+        expected="a model's name, a folder, a hub id, or a loaded model with its tokenizer",
     ),
 ]
 
