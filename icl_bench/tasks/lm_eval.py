@@ -21,7 +21,7 @@ from icl_bench.text_files import read_file
 from icl_bench.wording import listed, one_line, plain, short
 
 MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include")
-"""Every task file of lm-evaluation-harness has one of these fields; those of icl-bench have none."""
+"""Every task file of lm-evaluation-harness has one of these fields; the task files of this program have none."""
 
 _NO_EFFECT = {
     "task",

@@ -209,14 +209,14 @@ def spec(**more: Any) -> RunSpec:
             {"attention": ("block:5,top=0.3",), "select": ("bm25",)},
             "top chooses among demonstrations that all queries share; bm25 has none",
         ),
-        ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 does not show"),
-        ({"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"}, "nearest-removed:10 does not show"),
+        ({"attention": ("block:5,top=0.3",), "select": ("hybrid:1",)}, "hybrid:1 has none"),
+        ({"attention": ("block:5,top=0.3",), "perturbation": "nearest-removed:10"}, "nearest-removed:10 has none"),
         ({"attention": ("block:5,top=0.3,by=bm",)}, "by=bm: not a similarity; did you mean bm25"),
         ({"attention": ("block:5,top=0.3",), "queries": "copied"}, "leave top out"),
         ({"attention": ("block:5,top=3",), "k": "10"}, "k=10 has 2 blocks of 5; ask for top=2 at most, or for a share"),
         (
             {"attention": ("block:1,reuse",), "select": ("bm25",), "order": ("by-label",)},
-            "order by-label is for neighbours",
+            "order by-label needs demonstrations that attend to each other",
         ),
         (
             {"attention": ("block:5",), "backend": "openai", "base_url": "http://x/v1", "tokenizer": "gemma3-270m"},
