@@ -448,7 +448,7 @@ def test_a_broken_baseline_is_refused(check: Check, folders: Path, tmp_path: Pat
 
 def test_files_that_are_not_there_are_refused(check: Check, folders: Path, tmp_path: Path):
     refused(check(tmp_path / "none.parquet", folders / "good"), "none.parquet: cannot be read")
-    refused(check(folders / "base.parquet", tmp_path / "none"), "none: not there")
+    refused(check(folders / "base.parquet", tmp_path / "none"), "none: does not exist")
     (tmp_path / "empty").mkdir()
     refused(check(folders / "base.parquet", tmp_path / "empty"), "no results yet")
 

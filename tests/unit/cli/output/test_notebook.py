@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ shown.outcome(outcome, "results")
 
 
 @pytest.fixture
-def executed(tmp_path: Path) -> Any:
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the cell; gives its outputs, and the text of each update with the time at which it came."""
+    tests = str(Path(__file__).parents[4] / "tests")  # the kernel is a process of its own
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
