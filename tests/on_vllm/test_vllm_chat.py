@@ -9,8 +9,6 @@ from typing import Any, Literal
 import pytest
 from on_vllm.test_vllm_backend import compared, engine_of, on_transformers, prepared
 
-from icl_bench.prompts.chat import ChatSettings
-
 pytestmark = pytest.mark.slow
 
 MODEL = "smollm2-135m-instruct"
@@ -26,6 +24,6 @@ def backends() -> Iterator[tuple[Any, Any]]:
 def test_both_backends_answer_chats_alike_but_for_near_ties(
     backends: tuple[Any, Any], style: Literal["turns", "single"], data_dir: Path
 ):
-    chat = ChatSettings(style=style, system="Name the intent.")
-    sweep = prepared("banking77", "0,8", data_dir, rows=25, model=MODEL, chat=chat)
+    said = "Name the intent."
+    sweep = prepared("banking77", "0,8", data_dir, rows=25, model=MODEL, chat=style, system=said)
     assert compared(sweep, *backends, "float32").differing <= 1
