@@ -270,7 +270,7 @@ def test_positions_are_stretched_where_that_is_asked_for(tmp_path: Path, tiny: P
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"length": 100_000, "tokens": 10**6}, "take a smaller one, or add --rope-scale"),
+        ({"length": 100_000, "tokens": 10**6}, "take a smaller length, or add --rope-scale"),
         ({"length": 1500, "tokens": 10**6, "rope_scale": 3.0}, "too few for sequences of 1,500"),
         ({"tokens": 63}, "--tokens 63: less than one step of 2 sequences of 32"),
         ({"attention": "block:4"}, "add --demonstrations-too TASK --share 1"),
@@ -280,7 +280,7 @@ def test_positions_are_stretched_where_that_is_asked_for(tmp_path: Path, tiny: P
         ({"learning_rate": -1.0}, "--learning-rate -1.0"),
         ({"rope_scale": 0.5}, "--rope-scale 0.5: expected 1 or more"),
         ({"share": 1.5}, "--share 1.5"),
-        ({"dtype": "float16"}, "gradients leave its range"),
+        ({"dtype": "float16"}, "gradients exceed its range"),
         ({"texts": Path("/no/such/folder")}, "there is no such folder"),
     ],
 )

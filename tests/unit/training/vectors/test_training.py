@@ -312,13 +312,13 @@ def test_without_vectors_the_decoder_alone_learns_from_the_same_rows(tmp_path: P
         (LOG, {}, "holds another training (vectors 3 instead of 2)"),
         (None, {"vectors": -1}, "--vectors -1: expected 0 or more"),
         (None, {"vectors": 0}, "--vectors 0: nothing would be trained; add --train all"),
-        (None, {"decoder_rate": 1e-5}, "--decoder-rate: the decoder's own weights stay"),
+        (None, {"decoder_rate": 1e-5}, "--decoder-rate: the decoder's own weights are frozen"),
         (None, {"decoder_rate": -1.0, "train": "all"}, "--decoder-rate -1.0: expected more than 0"),
         (None, {"rows": 1}, "--rows 1: expected 2 or more"),
         (None, {"unfreeze_after": 2}, "the encoder would never be trained"),
         (None, {"learning_rate": 0.0}, "--learning-rate 0.0"),
         (None, {"encoder": "/no/such/folder"}, "no such folder"),
-        (None, {"dtype": "float16"}, "gradients leave its range"),
+        (None, {"dtype": "float16"}, "gradients exceed its range"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
