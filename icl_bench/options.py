@@ -46,8 +46,6 @@ class Option:
     """The default in words; by default what the field says. Empty: the help shows none."""
     repeated: bool = False
     """Whether the command line takes it several times, instead of a list with commas."""
-    variable: str | None = None
-    """The environment variable that stands in for it on the command line."""
     short: str | None = None
     """Its one-letter name on the command line."""
 

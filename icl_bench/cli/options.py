@@ -33,8 +33,6 @@ def typer_option(declared: Declared, *, several: bool = False, about: str | None
         metavar=None if declared.kind is bool else "LIST" if several else option.metavar,
         help=text,
         show_default=False,
-        envvar=option.variable,
-        show_envvar=option.variable is not None,
         autocompletion=(lambda: list(declared.choices)) if declared.choices else None,
         rich_help_panel=option.group,
     )

@@ -87,11 +87,10 @@ TestSize = Annotated[int | None, Option("Use only the first N test rows (task fi
 DataDir = Annotated[
     Path | None,
     Option(
-        "Folder with one sub-folder per data set (train.jsonl, test.jsonl). Without it, data come from the Hugging "
-        "Face hub.",
+        "Folder with one sub-folder per data set (train.jsonl, test.jsonl); by default, the one that the environment "
+        "variable ICL_BENCH_DATA names. Without both, data come from the Hugging Face hub.",
         TASK,
         "DIR",
-        variable="ICL_BENCH_DATA",
     ),
 ]
 
