@@ -19,8 +19,9 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import norm
 
-from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
+from icl_bench.analysis.statistics.best import Candidate, best_interval, leads, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.dominance import DOMINATED, ON, dominance
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
@@ -152,14 +153,73 @@ def taken_of(sample: np.ndarray, alike: bool) -> tuple[int, bool]:
 
     That is ``analysis.advice.advise`` on arrays: points are in order of cost, all in the budget.
     """
-    draws, tests = (np.arange(size) for size in sample.shape[1:])
-    places = np.arange(sample.size).reshape(sample.shape)
-    candidates = [
-        Candidate(Grid(draws, tests, rows), "same" if alike else str(number)) for number, rows in enumerate(places)
-    ]
+    candidates = candidates_of(sample, alike)
     best = int(sample.mean(axis=(1, 2)).argmax())
     told = holm(losses(candidates, sample.ravel(), range(best), MARGIN).large) <= 0.05
     return (int(told.argmax()), True) if told.any() else (best, False)
+
+
+def candidates_of(sample: np.ndarray, alike: bool) -> list[Candidate]:
+    """The points of ``(points, draws, test)``, their draws of one source where they are ``alike``."""
+    draws, tests = (np.arange(size) for size in sample.shape[1:])
+    places = np.arange(sample.size).reshape(sample.shape)
+    return [Candidate(Grid(draws, tests, rows), "same" if alike else str(number)) for number, rows in enumerate(places)]
+
+
+FRONTIERS: dict[str, tuple[float, ...]] = {
+    "2 points, equal": (0.8, 0.8),
+    "2 points, 0.1 apart": (0.8, 0.801),
+    "2 points, 5 apart": (0.8, 0.85),
+    "10 points, equal": (0.8,) * 10,
+    "10 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(10)),
+    "10 points, nine equal, the dearest 2 above": (*(0.78,) * 9, 0.8),
+    "10 points, the cheapest 10 above": (0.8, *(0.7,) * 9),
+    "10 points, equal, near 100%": (0.98,) * 10,
+    "10 points, each 0.1 above the last, near 0%": tuple(0.02 + 0.001 * np.arange(10)),
+    "10 points, from 40 to 85 in steps of 5": tuple(np.linspace(0.4, 0.85, 10)),
+    "30 points, equal": (0.8,) * 30,
+    "30 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(30)),
+    "30 points, 29 equal, the dearest 3 above": (*(0.77,) * 29, 0.8),
+}
+"""Sweeps in order of cost."""
+
+
+def frontiers(trials: int) -> Iterable[str]:
+    """How often some verdict of the frontier is wrong, and how often there is one where it is right."""
+    yield from header(
+        "points by cost",
+        "draws",
+        "test rows",
+        "draws' sd",
+        "common draws",
+        "some point wrongly dominated %",
+        "some point wrongly on it %",
+        "dominated ones found %",
+        "ones on it found %",
+    )
+    of_draws = ((3, 250, 0.3, 0.0), (3, 250, 0.3, 0.5), (3, 20, 0.3, 0.0), (3, 1000, 0.6, 0.0), (10, 250, 0.3, 0.5))
+    for name, means in FRONTIERS.items():
+        true = np.array([mean > max(means[:at], default=0) for at, mean in enumerate(means)])
+        costs = np.arange(len(means), dtype=float)
+        for draws, test, draw_sd, alike in of_draws:
+            sweep = Sweep(means, draws, draw_sd, alike, test)
+            verdicts = np.array(
+                [
+                    dominance(leads(candidates_of(sample, alike > 0), sample.ravel()), costs).verdicts
+                    for sample in samples(sweep, trials)
+                ]
+            )
+            wrong = (verdicts == DOMINATED) & true, (verdicts == ON) & ~true
+            right = verdicts[:, ~true] == DOMINATED, verdicts[:, true][:, 1:] == ON  # the cheapest is no finding
+            yield row(
+                name,
+                draws,
+                test,
+                sweep.draw_points(),
+                alike > 0,
+                *(100 * float(part.any(axis=1).mean()) for part in wrong),
+                *(100 * float(part.mean()) if part.size else "none" for part in right),
+            )
 
 
 def best(trials: int) -> Iterable[str]:
@@ -224,6 +284,7 @@ SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
     "intervals": intervals,
     "comparisons": comparisons,
     "advice": advice,
+    "frontiers": frontiers,
     "best": best,
 }
 

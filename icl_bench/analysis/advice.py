@@ -12,14 +12,13 @@ import numpy as np
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import DRAWS_AND_TESTS, interval_over, is_drawn
-from icl_bench.analysis.findings.comparisons import source
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn, source
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
-from icl_bench.analysis.statistics.best import Candidate, losses
+from icl_bench.analysis.statistics.best import losses
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, compare, holm
@@ -401,7 +400,7 @@ def _losses(aligned: _Aligned, within: pd.DataFrame, tested: list[Any]) -> pd.Da
         best = int((part["verdict"] == "best").argmax())
         of = np.flatnonzero(part.index.isin(tested)).tolist()
         candidates = [
-            _candidate(aligned.grids[place], select, k)
+            candidate(aligned.grids[place], select, k)
             for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
         ]
         large, none = losses(candidates, aligned.scores, [best, *of], MARGIN)
@@ -409,11 +408,6 @@ def _losses(aligned: _Aligned, within: pd.DataFrame, tested: list[Any]) -> pd.Da
         others = len(candidates) - 1
         table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
     return table
-
-
-def _candidate(grid: Grid, select: str, k: int) -> Candidate:
-    drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
-    return Candidate(grid, source(select) if k else "", len(grid.draws) > 1 or not drawn)
 
 
 def _tests(kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]) -> pd.DataFrame:

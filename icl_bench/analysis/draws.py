@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.statistics.best import Candidate
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
+from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.results.cells import SETTING
 
@@ -44,6 +46,18 @@ def is_drawn(select: object) -> bool:
     """
     choice = known(str(select))
     return choice is None or not choice.retrieves
+
+
+def source(select: str) -> str:
+    """What a selector's draws are of: where it is the same, equal draws have much in common."""
+    choice = known(select)
+    return str(choice.base) if choice and choice.base else select
+
+
+def candidate(grid: Grid, select: object, k: int) -> Candidate:
+    """A point among others, as its selector and k say what its draws are of."""
+    drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
+    return Candidate(grid, source(str(select)) if k else "", len(grid.draws) > 1 or not drawn)
 
 
 def interval_over(several: bool, unknown: bool = False) -> str:

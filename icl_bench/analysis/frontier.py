@@ -2,14 +2,14 @@
 
 Every point of a task and model (prompts, retrieval, attention patterns, trained classifiers) has a
 score and a cost of a query; what is computed once, a shared prefix or a training, is shared among a
-number of queries. A point is dominated where another scores at least as much and costs no more.
+number of queries. A point is dominated where another costs no more and scores at least as much.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress, pairwise
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,14 @@ from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders,
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import interval_over
+from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
-from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
+from icl_bench.analysis.statistics.alike import asked_alike, on_tests
+from icl_bench.analysis.statistics.best import leads
+from icl_bench.analysis.statistics.dominance import dominance
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.demonstrations.selector_spec import known
@@ -35,20 +37,12 @@ from icl_bench.results.cells import SETTING
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
-from icl_bench.seeds import generator
 from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.analysis.context import Context
-
-RESAMPLES = 1000
-
-SURE = 0.95
-"""The share of resamples from which on, or below one less which, a verdict is given."""
-
-ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
 
 STEPS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 """Numbers of queries that the report shows."""
@@ -65,63 +59,29 @@ FRONTIER = [
     "test_rows",
     "interval_over",
     *MEASURES,
-    *(f"chance_{m}" for m in MEASURES),
+    *(f"p_{m}" for m in MEASURES),
     *(f"verdict_{m}" for m in MEASURES),
     "other_tests",
 ]
 
 
-def on_frontier(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    """Which points no other dominates: ``(samples, points)`` bool for scores of the same shape.
+def undominated(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
+    """Which points no other dominates, taking both as known exactly: ``(points,)`` bool.
 
-    ``costs`` is ``(points,)``; points of unknown cost (NaN) neither dominate nor are on it.
+    Points of unknown cost (NaN) neither dominate nor are among these.
     """
-    undominated = np.zeros(scores.shape, dtype=bool)
-    order = np.argsort(costs, kind="stable")
-    order = order[~np.isnan(costs[order])]
-    best = np.full(len(scores), -np.inf)  # of all that costs less
-    for first, last in _groups(costs[order]):
-        alike = order[first:last]
-        top = scores[:, alike].max(axis=1)
-        undominated[:, alike] = (scores[:, alike] == top[:, None]) & (top > best)[:, None]
-        best = np.maximum(best, top)
-    return undominated
-
-
-def _groups(rising: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Where equal values begin and end."""
-    starts = np.unique(rising, return_index=True)[1].tolist()
-    yield from pairwise([*starts, len(rising)])
-
-
-def resampled(points: Sequence[np.ndarray], rng: np.random.Generator, resamples: int) -> np.ndarray:
-    """Means of points ``(draws, test)`` on the same test examples, resampled: ``(resamples,
-    points)``.
-
-    Test examples are drawn once for all points, and draws once for all that have as many: the same
-    draw of different points has the same examples in it. A single draw stays as it is.
-    """
-    count = points[0].shape[1]
-    tests = rng.multinomial(count, np.full(count, 1 / count), size=resamples)
-    of_draws: dict[int, np.ndarray] = {}
-    resampled_means = np.empty((resamples, len(points)))
-    for place, scores in enumerate(points):
-        draws = len(scores)
-        if draws not in of_draws:
-            of_draws[draws] = rng.multinomial(draws, np.full(draws, 1 / draws), size=resamples)
-        present = ~np.isnan(scores)
-        sums = ((of_draws[draws] @ np.where(present, scores, 0.0)) * tests).sum(1)
-        weight = ((of_draws[draws] @ present.astype(float)) * tests).sum(1)
-        resampled_means[:, place] = np.divide(sums, weight, out=np.full(resamples, np.nan), where=weight > 0)
-    return resampled_means
+    found = np.zeros(len(scores), dtype=bool)
+    best = -math.inf  # of all that costs less
+    for amount in np.unique(costs[~np.isnan(costs)]):
+        alike = costs == amount
+        top = scores[alike].max()
+        found |= alike & (scores == top) & (top > best)
+        best = max(best, top)
+    return found
 
 
 def frontier(
-    predictions: pd.DataFrame,
-    costs: pd.DataFrame,
-    queries: Sequence[int],
-    prices: Prices | None,
-    rng: np.random.Generator,
+    predictions: pd.DataFrame, costs: pd.DataFrame, queries: Sequence[int], prices: Prices | None
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
@@ -130,12 +90,14 @@ def frontier(
     those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`); ``cascade``
     is the margin that they ask for, or ``chosen``, and None of all others, and k their largest.
 
-    Costs are taken as known; of each, ``chance_`` is the share of resamples of draws and test
-    examples (paired bootstrap) in which no point dominates this one, and ``verdict_`` says ``on
-    the frontier`` from 95% on, ``dominated`` up to 5%, else ``undecided``; None where the cost is
-    not known, and for points that were asked other test examples than most (``other_tests``). With
-    three draws these chances are too sure, as any bootstrap of three is; with one they say nothing
-    of other draws (``interval_over``).
+    Costs are taken as known. ``verdict_`` says, for each of them, ``on the frontier``, ``dominated`` or
+    ``undecided``, and ``p_`` is the p value of the verdict or of the one that is nearer
+    (:func:`icl_bench.analysis.statistics.dominance.dominance`): of all verdicts of a task and model, one
+    that is wrong comes up in at most 5% of samples of draws and test examples. Points are compared on
+    the test examples that both have. Both are None where the cost is not known, for points that were
+    asked other test examples than most (``other_tests``), and for those with a single draw of what is
+    drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
+    highest score of those that cost no more, nor does one ``on the frontier`` have less.
     """
     import pandas as pd
 
@@ -156,22 +118,26 @@ def frontier(
         for number in queries
     ]
     for part in parts:
-        for measure in MEASURES:
-            part[f"chance_{measure}"], part[f"verdict_{measure}"] = np.nan, None
+        part[[f"p_{measure}" for measure in MEASURES]] = np.nan
+        part[[f"verdict_{measure}" for measure in MEASURES]] = None
+    means = scores["score"].to_numpy(dtype=float)
     for rows in partition(scores, ["task", "model"])[1]:
         points = [all_points[row] for row in rows]
         alike = asked_alike(points)
-        within = rows[~alike.lack]
-        some = [on_tests(point, alike.tests) for point in compress(points, ~alike.lack)]
-        again = resampled(filled(some, column, alike.tests), rng, RESAMPLES)
+        candidates = [
+            candidate(on_tests(points[at], alike.tests), scores.loc[rows[at], "select"], scores.loc[rows[at], "k"])
+            for at in np.flatnonzero(~alike.lack)
+        ]
+        judged = [one.judged for one in candidates]
+        within = rows[~alike.lack][judged]
+        p_leads = leads(list(compress(candidates, judged)), column)
+        p_leads[means[within][:, None] <= means[within]] = 1.0
         for part in parts:
             part.loc[rows[alike.lack], "other_tests"] = True
             for measure in MEASURES:
-                of_points = part[measure].to_numpy(dtype=float)[within]
-                share = on_frontier(again, of_points).mean(axis=0)
-                share[np.isnan(of_points)] = np.nan
-                part.loc[within, f"chance_{measure}"] = share
-                part.loc[within, f"verdict_{measure}"] = [_verdict(s) for s in share]
+                found = dominance(p_leads, part[measure].to_numpy(dtype=float)[within])
+                part.loc[within, f"p_{measure}"] = found.p
+                part.loc[within, f"verdict_{measure}"] = found.verdicts
     return pd.concat(parts, ignore_index=True)[FRONTIER]
 
 
@@ -238,14 +204,6 @@ def _nested(setting: Mapping[str, Any]) -> bool:
     return order is not None and order.nested
 
 
-def _verdict(share: float) -> str | None:
-    if math.isnan(share):
-        return None
-    if share >= SURE:
-        return ON
-    return DOMINATED if share <= 1 - SURE else UNDECIDED
-
-
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(SETTING, object))
 
@@ -273,7 +231,7 @@ def frontier_of_folder(
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return frontier(frame, costs, [queries], prices, generator(0, "frontier"))
+    return frontier(frame, costs, [queries], prices)
 
 
 def _found(context: Context) -> pd.DataFrame:
@@ -284,7 +242,7 @@ def _found(context: Context) -> pd.DataFrame:
     known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
     if not known_costs.any() or not len(_points(frame)):
         return pd.DataFrame(columns=FRONTIER)
-    return frontier(frame, costs, STEPS, None, context.generator("frontier"))
+    return frontier(frame, costs, STEPS, None)
 
 
 def leading(table: pd.DataFrame, prices: Prices | None) -> str:
@@ -302,17 +260,17 @@ FRONTIERS = Finding(
         Column("tokens", "tokens a query", "number", optional=True),
         Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
         Column("seconds", "seconds a query", "number", optional=True),
-        Column("chance_operations", "chance by operations", "share", optional=True),
+        Column("p_operations", "p by operations", "p", optional=True),
         Column("verdict_operations", "by operations", optional=True),
-        Column("chance_seconds", "chance by seconds", "share", optional=True),
+        Column("p_seconds", "p by seconds", "p", optional=True),
         Column("verdict_seconds", "by seconds", optional=True),
-        Column("chance_tokens", "chance by tokens", "share", optional=True),
+        Column("p_tokens", "p by tokens", "p", optional=True),
         Column("verdict_tokens", "by tokens", optional=True),
     ),
     caption="Every point, for each number of queries",
     shown="task model series cascade k queries score ci_low ci_high draws operations "
-    "verdict_operations chance_operations seconds verdict_seconds chance_seconds tokens "
-    "verdict_tokens chance_tokens interval_over",
+    "verdict_operations p_operations seconds verdict_seconds p_seconds tokens "
+    "verdict_tokens p_tokens interval_over",
     section=Section(
         "frontier",
         "What to do with your examples, for so many queries",
@@ -320,11 +278,11 @@ FRONTIERS = Finding(
         "run it here: imports seldom hold what they took",
         "Up and to the left is better. What a query takes includes its share of what is computed "
         "once, a cached prefix or a training, among as many queries as the slider says. A point is "
-        "dominated where another takes no more and scores at least as much. Filled points are on "
-        "the frontier in at least 95% of resamples of draws and test examples, faint ones are "
-        "dominated in as many, rings are undecided; the line joins what is on it by the means. One "
-        "draw says nothing of other demonstrations. Points that were asked other test examples "
-        "than most are in the table alone.",
+        "dominated where another takes no more and scores at least as much. Filled points are shown "
+        "to be on the frontier, faint ones to be dominated, rings are undecided (p of 0.05 or less, "
+        "corrected for the number of points); the line joins what is on it by the means. Points "
+        "with a single draw of demonstrations have no verdict: one draw says nothing of others. "
+        "Points that were asked other test examples than most are in the table alone.",
         place=5,
     ),
 )

@@ -602,7 +602,7 @@ def frontier(
     """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
 
     Columns: point (the number of queries that is shown), series, cascade (the margin that one
-    needs), k, cost, value, low, high, verdict, chance, ``on``, whether the means have it on the
+    needs), k, cost, value, low, high, verdict, p, ``on``, whether the means have it on the
     frontier, and ``left``, where its name has room.
     """
     color, shape, _ = _marks(look)
@@ -628,7 +628,7 @@ def frontier(
         tip("low", "from", PERCENT),
         tip("high", "to", PERCENT),
         tip("verdict", "verdict"),
-        tip("chance", "not dominated in", PERCENT),
+        tip("p", "p of the verdict", ".2g"),
     ]
     faint = base.transform_filter("datum.verdict == 'dominated'")
     unsure = base.transform_filter("datum.verdict == 'undecided'")

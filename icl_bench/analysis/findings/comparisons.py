@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
+from icl_bench.analysis.draws import source
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
-from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, FactsOf
@@ -54,12 +54,6 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     ]
     table = pd.concat([part for part in parts if len(part)] or parts[:1])
     return table.sort_values([*SETTING, "k"], kind="stable").reset_index(drop=True)
-
-
-def source(select: str) -> str:
-    """What a selector's draws are of: where it is the same, equal draws have much in common."""
-    choice = known(select)
-    return str(choice.base) if choice and choice.base else select
 
 
 def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
+from icl_bench.analysis.statistics.contrast import Contrast, contrast, p_values
 from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
@@ -55,19 +55,86 @@ def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int
     pairs = [(i, j) for i in of for j in range(len(candidates)) if j != i]
     if not pairs:
         return Losses(np.zeros(len(of)), np.ones(len(of)))
-    testable = np.array([candidates[i].judged and candidates[j].judged for i, j in pairs])
-    contrasts = [_beside(candidates[i], candidates[j], scores) for i, j in pairs]
-    testable &= np.array([not math.isnan(c.difference) for c in contrasts])
+    contrasts, testable = _contrasts(candidates, pairs, scores)
     shifted = [c._replace(centre=c.centre + margin) for c in contrasts]
-    large = np.where(testable, judge(shifted, "greater")[2], 1.0).reshape(len(of), -1)
-    none = np.where(testable, judge(contrasts, "less")[2], 1.0).reshape(len(of), -1)
+    large = np.where(testable, p_values(shifted, "greater"), 1.0).reshape(len(of), -1)
+    none = np.where(testable, p_values(contrasts, "less"), 1.0).reshape(len(of), -1)
     return Losses(large.max(axis=1), np.minimum(none.min(axis=1) * none.shape[1], 1.0))
 
 
-def _beside(candidate: Candidate, other: Candidate, scores: np.ndarray) -> Contrast:
-    """Two candidates compared, in common draws where there are any."""
-    met = meet(candidate.grid, other.grid, candidate.source == other.source)
-    return contrast(met.point.values(scores), met.base.values(scores), met.matched)
+def leads(candidates: Sequence[Candidate], scores: np.ndarray) -> np.ndarray:
+    """How sure it is that one candidate scores more than another: p values ``(candidates, candidates)``.
+
+    ``[i, j]`` is small where i scores more than j: the one-sided p value of :func:`losses` without a margin,
+    corrected for nothing. It is 1 where i is j, where one of them is not ``judged``, and where they
+    have no score in common.
+    """
+    p = np.ones((len(candidates), len(candidates)))
+    pairs = [(i, j) for i in range(len(candidates)) for j in range(i)]
+    if pairs:
+        contrasts, testable = _contrasts(candidates, pairs, scores)
+        greater = p_values(contrasts, "greater")
+        for (i, j), more, tested in zip(pairs, greater.tolist(), testable.tolist(), strict=True):
+            if tested:
+                p[i, j], p[j, i] = more, 1 - more
+    return p
+
+
+def _contrasts(
+    candidates: Sequence[Candidate], pairs: Sequence[tuple[int, int]], scores: np.ndarray
+) -> tuple[list[Contrast], np.ndarray]:
+    """Pairs of candidates compared, in common draws where there are any, and which can be tested.
+
+    How far draws differ is moderated by all candidates
+    (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`), and of common draws by all pairs.
+    """
+    contrasts, samples = [], []
+    for i, j in pairs:
+        met = meet(candidates[i].grid, candidates[j].grid, candidates[i].source == candidates[j].source)
+        sides = met.point.values(scores), met.base.values(scores)
+        contrasts.append(contrast(*sides, met.matched))
+        if not sides[0].size:
+            samples.append([])
+        elif met.matched:
+            samples.append([((i, j), sides[0] - sides[1])])
+        else:
+            samples.append([((at,), side) for at, side in zip((i, j), sides, strict=True)])
+    testable = [
+        candidates[i].judged and candidates[j].judged and not math.isnan(of.difference)
+        for (i, j), of in zip(pairs, contrasts, strict=True)
+    ]
+    return _moderated_contrasts(contrasts, samples), np.array(testable)
+
+
+def _moderated_contrasts(
+    contrasts: Sequence[Contrast], samples: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray]]]
+) -> list[Contrast]:
+    """The contrasts with the mean squares by draws of each sample moderated by those of the others.
+
+    ``samples`` names the sample of each side of a contrast, or of both, and has its scores.
+    """
+    seen: dict[tuple[int, ...], tuple[DrawSquares, np.ndarray]] = {}
+    for of, sides in zip(contrasts, samples, strict=True):
+        several = [(name, side) for name, side in sides if len(side) > 1]
+        for (name, side), part in zip(several, of.of_draws, strict=True):
+            if name not in seen:
+                seen[name] = DrawSquares(*part), TwoWayLayout(side).by_draw
+    ratios: dict[tuple[int, ...], tuple[float, float]] = {}
+    for size in (1, 2):
+        names = [name for name in seen if len(name) == size]
+        after = moderated([seen[name][0] for name in names], [seen[name][1] for name in names])
+        for name, squares in zip(names, after, strict=True):
+            if squares.residual > 0:
+                ratios[name] = squares.draws / squares.residual, squares.freedom
+    result = []
+    for of, sides in zip(contrasts, samples, strict=True):
+        several = [name for name, side in sides if len(side) > 1]
+        parts = [
+            (ratios[name][0] * part[1], part[1], ratios[name][1]) if name in ratios else part
+            for name, part in zip(several, of.of_draws, strict=True)
+        ]
+        result.append(of._replace(of_draws=tuple(parts)))
+    return result
 
 
 def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval:

@@ -94,6 +94,21 @@ def judge(
     right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
     and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
     """
+    p, deviation, weight, freedom = _p_values(contrasts, alternative)
+    half = _half_width(deviation, weight, freedom, level)
+    middle = np.array([c.centre for c in contrasts])
+    return middle - half, middle + half, p
+
+
+def p_values(contrasts: Sequence[Contrast], alternative: Alternative) -> np.ndarray:
+    """The p values of :func:`judge` alone, ``(contrasts,)``; limits take most of its time."""
+    return _p_values(contrasts, alternative)[0]
+
+
+def _p_values(
+    contrasts: Sequence[Contrast], alternative: Alternative
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The p values, and what they are computed from: deviations, their weights and degrees of freedom."""
     from icl_bench.analysis.statistics.special import stdtr
 
     centre = np.array([c.centre for c in contrasts])[:, None]
@@ -104,9 +119,7 @@ def judge(
         p = 2 * stdtr(freedom, -abs(ratio))
     else:
         p = stdtr(freedom, -ratio if alternative == "greater" else ratio)
-    half = _half_width(deviation, weight, freedom, level)
-    middle = centre[:, 0]
-    return middle - half, middle + half, (p * weight).sum(axis=1)
+    return (p * weight).sum(axis=1), deviation, weight, freedom
 
 
 def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:

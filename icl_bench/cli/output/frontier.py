@@ -11,6 +11,7 @@ from rich.text import Text
 
 from icl_bench.analysis.frontier import frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
+from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
@@ -56,12 +57,15 @@ def print_frontier(
         _print(part.sort_values([first, "score"]), title, costs, first)
     print_lines(
         console(),
-        f"by {first}: dominated: in 95% of resamples of draws and test examples, another point costs no more and "
-        "scores at least as much; on the frontier: in 95% none does",
+        f"by {first}: dominated: another point costs no more and scores more; on the frontier: no other point that "
+        f"costs no more scores as much (p of {ALPHA:g} or less, corrected for the number of points)",
     )
-    if (table["draws"] < 10).any():
+    compared = table[first].notna() & ~table["other_tests"]
+    if single := int((compared & table[f"verdict_{first}"].isna()).sum()):
         print_lines(
-            console(), "with few draws verdicts are too certain; with one they hold for its demonstrations alone"
+            console(),
+            f"{single} of {len(table)} points have a single draw, which says nothing of other demonstrations, and no "
+            "verdict; try --draws 3",
         )
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())

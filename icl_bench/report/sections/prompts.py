@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.frontier import leading, on_frontier
+from icl_bench.analysis.frontier import leading, undominated
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.metrics.scores import measure
@@ -134,7 +134,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
     shown = shown.assign(
         cost=shown[first] / unit,
         verdict=shown[f"verdict_{first}"].fillna("not compared"),
-        chance=shown[f"chance_{first}"],
+        p=shown[f"p_{first}"],
         point=shown["queries"].map(counted_queries),
     )
     shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
@@ -143,7 +143,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
         middle = np.sqrt(part["cost"].min() * part["cost"].max())
         shown.loc[part.index, "left"] = part["cost"] > middle
         compared = part[~part["other_tests"]]
-        on = on_frontier(compared[["value"]].to_numpy().T, compared["cost"].to_numpy())[0]
+        on = undominated(compared["value"].to_numpy(), compared["cost"].to_numpy())
         shown.loc[compared.index[on], "on"] = True
     look = common_look(shown)
     steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
@@ -159,7 +159,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
                 f"{task} · {model}",
                 charts.frontier(part, look, of, axis, form, usual, says),
                 part,
-                "point series cascade k cost value low high verdict chance on left",
+                "point series cascade k cost value low high verdict p on left",
                 choices=steps,
                 slides=True,
                 in_files=in_files,

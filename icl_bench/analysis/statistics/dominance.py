@@ -1,0 +1,56 @@
+"""Which of several points another one dominates, as far as samples of their scores can tell."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.statistics.paired import ALPHA, holm
+
+ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
+
+
+class Dominance(NamedTuple):
+    """p values of points among others, corrected for the number of points; ``(points,)`` each."""
+
+    on: np.ndarray
+    """Of another point that costs no more and scores as much: small where the point is on the frontier."""
+    dominated: np.ndarray
+    """Of no such point: small where the point is dominated."""
+
+    @property
+    def verdicts(self) -> list[str | None]:
+        """What is certain enough of each point; None where its cost is not known."""
+        certain = [(self.on <= ALPHA, ON), (self.dominated <= ALPHA, DOMINATED), (~np.isnan(self.on), UNDECIDED)]
+        return list(np.select([which for which, _ in certain], [verdict for _, verdict in certain], None))
+
+    @property
+    def p(self) -> np.ndarray:
+        """The p value of the verdict, or of that which is nearer to be one."""
+        return np.fmin(self.on, self.dominated)
+
+
+def dominance(p_leads: np.ndarray, costs: np.ndarray) -> Dominance:
+    """Test for each point whether another that costs no more scores as much.
+
+    ``p_leads`` is ``(points, points)``, the p values of :func:`icl_bench.analysis.statistics.best.leads`;
+    ``costs`` is ``(points,)``, known exactly. Points of unknown cost (NaN) are compared with none and
+    have NaN.
+
+    A point is on the frontier if it scores more than each that costs no more: the largest of the
+    single p values needs no correction for their number (an intersection-union test; Berger 1982,
+    Technometrics 24:295). It is dominated if any of these scores more: the smallest times their number
+    (Bonferroni). Both are corrected for the number of points (Holm 1979, Scand. J. Stat. 6:65), so that
+    all verdicts of one kind hold together. A point that alone costs least is on the frontier by its
+    cost, which is no test: its p is 0.
+    """
+    known = ~np.isnan(costs)
+    rivals = known[:, None] & known & (costs <= costs[:, None]) & ~np.eye(len(costs), dtype=bool)
+    number = rivals.sum(axis=1)
+    on = np.where(rivals, p_leads, 0.0).max(axis=1, initial=0.0)
+    dominated = np.minimum(np.where(rivals, p_leads.T, 1.0).min(axis=1, initial=1.0) * number, 1.0)
+    alone = known & (number == 0)
+    tested = known & ~alone
+    on, dominated = (holm(np.where(tested, p, np.nan)) for p in (on, dominated))
+    return Dominance(np.where(alone, 0.0, on), np.where(alone, 1.0, dominated))
