@@ -163,7 +163,10 @@ def candidates_of(sample: np.ndarray, alike: bool) -> list[Candidate]:
     """The points of ``(points, draws, test)``, their draws of one source where they are ``alike``."""
     draws, tests = (np.arange(size) for size in sample.shape[1:])
     places = np.arange(sample.size).reshape(sample.shape)
-    return [Candidate(Grid(draws, tests, rows), "same" if alike else str(number)) for number, rows in enumerate(places)]
+    return [
+        Candidate(Grid(draws, tests, rows), "same" if alike else str(number), 2**number)
+        for number, rows in enumerate(places)
+    ]
 
 
 FRONTIERS: dict[str, tuple[float, ...]] = {
@@ -251,7 +254,7 @@ def best(trials: int) -> Iterable[str]:
         for sample in samples(sweep, trials):
             at = int(sample.mean(axis=(1, 2)).argmax())
             true = sweep.means[at]
-            pair = best_interval(list(sample)), mean_interval(sample[at])
+            pair = best_interval(list(sample), at), mean_interval(sample[at])
             (here, width), (own, own_width) = ((i.low <= true <= i.high, 100 * (i.high - i.low)) for i in pair)
             held.append((here, own, width, own_width))
         shares = np.mean(held, axis=0) * [100, 100, 1, 1]

@@ -12,17 +12,19 @@ import numpy as np
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn, source
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import unperturbed_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
+from icl_bench.analysis.statistics.contrast import detectable, half_widths, p_values
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
-from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, compare, holm
-from icl_bench.analysis.words import advice_over, points, try_more
+from icl_bench.analysis.statistics.meeting import meet
+from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, holm, holm_steps
+from icl_bench.analysis.words import advice_over, points, power, try_more
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
@@ -42,7 +44,11 @@ NEARLY_EQUAL = 0.02
 """The share by which computed tokens of a query differ by chance; one token is none either."""
 
 
-QUERY_COSTS = ["computed_tokens", "prompt_tokens", "seconds", "operations", "money"]
+QUERY_TOKENS = ["computed_tokens", "prompt_tokens"]
+"""What points are ranked by where there is no budget."""
+
+
+QUERY_COSTS = [*QUERY_TOKENS, "seconds", "operations", "money"]
 
 
 UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations", "money": "money"}
@@ -57,7 +63,7 @@ GIGA = 1e9
 """Operations are shown in GFLOP."""
 
 
-TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "rows", "draws", "base_draws", "left_out"]
+TEST = ["difference", "ci_low", "ci_high", "p", "p_holm", "detectable", "rows", "draws", "base_draws", "left_out"]
 
 
 LOSS_P = ["p_margin", "p_worse"]
@@ -232,10 +238,12 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
 
     Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
     model that has a point within the budget). Then how it compares with the best found alone:
-    ``difference`` from its mean, ci_low and ci_high (95%, two-sided), p (one-sided) and p_holm
-    (corrected over the cheaper points), the common rows (test examples), draws and base_draws, and
-    left_out, as of :func:`icl_bench.analysis.statistics.paired.compare`. These take the best found
-    for the best. ``p_margin`` and ``p_worse`` do not: they are those of
+    ``difference`` from its mean, ci_low and ci_high, p (one-sided, of no loss) and p_holm (corrected
+    over the cheaper points), ``detectable``, the smallest loss that is found in 80% of such samples,
+    the common rows (test examples), draws and base_draws, and left_out, the predictions of either that
+    the other lacks. The limits are those that the verdict stands on: of a point that is ``as good`` they
+    leave out a loss of ``MARGIN``; of others, they hold 0 unless the point is ``worse``. Differences take
+    the best found for the best. ``p_margin`` and ``p_worse`` do not: they are those of
     :func:`icl_bench.analysis.statistics.best.losses`, against whichever point within the budget is
     the best in truth, corrected over the cheaper points (Holm). Draws are common where
     both points draw their demonstrations in one way. With a single draw everywhere both are 1.
@@ -272,15 +280,8 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
         best = part.sort_values(["mean", "rank"], ascending=[False, True]).index[0]
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
-    tested = list(bests)
-    beside = _tests(aligned.of(kept), table["select"], table["k"], bests)
-    table.loc[tested, TEST] = beside[TEST]
-    table.loc[tested, "interval_over"] = beside["interval_over"]
-    table["p_holm"] = table.groupby(["task", "model"])["p"].transform(holm)
-    p_values = _losses(aligned, table.loc[within.index], tested)
-    table[LOSS_P] = p_values.reindex(table.index)
-    small, worse = (table.loc[tested, name] <= ALPHA for name in LOSS_P)
-    table.loc[tested, "verdict"] = np.select([small, worse], ["as good", "worse"], UNSURE)
+    for _, part in table.loc[within.index].groupby(["task", "model"]):
+        _test(table, part, bests, aligned)
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
     table.loc[good.groupby(["task", "model"]).head(1).index, "advised"] = True
@@ -327,13 +328,6 @@ class _Aligned:
     """The codes of the examples that each point should have, ``(test,)``."""
     scores: np.ndarray
     """The column of the frame."""
-
-    def of(self, kept: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the frame that are on these examples, with the place of their ``point``."""
-        place = np.full(len(kept), -1)
-        for at, grid in enumerate(self.grids):
-            place[grid.rows[grid.rows >= 0]] = at
-        return kept.assign(point=place)[place >= 0].reset_index(drop=True)
 
 
 def _aligned(kept: pd.DataFrame) -> _Aligned:
@@ -388,52 +382,56 @@ def _single(aligned: _Aligned, table: pd.DataFrame) -> np.ndarray:
     return np.asarray(drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
 
 
-def _losses(aligned: _Aligned, within: pd.DataFrame, tested: list[Any]) -> pd.DataFrame:
-    """The columns of ``LOSS_P`` of the tested points; ``within`` has the candidates.
+def _test(table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], aligned: _Aligned) -> None:
+    """Fill in how the cheaper points of a task and model compare with the best, and what that says of them.
 
-    Those found to be the best have no p_worse.
+    ``part`` has the rows of the table that are candidates; ``bests`` names the best of each cheaper one.
     """
-    import pandas as pd
-
-    table = pd.DataFrame(np.nan, index=within.index, columns=LOSS_P)
-    for _, part in within.groupby(["task", "model"]):
-        best = int((part["verdict"] == "best").argmax())
-        of = np.flatnonzero(part.index.isin(tested)).tolist()
-        candidates = [
-            candidate(aligned.grids[place], select, k)
-            for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
+    best = int((part["verdict"] == "best").argmax())
+    of = np.flatnonzero(part.index.isin(list(bests))).tolist()
+    candidates = [
+        candidate(aligned.grids[place], select, k)
+        for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
+    ]
+    large, none, contrasts = losses(candidates, aligned.scores, [best, *of], MARGIN)
+    others = len(candidates) - 1
+    table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
+    if not of:
+        return
+    p_margin, p_worse = holm(large[1:]), holm(none[1:])
+    good = p_margin <= ALPHA
+    beside = [contrasts[at, best] for at in of]
+    # one-sided errors, at which the test of the verdict is made
+    error = np.where(good, holm_steps(large[1:]), holm_steps(none[1:]) / others)
+    half = half_widths(beside, 1 - 2 * error)
+    centre = np.array([c.centre for c in beside])
+    p = p_values(beside, "less")
+    met = [
+        meet(candidates[at].grid, candidates[best].grid, candidates[at].source == candidates[best].source) for at in of
+    ]
+    rows = part.index[of]
+    table.loc[rows, ["p_margin", "p_worse"]] = np.column_stack([p_margin, p_worse])
+    table.loc[rows, TEST] = np.column_stack(
+        [
+            [c.difference for c in beside],
+            (centre - half).clip(-1, 1),
+            (centre + half).clip(-1, 1),
+            p,
+            holm(p),
+            detectable(beside, half),
+            [len(m.point.tests) for m in met],
+            [len(m.point.draws) for m in met],
+            [len(m.base.draws) for m in met],
+            [m.left_out for m in met],
         ]
-        large, none = losses(candidates, aligned.scores, [best, *of], MARGIN)
-        table.loc[part.index[of], LOSS_P] = np.column_stack([holm(large[1:]), holm(none[1:])])
-        others = len(candidates) - 1
-        table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
-    return table
-
-
-def _tests(kept: pd.DataFrame, selects: pd.Series[Any], shots: pd.Series[Any], bests: dict[Any, Any]) -> pd.DataFrame:
-    """The columns of ``TEST`` and interval_over of each point beside its best; one-sided.
-
-    ``bests`` names it; ``selects`` and ``shots`` are the points' selectors and k.
-    """
-    import pandas as pd
-
-    places = pd.Series(bests, dtype=int)
-    # without demonstrations nothing is drawn: that has no draw in common with any other point
-    sources = selects.map(source).where(shots > 0, "")
-    alike = sources[places.index].to_numpy() == sources[places].to_numpy()
-    # points differ in any part of their setting and in k: their numbers stand for all of it
-    same: dict[str, Any] = {"order": "", "attention": "", "variant": "", "k": 0}
-    parts = []
-    for matched in (True, False):
-        pairs = places[alike == matched]
-        part = kept[kept["point"].isin([*pairs.index, *pairs])]
-        names = part["point"].astype(str).mask(part["point"].isin(pairs), "best")
-        parts.append(
-            compare(part.assign(select=names, **same), {"select": "best"}, matched=matched, alternative="less")
+    )
+    table.loc[rows, "interval_over"] = [
+        interval_over(
+            max(len(m.point.draws), len(m.base.draws)) > 1, not (candidates[at].judged and candidates[best].judged)
         )
-    comparisons = pd.concat(parts)
-    comparisons = comparisons.set_index(comparisons["select"].astype(int))
-    return comparisons[[*TEST, "interval_over"]].reindex(places.index)
+        for at, m in zip(of, met, strict=True)
+    ]
+    table.loc[rows, "verdict"] = np.select([good, p_worse <= ALPHA], ["as good", "worse"], UNSURE)
 
 
 # -- in words -----------------------------------------------------------------------------------
@@ -511,7 +509,7 @@ def _advice(part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], b
         more = f" (as may {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
         yield (
             f"whether less would do is not distinguishable: {_point(row, budget)} may be the best, "
-            f"and may lose {loss} or more{more}: {_beside(row)}{try_more(row)}"
+            f"and may lose {loss} or more{more}: {_beside(row)}{power(row)}{try_more(row)}"
         )
     elif len(worse):
         row = worse.sort_values("mean").iloc[-1].to_dict()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SATURATED = 0.95
 
 
-SATURATION_COLUMNS = ["k", "best_k", "max_k", "within_window", "metric", "spoken", "reason"]
+SATURATION_COLUMNS = ["k", "best_k", "min_k", "max_k", "within_window", "metric", "spoken", "reason"]
 
 
 LEAST_POINTS = 4
@@ -216,8 +216,8 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 
     ``curve`` has the setting, k, ``score`` and ``metric``. ``k`` of the result is the smallest
     tested number of demonstrations whose mean score reaches 95% of the curve's maximum,
-    ``best_k`` the one that has the maximum, ``max_k`` the largest tested. Where only the last
-    tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
+    ``best_k`` the one that has the maximum, ``min_k`` and ``max_k`` the smallest and largest tested. Where only the
+    last tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
 
     0 is a tested number like any other: a curve that demonstrations do not lift above 95% of what
     the bare query has is saturated at 0. (The study began at 1.)
@@ -241,6 +241,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
                 **dict(zip(SETTING, key, strict=True)),
                 "k": k,
                 "best_k": int(points["k"].iloc[int(points["score"].argmax())]),
+                "min_k": int(points["k"].iloc[0]),
                 "max_k": last,
                 "within_window": k < last,
                 "metric": points["metric"].iloc[0],

@@ -57,7 +57,7 @@ def source(select: str) -> str:
 def candidate(grid: Grid, select: object, k: int) -> Candidate:
     """A point among others, as its selector and k say what its draws are of."""
     drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
-    return Candidate(grid, source(str(select)) if k else "", len(grid.draws) > 1 or not drawn)
+    return Candidate(grid, source(str(select)) if k else "", k, len(grid.draws) > 1 or not drawn)
 
 
 def interval_over(several: bool, unknown: bool = False) -> str:

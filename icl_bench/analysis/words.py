@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,12 @@ def points(row: Any) -> str:
     """A difference with its limits: ``+50.0 points, 95% interval -18.0 to +100.0``."""
     difference, low, high = (percent(row[name], "+") for name in ("difference", "ci_low", "ci_high"))
     return f"{difference} points, 95% interval {low} to {high}"
+
+
+def power(row: Any) -> str:
+    """From which difference on a comparison that found none would have found one, in 80% of samples."""
+    least = row.get("detectable", math.nan)
+    return "" if math.isnan(least) else f"; 80% power from {percent(least)} points on"
 
 
 def try_more(row: Any) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.findings.attention import differences
 from icl_bench.analysis.findings.saturation import saturation_text
-from icl_bench.analysis.words import founded_on, points, too_little
+from icl_bench.analysis.words import founded_on, points, power, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.wording import counted, listed, percent
@@ -80,7 +80,8 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
             continue
         among, choice = "", ""
         if row["points"] > 1:
-            among = f", the highest of {counted(row['points'], 'tested point')}"
+            tied = f", tied with {counted(row['tied'], 'other')}" if row["tied"] else ""
+            among = f", the highest of {counted(row['points'], 'tested point')}{tied}"
             choice = "; the limits allow for that choice"
         yield Sentence(
             "Best",
@@ -143,7 +144,7 @@ def _undecided(rows: pd.DataFrame) -> str:
     where = listed(f"{k:,}" for k in rows["k"])
     at = f" at k = {largest['k']:,}" if len(rows) > 1 else ""
     up_to = "up to " if len(rows) > 1 else ""
-    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}"
+    return f"not distinguishable at k = {where}: {up_to}{points(largest)}{at}{power(largest)}"
 
 
 def _changed(table: pd.DataFrame) -> Iterator[Sentence]:

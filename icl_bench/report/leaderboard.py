@@ -65,7 +65,8 @@ def leaderboard(results: Place) -> pd.DataFrame:
 
     Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
     the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
-    within the tested k. The point without demonstrations (k=0) has one line, and counts as a
+    within the tested k, or where :func:`icl_bench.analysis.curves.saturation` has a reason to say
+    nothing. The point without demonstrations (k=0) has one line, and counts as a
     tested k of all curves that begin with it. ``version`` is the icl-bench that
     made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
     files and test rows, for imports of the imported file.
@@ -88,7 +89,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
     points = curves(unperturbed_predictions(frame))
     saturated = saturation(from_zero_shot(points, stored.variants))
-    saturated = saturated[saturated["within_window"].astype(bool)]
+    saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
     setting = [name for name in LINE if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree

@@ -1,4 +1,4 @@
-"""The page's first picture: tasks by models, each with its best point, enough demonstrations and
+"""The page's first picture: tasks by models, each with its best point, where its curve is saturated and
 what selection gains.
 """
 
@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import too_little
 from icl_bench.metrics.scores import title
 from icl_bench.report.naming import Naming, unshuffled
-from icl_bench.wording import percent
+from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,8 +54,8 @@ class Entry:
     measure: str
     where: str
     """At which point."""
-    enough: str
-    """From which k on more demonstrations give nothing, for the curve of the best point."""
+    saturated: str
+    """Where the curve of the best point reaches 95% of its best score."""
     selection: str
     """What selection gains over random demonstrations."""
     lines: Sequence[Line]
@@ -99,6 +100,8 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     best = tables["best"].assign(rows=tables["best"]["test_rows"], all_rows=curves["test_rows"].max()).iloc[0]
     why = too_little(best.to_dict())
     at = f"{best['series']}, k = {best['k']:,}" if best["k"] else "without demonstrations"
+    if best["tied"]:
+        at += f" (tied with {counted(best['tied'], 'other')})"
     lines = _lines(curves, str(best["series"]), naming)
     score, interval = f"{percent(best['score'])}%", ""
     if why:
@@ -112,25 +115,17 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
         interval,
         title(best["metric"]),
         at,
-        _enough(tables["saturation"], str(best["series"])),
+        _saturated(tables["saturation"], str(best["series"])),
         _gain(tables["selection"]),
         lines,
     )
 
 
-def _enough(table: pd.DataFrame, series: str) -> str:
-    """From which k on the best point's curve has what it will have."""
+def _saturated(table: pd.DataFrame, series: str) -> str:
+    """Where the best point's curve reaches 95% of its best score."""
     row: Any
     for row in table[table["series"] == series].itertuples():
-        if not row.spoken:
-            return ""
-        low, high = row.likely_low, row.likely_high
-        if not row.within_window:
-            return f"not reached by k = {row.max_k:,}"
-        if math.isnan(low) or low == high:
-            return f"k = {row.k:,}"
-        beyond = " or beyond" if high == row.max_k else ""
-        return f"k = {row.k:,} (likely {low:,.0f} to {high:,.0f}{beyond})"
+        return saturation_text(row) if row.spoken else ""
     return ""
 
 

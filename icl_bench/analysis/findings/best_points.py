@@ -6,28 +6,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
+from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BEST_COLUMNS = [*POINT, "points", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
+BEST_COLUMNS = [*POINT, "points", "tied", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
+
+EQUAL = 1e-9
+"""Means that differ by less are equal."""
 
 
-def best_points(frame: pd.DataFrame) -> pd.DataFrame:
-    """The point with the highest mean score, one row a task and model.
+def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """The point with the highest mean score, one row a task and model; of equals the cheapest.
 
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is that of
+    :class:`icl_bench.analysis.advice.Budget` without a limit, of equally cheap ones that of the smallest k.
     Points are those of :func:`icl_bench.analysis.curves.curves`, without random reorderings, which
-    repeat others, and upper bounds of training, which are no result. Of equals it is the first.
+    repeat others, upper bounds of training, which are no result, and halves of a label space, which are
+    easier tasks.
 
-    Columns: the setting and k; ``points``, of how many it is the highest; its draws, test_rows,
-    metric and score as in the curves; ci_low and ci_high (95%), which allow for the choice:
+    Columns: the setting and k; ``points``, of how many it is the highest, and ``tied``, how many others
+    have the same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high
+    (95%), which allow for the choice:
     :func:`icl_bench.analysis.statistics.best.best_interval`. So they are wider than the curve's.
     """
     import pandas as pd
@@ -35,21 +44,29 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
     frame = scored(frame)
     shuffled = frame["order"].astype(str).str.startswith("shuffled")
     upper = frame["select"].astype(str).str.endswith(UPPER)
-    kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper]
+    half = frame["label_space"].notna() if "label_space" in frame else False
+    kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half]
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)
     of_task, values = metrics(kept), kept["score"].to_numpy(dtype=float).clip(0, 1)
     keys, all_points = grids(kept, POINT)
+    names = dict.fromkeys(SETTING, object)
+    priced = keys.astype(names).merge(costs[[*POINT, *QUERY_TOKENS]].astype(names), on=POINT, how="left")
+    priced[QUERY_TOKENS] = priced[QUERY_TOKENS].astype(float).fillna(np.inf)
     rows = []
     for places in partition(keys, ["task", "model"])[1]:
         points = [all_points[place].joined().values(values) for place in places]
-        best = int(np.argmax([TwoWayLayout(scores).mean for scores in points]))
+        means = np.array([TwoWayLayout(scores).mean for scores in points])
+        ranks = Budget().ranks(priced.loc[places])
+        equal = np.flatnonzero(means >= means.max() - EQUAL)
+        best = min(equal, key=lambda at: (ranks[at], keys["k"][places[at]]))
         key = keys.iloc[places[best]].to_dict()
         draws, test_rows = points[best].shape
-        mean, low, high = best_interval(points)
+        mean, low, high = best_interval(points, best)
         rows.append(
             {
                 **key,
                 "points": len(points),
+                "tied": len(equal) - 1,
                 "draws": draws,
                 "test_rows": test_rows,
                 "metric": of_task[key["task"]],
@@ -63,11 +80,14 @@ def best_points(frame: pd.DataFrame) -> pd.DataFrame:
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed),
-    (Column("points", "tested points", "count", short="of\npoints"),),
+    lambda context: best_points(context.unperturbed, context.table("cost")),
+    (
+        Column("points", "tested points", "count", short="of\npoints"),
+        Column("tied", "tied with", "count", optional=True),
+    ),
     printed=Printed(
-        "the highest {score}, %; its limits allow for the choice among so many points",
-        "task model select order k points draws score ci_low",
+        "the highest {score}, %, of equals the cheapest; its limits allow for the choice among so many points",
+        "task model select order k points tied draws score ci_low",
         rows=lambda table: table[table["points"] > 1],
     ),
 )

@@ -132,7 +132,10 @@ def saturation_text(row: Any) -> str:
         beyond = " or beyond" if high == row.max_k else ""
         sure = f" ({LIKELY:.0%} of resamples: k = {low:,.0f} to {high:,.0f}{beyond})"
     if row.within_window:
-        return f"saturated at k = {row.k:,}{sure}"
+        below = "or below " if row.k == row.min_k > 0 else ""
+        return f"saturated at {below}k = {row.k:,}{sure}"
+    if low < row.max_k:
+        return f"whether it is saturated by k = {row.max_k:,} cannot be told{sure}"
     return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
 
 
@@ -254,8 +257,9 @@ SATURATION_CHANCES = Finding(
         "Where more demonstrations stop paying",
         "Saturation",
         "run --k with two or more numbers",
-        "A curve is saturated at the smallest k that reaches 95% of its best {score}; at k = 0 if "
-        "the prompt without demonstrations was tested and does. The "
+        "A curve is saturated at the smallest tested k that reaches 95% of its best {score}: more "
+        "demonstrations may still add the last 5%. It is at k = 0 if the prompt without "
+        "demonstrations was tested and reaches it. The "
         "stronger a k's colour, the more of the resamples of draws and test examples had their "
         "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
         "tested.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ class Candidate(NamedTuple):
     """Its predictions; its draws are common with another's where their numbers are equal and ..."""
     source: str
     """... this is too: what the draws are of."""
+    k: int
     judged: bool = True
     """Whether its draws can speak for others: a single one of what is drawn cannot."""
 
@@ -34,6 +35,8 @@ class Losses(NamedTuple):
     """Of a loss of the margin or more: small where less is lost."""
     none: np.ndarray
     """Of no loss at all: small where the point is not the best."""
+    contrasts: Mapping[tuple[int, int], Contrast]
+    """Each point and each other candidate, by their places -> how they compare."""
 
 
 def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int], margin: float) -> Losses:
@@ -54,12 +57,13 @@ def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int
     """
     pairs = [(i, j) for i in of for j in range(len(candidates)) if j != i]
     if not pairs:
-        return Losses(np.zeros(len(of)), np.ones(len(of)))
+        return Losses(np.zeros(len(of)), np.ones(len(of)), {})
     contrasts, testable = _contrasts(candidates, pairs, scores)
     shifted = [c._replace(centre=c.centre + margin) for c in contrasts]
     large = np.where(testable, p_values(shifted, "greater"), 1.0).reshape(len(of), -1)
     none = np.where(testable, p_values(contrasts, "less"), 1.0).reshape(len(of), -1)
-    return Losses(large.max(axis=1), np.minimum(none.min(axis=1) * none.shape[1], 1.0))
+    beside = dict(zip(pairs, contrasts, strict=True))
+    return Losses(large.max(axis=1), np.minimum(none.min(axis=1) * none.shape[1], 1.0), beside)
 
 
 def leads(candidates: Sequence[Candidate], scores: np.ndarray) -> np.ndarray:
@@ -96,18 +100,20 @@ def _contrasts(
         if not sides[0].size:
             samples.append([])
         elif met.matched:
-            samples.append([((i, j), sides[0] - sides[1])])
+            samples.append([((min(i, j), max(i, j)), sides[0] - sides[1])])
         else:
             samples.append([((at,), side) for at, side in zip((i, j), sides, strict=True)])
     testable = [
         candidates[i].judged and candidates[j].judged and not math.isnan(of.difference)
         for (i, j), of in zip(pairs, contrasts, strict=True)
     ]
-    return _moderated_contrasts(contrasts, samples), np.array(testable)
+    return _moderated_contrasts(candidates, contrasts, samples), np.array(testable)
 
 
 def _moderated_contrasts(
-    contrasts: Sequence[Contrast], samples: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray]]]
+    candidates: Sequence[Candidate],
+    contrasts: Sequence[Contrast],
+    samples: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray]]],
 ) -> list[Contrast]:
     """The contrasts with the mean squares by draws of each sample moderated by those of the others.
 
@@ -122,7 +128,8 @@ def _moderated_contrasts(
     ratios: dict[tuple[int, ...], tuple[float, float]] = {}
     for size in (1, 2):
         names = [name for name in seen if len(name) == size]
-        after = moderated([seen[name][0] for name in names], [seen[name][1] for name in names])
+        ks = [min(candidates[place].k for place in name) for name in names]  # what has fewer differs more
+        after = moderated([seen[name][0] for name in names], [seen[name][1] for name in names], ks)
         for name, squares in zip(names, after, strict=True):
             if squares.residual > 0:
                 ratios[name] = squares.draws / squares.residual, squares.freedom
@@ -137,8 +144,10 @@ def _moderated_contrasts(
     return result
 
 
-def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval:
-    """Return the highest mean of points, ``(draws, test)`` each, and limits for that point's own.
+def best_interval(points: Sequence[np.ndarray], best: int, level: float = 0.95) -> Interval:
+    """Return the mean of the point ``best``, the highest of all, and limits for its own.
+
+    ``points`` are scores, ``(draws, test)`` each.
 
     The highest of many means is too high, as that is what it was chosen for. So its lower limit is
     one of those that hold for all points at once (Bonferroni), with the draws' variance moderated
@@ -150,7 +159,6 @@ def best_interval(points: Sequence[np.ndarray], level: float = 0.95) -> Interval
 
     Raises ValueError as that does.
     """
-    best = int(np.argmax([TwoWayLayout(scores).mean for scores in points]))
     alone = mean_interval(points[best], level)
     upper = 1 - (1 - level) / 2 / len(points)
     if len(points[best]) == 1 or np.nanmax(points[best]) == np.nanmin(points[best]):

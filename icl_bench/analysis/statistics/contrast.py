@@ -72,7 +72,7 @@ def _of_draws(sample: TwoWayLayout) -> tuple[float, float, float]:
 
 
 def judge(
-    contrasts: Sequence[Contrast], alternative: Alternative = "two-sided", level: float = 0.95
+    contrasts: Sequence[Contrast], alternative: Alternative = "two-sided", level: float | np.ndarray = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lower limits, upper limits and p values of the true differences, ``(contrasts,)``.
 
@@ -84,7 +84,7 @@ def judge(
     t-test over test examples where draws do not matter, and over draws where only they do.
 
     p is two-sided, or for the first side being ``greater`` or ``less``; limits are two-sided, and
-    leave out 0 where the two-sided p is below ``1 - level``.
+    leave out 0 where the two-sided p is below ``1 - level``, which may differ: ``(contrasts,)``.
 
     In simulations without a difference, with 250 test examples, p was 0.05 or less in 4.5 to 5.3%
     of samples with one draw, 0.3 to 3.5% with two, 0.7 to 4.1% with three and 2.4 to 4.8% with
@@ -94,21 +94,13 @@ def judge(
     right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
     and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
     """
-    p, deviation, weight, freedom = _p_values(contrasts, alternative)
-    half = _half_width(deviation, weight, freedom, level)
+    half = half_widths(contrasts, level)
     middle = np.array([c.centre for c in contrasts])
-    return middle - half, middle + half, p
+    return middle - half, middle + half, p_values(contrasts, alternative)
 
 
-def p_values(contrasts: Sequence[Contrast], alternative: Alternative) -> np.ndarray:
+def p_values(contrasts: Sequence[Contrast], alternative: Alternative = "two-sided") -> np.ndarray:
     """The p values of :func:`judge` alone, ``(contrasts,)``; limits take most of its time."""
-    return _p_values(contrasts, alternative)[0]
-
-
-def _p_values(
-    contrasts: Sequence[Contrast], alternative: Alternative
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The p values, and what they are computed from: deviations, their weights and degrees of freedom."""
     from icl_bench.analysis.statistics.special import stdtr
 
     centre = np.array([c.centre for c in contrasts])[:, None]
@@ -119,7 +111,19 @@ def _p_values(
         p = 2 * stdtr(freedom, -abs(ratio))
     else:
         p = stdtr(freedom, -ratio if alternative == "greater" else ratio)
-    return (p * weight).sum(axis=1), deviation, weight, freedom
+    return np.asarray((p * weight).sum(axis=1))
+
+
+def detectable(contrasts: Sequence[Contrast], half: np.ndarray, power: float = 0.8) -> np.ndarray:
+    """The smallest true difference that a test like this finds with a ``power``, ``(contrasts,)``.
+
+    ``half`` is the half width of the limits that the test stands on: a difference is found where it is
+    larger. How far chance moves it is what the contrasts say, taken as known.
+    """
+    from icl_bench.analysis.statistics.special import ndtri
+
+    variance = [c.of_test + sum(max(by_draw - residual, 0.0) for by_draw, residual, _ in c.of_draws) for c in contrasts]
+    return np.asarray(half + ndtri(power) * np.sqrt(variance))
 
 
 def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
@@ -149,13 +153,16 @@ def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
     return 2 * gammaincinv(freedom / 2, place**3), place**2
 
 
-def _half_width(deviation: np.ndarray, weight: np.ndarray, freedom: np.ndarray, level: float) -> np.ndarray:
+def half_widths(contrasts: Sequence[Contrast], level: float | np.ndarray) -> np.ndarray:
     """Where the two-sided p would be ``1 - level``, ``(contrasts,)``.
 
     Newton's method from the smallest deviation: p is convex there, so that no step goes too far.
     """
     from icl_bench.analysis.statistics.special import gammaln, stdtr, stdtrit
 
+    deviation, weight = _deviations(contrasts)
+    freedom = np.array([c.examples - 1 for c in contrasts])[:, None]
+    level = np.broadcast_to(level, len(contrasts))[:, None]
     half = deviation.min(axis=1, keepdims=True) * stdtrit(freedom, (1 + level) / 2)
     scale = np.exp(gammaln((freedom + 1) / 2) - gammaln(freedom / 2)) / np.sqrt(np.pi * freedom)
     for _ in range(100):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from icl_bench.analysis.draws import deviations_elsewhere, interval_over, is_drawn, outlying_draws
-from icl_bench.analysis.statistics.contrast import Alternative, contrast, judge
+from icl_bench.analysis.statistics.contrast import contrast, detectable, half_widths, p_values
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.meeting import Meeting, meet
@@ -31,6 +31,7 @@ RESULT = [
     "ci_high",
     "p",
     "p_holm",
+    "detectable",
     "mean",
     "base_mean",
     "rows",
@@ -70,7 +71,6 @@ def compare(
     base: Mapping[str, str],
     *,
     matched: bool = True,
-    alternative: Alternative = "two-sided",
     facts: FactsOf = NO_FACTS,
     apart: Collection[str] = (),
     about: About | None = None,
@@ -92,8 +92,10 @@ def compare(
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as
     ``base_...``; ``metric``, what is compared; ``difference`` of its mean, a share of 1, from the
-    base's, ci_low and ci_high (95%); p and p_holm, corrected over the ks (:func:`holm`); mean and
-    base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
+    base's, ci_low and ci_high, 95% limits corrected over the ks as p_holm is (:func:`holm_steps`), so
+    that they leave out 0 where that is at most ``ALPHA``; p and p_holm, corrected over the ks
+    (:func:`holm`); ``detectable``, the smallest difference that is found in 80% of such samples; mean
+    and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
     the predictions of either side that have no counterpart; and ``advice``, the side that is better
     by p_holm <= ``ALPHA`` (its value of the first column of ``base``), missing where there is no
     telling. Then ``all_rows``, the test examples of the side that has more; ``interval_over``, what
@@ -137,9 +139,8 @@ def compare(
         _draw_means(m, values, tuple(key), k)
         for m, key, k in zip(met, table[ways].itertuples(index=False), table["k"], strict=True)
     ]
-    low, high, p = judge(moderated(contrasts, of_draws), alternative)
+    contrasts = moderated(contrasts, of_draws)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
-    table["ci_low"], table["ci_high"], table["p"] = low.clip(-1, 1), high.clip(-1, 1), p
     table["mean"] = np.array([c.mean for c in contrasts], dtype=float)
     table["base_mean"] = table["mean"] - table["difference"]
     larger = [max(len(points[at].tests), len(points[base_at].tests)) for at, base_at in places]
@@ -155,8 +156,13 @@ def compare(
     )
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [ONE_DRAW if hidden else None for hidden in unjudged]
-    table["p"] = table["p"].where(table["withheld"].isna())
-    table["p_holm"] = table.groupby(ways, observed=True)["p"].transform(holm)
+    table["p"] = np.where(unjudged, np.nan, p_values(contrasts))
+    of_curve = table.groupby(ways, observed=True)["p"]
+    table["p_holm"], error = of_curve.transform(holm), of_curve.transform(holm_steps)
+    half = half_widths(contrasts, 1 - error.to_numpy(dtype=float))
+    centre = np.array([c.centre for c in contrasts], dtype=float)
+    table["ci_low"], table["ci_high"] = (centre - half).clip(-1, 1), (centre + half).clip(-1, 1)
+    table["detectable"] = detectable(contrasts, half)
     first = next(iter(base))
     better = table[first].where(table["difference"] > 0, table[f"base_{first}"])
     table["advice"] = better.where(table["p_holm"] <= ALPHA)
@@ -288,3 +294,20 @@ def holm(p: Any) -> np.ndarray:
     steps = p[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted
+
+
+def holm_steps(p: Any) -> np.ndarray:
+    """The error at which Holm's procedure tests each p value, ``(tests,)``, in their order.
+
+    Limits at this error leave out no difference where, and only where, the adjusted p is at most
+    ``ALPHA``: once a p value is too large, all larger ones are held to the same error. ``ALPHA`` where
+    there was no test (NaN).
+    """
+    p = np.asarray(p, dtype=float)
+    steps = np.full(len(p), ALPHA)
+    order = np.argsort(p, kind="stable")[: np.count_nonzero(~np.isnan(p))]
+    errors = ALPHA / np.arange(len(order), 0, -1)
+    kept = p[order] > errors
+    last = int(kept.argmax()) if kept.any() else len(order)
+    steps[order] = errors[np.minimum(np.arange(len(order)), last)]
+    return steps

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.report.naming import Naming
 
-TESTED = "The line is the 95% interval, paired by test example; p values in the table are corrected over k (Holm)."
+TESTED = "The line is the 95% interval, paired by test example and, as the p values are, corrected over k (Holm)."
 
 
 FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}

@@ -91,8 +91,9 @@ def test_beside_the_best_found_stands_the_test_of_all_paired_comparisons_one_sid
     table = lot().set_index(["select", "k"])
     best, good, bad = shares(0.70), shares(0.69), shares(0.30)
     sides = [contrast(side, best, True) for side in (bad, good)]
-    low, high, _ = judge(sides)
     p = judge(sides, "less")[2]
+    # the limits of a one-sided test: of no loss to three others, and of a large one; the first of two tests
+    low, high, _ = judge(sides, level=1 - 2 * 0.05 / 2 / np.array([3, 1]))
     tested = table.loc[[("random", 10), ("random", 100)]]
     assert tested["p"].tolist() == p.tolist()
     assert tested["p_holm"].tolist() == holm(p).tolist()
@@ -102,6 +103,26 @@ def test_beside_the_best_found_stands_the_test_of_all_paired_comparisons_one_sid
     others = table.loc[[("hybrid:20", 100), ("bm25", 100)]]
     assert others[["difference", "p", "p_holm", "p_worse"]].isna().all(axis=None)
     assert others["p_margin"].notna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("draws", [2, 3, 10])
+def test_what_stands_beside_a_verdict_does_not_deny_it(draws: int):
+    rng = np.random.default_rng(draws)
+    seen = set()
+    for _ in range(12):
+        parts = []
+        for k, share in zip((1, 4, 16, 64), (0.5, *rng.uniform(0.5, 0.8, 3)), strict=True):
+            of_draw = rng.normal(0, 0.04, (draws, 1))
+            parts.append(point((rng.random((draws, 120)) < share + of_draw).astype(float), 10 * k, k=k))
+        for row in advised(*parts).to_dict("records"):
+            seen.add(row["verdict"])
+            if row["verdict"] == "not distinguishable":
+                assert row["ci_low"] <= 0 <= row["ci_high"]
+                assert row["ci_low"] <= -0.05
+                assert row["detectable"] > (row["ci_high"] - row["ci_low"]) / 2 - 1e-9
+            elif row["verdict"] == "as good":
+                assert row["ci_low"] > -0.05
+    assert {"best", "not distinguishable"} <= seen
 
 
 def test_a_point_that_surely_loses_a_little_may_be_advised():
@@ -274,7 +295,9 @@ def test_draws_are_matched_where_both_sides_draw_alike_and_else_each_has_its_own
     ]:
         table = advised(point(few, 10, k=1), point(many, 20, k=5, select=select))
         (p,) = table["p"].dropna()
-        assert p == judge([contrast(few, many, matched)], "less")[2][0], select
+        # with two points, draws' variance is moderated a little
+        apart = [abs(np.log(p / judge([contrast(few, many, way)], "less")[2][0])) for way in (matched, not matched)]
+        assert 2 * apart[0] < apart[1], select
         assert p != judge([contrast(few, many, not matched)], "less")[2][0], select
 
 

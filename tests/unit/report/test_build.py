@@ -182,7 +182,7 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
         r"\(40 test rows, 3 draws beside 3\)\.",
         said["Sorting"],
     )
-    assert "the highest of 4 tested points (40 test rows, 3 draws); the limits" in said["Best"]
+    assert "the highest of 4 tested points, tied with 1 other (40 test rows, 3 draws); the limits" in said["Best"]
 
 
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:

@@ -30,14 +30,14 @@ def sweep(accuracies: tuple[float, ...], draws: int = 5, **changes: object) -> l
     ]
 
 
-def test_an_entry_says_the_best_point_enough_demonstrations_and_the_gain_of_selection():
+def test_an_entry_says_the_best_point_where_its_curve_is_saturated_and_the_gain_of_selection():
     entry = made(*sweep((0.2, 0.4, 0.6, 0.62)), *sweep((0.5, 0.7, 0.9, 0.9), draws=1, select="bm25")).get("t", "m")
     assert entry is not None
     assert 87 <= float(entry.score.rstrip("%")) <= 97
     low, high = entry.interval.rstrip("%").split("–")
     assert float(low) < float(entry.score.rstrip("%")) < float(high)
     assert entry.where in ("bm25, k = 20", "bm25, k = 100")
-    assert entry.enough.startswith("k = 20")
+    assert entry.saturated.startswith("saturated at k = 20")
     assert entry.selection.startswith(("bm25: +2", "bm25: +3", "bm25: +4"))
     assert "at k = 1, +" in entry.selection
     assert [line.series for line in entry.lines] == ["random", "bm25"]

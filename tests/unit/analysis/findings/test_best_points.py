@@ -13,6 +13,7 @@ from support.predictions import answers, frame, scored, texts
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings.best_points import best_points
+from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.report.headlines import headlines
 from icl_bench.report.naming import Naming
@@ -25,12 +26,16 @@ def points() -> pd.DataFrame:
     return frame(*(scored(answers(rng, (1, 3, 100), share)[0], k=k) for k, share in shares.items()))
 
 
+def best(rows: pd.DataFrame) -> pd.DataFrame:
+    return best_points(rows, cost(rows, {}))
+
+
 def test_the_highest_mean_has_limits_that_allow_for_the_other_points():
     rows = points()
-    (found,) = best_points(rows).itertuples()
+    (found,) = best(rows).itertuples()
     assert (found.k, found.points, found.draws, found.test_rows) == (25, 3, 3, 100)
     matrices = [part["correct"].to_numpy(float).reshape(3, 100) for _, part in rows.groupby("k")]
-    assert (found.score, found.ci_low, found.ci_high) == best_interval(matrices)
+    assert (found.score, found.ci_low, found.ci_high) == best_interval(matrices, 2)
     own = curves(rows).set_index("k").loc[25]
     assert found.score == own["score"]
     assert found.ci_low <= own["ci_low"]
@@ -38,9 +43,9 @@ def test_the_highest_mean_has_limits_that_allow_for_the_other_points():
 
 def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
     rows = points()
-    found = best_points(frame(rows, rows.assign(model="n"), rows.assign(task="u")))
+    found = best(frame(rows, rows.assign(model="n"), rows.assign(task="u")))
     assert found[["task", "model", "points"]].to_numpy().tolist() == [["t", "m", 3], ["t", "n", 3], ["u", "m", 3]]
-    nothing = best_points(rows.iloc[:0])
+    nothing = best(rows.iloc[:0])
     assert nothing.empty
     assert list(nothing.columns) == list(found.columns)
 
@@ -48,17 +53,29 @@ def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
 def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
     rows = frame(*(texts(np.full((2, 9), level), k=k) for k, level in ((1, 1.0), (5, 1.0005))))
     rows = rows.drop(columns=["rouge2", "rougeL"])
-    (found,) = best_points(rows).itertuples()
+    (found,) = best(rows).itertuples()
     assert (found.k, found.metric, found.score) == (1, "rouge1", 1)  # the first of equals
-    (found,) = best_points(rows.assign(rouge1=-0.25)).itertuples()
+    (found,) = best(rows.assign(rouge1=-0.25)).itertuples()
     assert found.score == 0
 
 
-@pytest.mark.parametrize("changes", [{"order": "shuffled:1"}, {"select": "lora-paper"}])
-def test_reorderings_and_upper_bounds_are_never_the_best(changes: dict[str, str]):
+@pytest.mark.parametrize("changes", [{"order": "shuffled:1"}, {"select": "lora-paper"}, {"label_space": "half:1"}])
+def test_reorderings_upper_bounds_and_halves_of_the_labels_are_never_the_best(changes: dict[str, str]):
     rows = points()
     high = rows[rows["k"] == 25].assign(correct=True, k=50, **changes)
-    pd.testing.assert_frame_equal(best_points(frame(rows, high)), best_points(rows))
+    pd.testing.assert_frame_equal(best(frame(rows, high)), best(rows))
+
+
+def test_of_equals_the_cheapest_is_the_best_and_the_others_are_counted():
+    rows = points()
+    top = rows[rows["k"] == 25].reset_index(drop=True)
+    dear = top.assign(select="bm25", prompt_tokens=900.0, cached_tokens=10.0)
+    cheap = top.assign(select="hybrid:5", prompt_tokens=900.0, cached_tokens=850.0)
+    for order in ([dear, cheap], [cheap, dear]):
+        (found,) = best(frame(rows, *order)).itertuples()
+        assert (found.select, found.tied, found.points) == ("hybrid:5", 2, 5)
+    (found,) = best(frame(rows, dear.assign(correct=False))).itertuples()
+    assert (found.select, found.tied) == ("random", 0)
 
 
 def test_the_headline_says_of_how_many_points_it_is_the_highest(tmp_path: Path):

@@ -57,8 +57,25 @@ def told(rows: pd.DataFrame) -> list[str]:
 def test_what_is_said_of_saturation_names_the_likely_ks():
     assert told(curve({1: 0.3, 5: 0.95, 10: 0.95, 25: 0.95})) == ["saturated at k = 5 (in 99.8% of resamples)"]
     (said,) = told(curve({1: 0.3, 5: 0.82, 10: 0.85, 50: 0.885}))
-    assert re.fullmatch(r"(not )?saturated .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said)
+    assert re.fullmatch(
+        r"(saturated at|whether it is saturated by) k = .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said
+    )
     assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not told: 3 ks tested, of at least 4"]
+
+
+def test_a_curve_that_rises_to_its_end_is_not_saturated_and_one_of_noise_cannot_be_told():
+    (said,) = told(curve({1: 0.1, 5: 0.3, 10: 0.6, 25: 0.95}))
+    assert said.startswith("not saturated within the tested k, up to 25 (in ")
+    rng = np.random.default_rng(3)
+    noise = [
+        told(frame(*(scored(answers(rng, (1, 3, 20), 0.5)[0], k=k) for k in (1, 5, 10, 25))))[0] for _ in range(20)
+    ]
+    assert not any(text.startswith("not saturated") for text in noise)
+    assert any(text.startswith("whether it is saturated by k = 25 cannot be told (90% of resamples") for text in noise)
+
+
+def test_at_the_smallest_tested_k_a_curve_may_have_been_saturated_before():
+    assert told(curve(dict.fromkeys((5, 10, 25, 50), 0.95)))[0].startswith("saturated at or below k = 5 (")
 
 
 def test_the_likely_ks_have_90_percent_of_the_resamples():

@@ -24,7 +24,7 @@ from icl_bench.analysis.findings.comparisons import (
 from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
-from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.analysis.statistics.paired import compare, holm, holm_steps
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
 
@@ -246,10 +246,22 @@ def test_there_is_advice_only_where_the_corrected_test_gives_it():
     assert (found["advice"].notna() == (found["p_holm"] <= 0.05)).all()
 
 
-def test_one_sided_tests_see_one_side_only():
-    rows = two(order="by-label", gain=0.45)
-    assert compare(rows, DRAWN, alternative="greater")["advice"].tolist() == ["by-label"]
-    assert compare(rows, DRAWN, alternative="less")["advice"].isna().all()
+def test_limits_leave_out_no_difference_exactly_where_the_corrected_test_does():
+    rng = np.random.default_rng(8)
+    for seed in range(6):
+        gains = rng.normal(0.1, 0.15, 8)
+        found = compare(frame(*(two(k, order="by-label", gain=g) for k, g in enumerate(gains, seed + 1))), DRAWN)
+        outside = (found["ci_low"] > 0) | (found["ci_high"] < 0)
+        assert outside.tolist() == (found["p_holm"] <= 0.05).tolist()
+        assert found["detectable"].gt((found["ci_high"] - found["ci_low"]) / 2 - 1e-9).all()
+
+
+@given(st.lists(st.floats(0, 1) | st.just(float("nan")), max_size=9))
+def test_holms_steps_are_the_errors_that_its_adjusted_p_values_are_held_to(p: list[float]):
+    steps, adjusted, values = holm_steps(p), holm(p), np.array(p)
+    tested = ~np.isnan(values)
+    assert ((values <= steps) == (adjusted <= 0.05))[tested].all()
+    assert (steps[~tested] == 0.05).all()
 
 
 # -- what is compared with what -----------------------------------------------------------------
