@@ -184,6 +184,7 @@ def test_a_curve_is_saturated_at_the_first_k_that_reaches_95_percent_of_its_best
         *SETTING,
         "k",
         "best_k",
+        "min_k",
         "max_k",
         "within_window",
         "metric",

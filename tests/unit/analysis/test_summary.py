@@ -306,6 +306,7 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
             "variant": "v",
             "k": 1,
             "best_k": 1,
+            "min_k": 1,
             "max_k": 5,
             "within_window": True,
             "metric": "accuracy",
