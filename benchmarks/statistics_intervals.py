@@ -25,6 +25,7 @@ from icl_bench.analysis.statistics.dominance import DOMINATED, ON, dominance
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.power import Components, components, power
 
 TEST_SD, BOTH_SD = 2.0, 0.3
 """Log-odds by test example and by test example and point: as the study's predictions have them,
@@ -225,6 +226,39 @@ def frontiers(trials: int) -> Iterable[str]:
             )
 
 
+def powers(trials: int) -> Iterable[str]:
+    """How often a difference is found, beside what is said beforehand from the true variances."""
+    yield from header("accuracy %", "draws", "test rows", "common draws", "true difference", "said %", "found %")
+    for draws, test, draw_sd, alike in (
+        (3, 250, 0.3, 0.5),
+        (3, 250, 0.3, 0.0),
+        (3, 1000, 0.15, 0.5),
+        (5, 250, 0.3, 0.5),
+        (10, 250, 0.3, 0.5),
+        (10, 250, 0.6, 0.0),
+        (10, 100, 0.15, 0.5),
+        (20, 500, 0.6, 0.5),
+    ):
+        for mean, less in ((0.8, 0.05), (0.5, 0.1)):
+            matched, sweep = alike > 0, Sweep((mean, mean - less), draws, draw_sd, alike, test)
+            many = Sweep((mean, mean - less), 200, draw_sd, alike, 2000)
+            known = [components(s[0], s[1], matched) for s in samples(many, 4)]
+            of = Components(
+                *(np.mean([part[0] for part in known]),),
+                *(tuple(np.mean([part[at] for part in known], axis=0).tolist()) for at in (1, 2)),
+            )
+            sides = [contrast(s[0], s[1], matched) for s in samples(sweep, trials)]
+            yield row(
+                mean * 100,
+                draws,
+                test,
+                matched,
+                less * 100,
+                100 * power(of, draws, test, less),
+                100 * float(np.mean(judge(sides)[2] <= 0.05)),
+            )
+
+
 def best(trials: int) -> Iterable[str]:
     """Coverage of the limits for the highest of several points, and what they had been."""
     yield from header(
@@ -288,6 +322,7 @@ SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
     "comparisons": comparisons,
     "advice": advice,
     "frontiers": frontiers,
+    "powers": powers,
     "best": best,
 }
 

@@ -23,11 +23,25 @@ ResultsToCompare = Annotated[
 ]
 
 
+Detect = Annotated[
+    float | None,
+    typer.Option(
+        "--detect",
+        metavar="POINTS",
+        help="Also print the smallest difference that the planned draws and test rows can show with 80% power, and how "
+        "many POINTS take: by the variances of --results, else by typical published ones.",
+        show_default=False,
+        rich_help_panel="Output",
+    ),
+]
+
+
 @o.command(RunOptions, MachineOptions, several=SEVERAL)
 def plan(
     options: o.OptionValues,
     machines: o.OptionValues,
     results: ResultsToCompare = None,
+    detect: Detect = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -36,7 +50,8 @@ def plan(
     Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
     written.
     """
-    from icl_bench.cli.output.plan import plan_records, print_plan
+    from icl_bench.analysis.detect import check_points
+    from icl_bench.cli.output.plan import plan_records, print_plan, print_planned_power
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -45,6 +60,7 @@ def plan(
     from icl_bench.sweep.sweep import Sweep
 
     ClusterSpec.of(MachineOptions(**machines))  # refuses what run refuses
+    wanted = None if detect is None else check_points(detect)
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
@@ -56,6 +72,8 @@ def plan(
             records.extend(plan_records(sweep, results))
         elif not quiet:
             print_plan(sweep, console(), results)
+            if wanted is not None:
+                print_planned_power(sweep, console(), results, wanted)
 
     _, problem = do_each(RunSpec, options, print_one, display.problem)
     if json and (records or problem is None):

@@ -90,6 +90,18 @@ Frontier = Annotated[
 ]
 
 
+Detect = Annotated[
+    float | None,
+    typer.Option(
+        "--detect",
+        metavar="POINTS",
+        help="Instead of the tables: the smallest difference that the results can show with 80% power, and how many "
+        "draws or test rows a difference of POINTS takes.",
+        show_default=False,
+    ),
+]
+
+
 QueryCount = Annotated[
     int | None,
     typer.Option(
@@ -125,6 +137,7 @@ def summary(
     provenance: Provenance = False,
     advice: Advice = None,
     frontier: Frontier = False,
+    detect: Detect = None,
     queries: QueryCount = None,
     price: Price = None,
     json: o.Json = False,
@@ -138,7 +151,7 @@ def summary(
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted
-    from icl_bench.cli.output.findings import made_for, print_advice, print_findings
+    from icl_bench.cli.output.findings import made_for, print_advice, print_detectable, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
@@ -146,7 +159,7 @@ def summary(
     from icl_bench.errors import UserError
     from icl_bench.registry import FINDINGS
 
-    instead = {"--frontier": frontier, "--advice": advice is not None}
+    instead = {"--frontier": frontier, "--advice": advice is not None, "--detect": detect is not None}
     of_tables = {
         "--base-model": base is not None,
         "--cost": cost,
@@ -170,6 +183,9 @@ def summary(
         return
     if advice is not None:
         print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price, json=json)
+        return
+    if detect is not None:
+        print_detectable(results, detect, {"task": task, "model": model}, json=json)
         return
     flags = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
     options = [name for name, is_set in flags.items() if is_set]

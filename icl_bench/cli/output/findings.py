@@ -190,6 +190,23 @@ def print_advice(
         terminal.print("\n".join(lines(table, budget)), soft_wrap=not terminal.is_terminal)
 
 
+def print_detectable(results: Place, points: float, only: Mapping[str, str | None], *, json: bool) -> None:
+    """Print which differences the results can show, and what larger samples would."""
+    from icl_bench.analysis.detect import detect_folder, lines
+    from icl_bench.analysis.summary import records
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.working import watched, working
+
+    with working() as say:
+        table = detect_folder(watched(results, say), points, {n: v for n, v in only.items() if v is not None})
+    if json:
+        print_json({"detect": records(table)})
+    else:
+        terminal = console()
+        terminal.print("\n".join(lines(table)), soft_wrap=not terminal.is_terminal)
+
+
 def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> tuple[str, Sequence[Column]]:
     """Heading and columns with the metric's name; with a metric column if not all scores are accuracy."""
     if "metric" not in frame:

@@ -161,3 +161,18 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_planned_power(sweep: Sweep, console: Console, results: Place | None, wanted: float) -> None:
+    """Print which differences the planned draws and test rows can show at each k."""
+    import pandas as pd
+
+    from icl_bench.analysis.detect import DETECT, known_pairs, lines, planned
+
+    name, model = sweep.task.data.spec.name, sweep.model.name
+    known = {} if results is None else known_pairs(results, name, model)
+    rows = []
+    for k in sorted({cell.spec.k for cell in sweep.plan.cells} - {0}):
+        draws = len({cell.spec.draw for cell in sweep.plan.cells if cell.spec.k == k})
+        rows.append({"task": name, "model": model, **planned(k, known, (draws, len(sweep.task.data.test)), wanted)})
+    print_lines(console, *lines(pd.DataFrame(rows, columns=DETECT)))

@@ -1,0 +1,222 @@
+"""How small a difference the data can show, and what to buy more of: draws or test examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.draws import candidate
+from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.statistics.best import Candidate
+from icl_bench.analysis.statistics.grid import grids, partition
+from icl_bench.analysis.statistics.meeting import meet
+from icl_bench.analysis.statistics.power import Components, components, draws_needed, rows_needed, smallest
+from icl_bench.errors import UserError
+from icl_bench.metrics.scores import scored
+from icl_bench.results.reading import read_some
+from icl_bench.results.storage import Place
+from icl_bench.wording import counted, percent, plain
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+PUBLISHED = "Bertsch et al. 2025: random against BM25, TREC and Banking-77, Llama-2-7B"
+
+TYPICAL = (
+    (10, Components(0.20, (0.0078,), (0.109,))),
+    (100, Components(0.13, (0.0006,), (0.110,))),
+    (math.inf, Components(0.055, (0.0003,), (0.061,))),
+)
+"""Variances of a comparison below so many demonstrations: medians over the points of the published predictions of
+Bertsch et al. 2025 (``PUBLISHED``; 9, 14 and 9 points, ten draws of 250 test rows)."""
+
+DETECT = [
+    "task",
+    "model",
+    "k",
+    "draws",
+    "test_rows",
+    "detectable",
+    "wanted",
+    "draws_needed",
+    "rows_needed",
+    "buy",
+    "pairs",
+    "variances_of",
+]
+
+
+class Pair(NamedTuple):
+    """Two points, and how their difference varies."""
+
+    of: Components
+    draws: int
+    rows: int
+
+
+Size = tuple[int, int]
+"""Draws and test rows."""
+
+
+def check_points(points: float) -> float:
+    """The wanted difference as a share of 1. Raises ``UserError`` unless it is above 0 and at most 100 points."""
+    if not 0 < points <= 100:
+        raise UserError(f"--detect {points:g}: a difference in points, above 0 and at most 100")
+    return points / 100
+
+
+def detect(frame: pd.DataFrame, wanted: float) -> pd.DataFrame:
+    """For each task, model and k, the smallest difference of two points that is found in 80% of samples.
+
+    ``frame`` has predictions, ``wanted`` is a difference as a share of 1. Points of one k are compared, each
+    with each; where there is one curve, with the next k of it. Points with one draw of what is drawn say
+    nothing: a k without others has the variances of ``TYPICAL``.
+
+    Columns: task, model, k; draws and test_rows of the comparison; ``detectable``, the smallest difference
+    that a two-sided test at 0.05 finds in 80% of samples (:mod:`icl_bench.analysis.statistics.power`; the
+    median over the pairs of points, not corrected for several comparisons), infinite where none is;
+    ``wanted``; ``draws_needed`` with these test rows and ``rows_needed`` with these draws to find that,
+    missing where no number of them does; ``buy``, which of the two takes fewer predictions (``draws``,
+    ``test rows``, or ``nothing`` where it is found already); ``pairs``, and ``variances_of``, ``results`` or
+    ``published``.
+    """
+    import pandas as pd
+
+    rows = [
+        {"task": task, "model": model, **described(k, pairs, size, wanted)}
+        for (task, model), ks in _compared(frame)
+        for k, (size, pairs) in ks.items()
+    ]
+    return pd.DataFrame(rows, columns=DETECT)
+
+
+def _compared(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], dict[int, tuple[Size, list[Pair]]]]]:
+    """Task and model -> each k -> draws and test rows of its first point, and comparisons of its points."""
+    frame = scored(frame)
+    frame = frame[frame["score"].notna() & ~frame["order"].astype(str).str.startswith("shuffled")]
+    frame = frame[[*POINT, "draw", "test_id", "score"]].reset_index(drop=True)
+    scores = frame["score"].to_numpy(dtype=float)
+    keys, points = grids(frame, POINT)
+    for places in partition(keys, ["task", "model"])[1]:
+        of_pair = keys.iloc[places]
+        candidates = [
+            candidate(points[place].joined(), select, k)
+            for place, select, k in zip(places, of_pair["select"], of_pair["k"], strict=True)
+        ]
+        ways = of_pair[[name for name in POINT if name != "k"]].astype(str).agg(" ".join, axis=1).tolist()
+        ks = {}
+        for k in sorted({one.k for one in candidates} - {0}):
+            draws, rows = next(one.grid for one in candidates if one.k == k).rows.shape
+            ks[k] = (draws, rows), _pairs(candidates, ways, k, scores)
+        yield tuple(of_pair[["task", "model"]].iloc[0]), ks
+
+
+def described(k: int, pairs: Sequence[Pair], size: Size, wanted: float) -> dict[str, Any]:
+    """The columns of one k; without ``pairs``, of its draws and test rows by the typical variances."""
+    published = not pairs
+    if published:
+        pairs = [Pair(next(of for below, of in TYPICAL if k < below), max(size[0], 2), size[1])]
+    found = sorted(((smallest(*pair), number) for number, pair in enumerate(pairs)))
+    detectable, number = found[(len(found) - 1) // 2]
+    of, draws, rows = pairs[number]
+    more_draws = draws_needed(of, rows, wanted) if of.draws else None
+    more_rows = rows_needed(of, draws, wanted)
+    by_cost = {
+        "draws": math.inf if more_draws is None else more_draws * rows,
+        "test rows": math.inf if more_rows is None else more_rows * draws,
+    }
+    buy = min(by_cost, key=lambda name: by_cost[name])
+    return {
+        "k": k,
+        "draws": draws,
+        "test_rows": rows,
+        "detectable": detectable,
+        "wanted": wanted,
+        "draws_needed": more_draws,
+        "rows_needed": more_rows,
+        "buy": "nothing" if detectable <= wanted else "both" if math.isinf(by_cost[buy]) else buy,
+        "pairs": 0 if published else len(pairs),
+        "variances_of": "published" if published else "results",
+    }
+
+
+def _pairs(candidates: Sequence[Candidate], ways: Sequence[str], k: int, scores: np.ndarray) -> list[Pair]:
+    """The comparisons of points of one k, or of one curve's with its next k, whose variances are known."""
+    judged = [at for at, one in enumerate(candidates) if one.judged]
+    here = [at for at in judged if candidates[at].k == k]
+    pairs = [(i, j) for i in here for j in here if i < j]
+    if not pairs:
+        larger = [at for at in judged if candidates[at].k > k]
+        following = {at: [j for j in larger if ways[j] == ways[at]] for at in here}
+        pairs = [(at, min(js, key=lambda j: candidates[j].k)) for at, js in following.items() if js]
+    found = []
+    for i, j in pairs:
+        met = meet(candidates[i].grid, candidates[j].grid, candidates[i].source == candidates[j].source)
+        of = components(met.point.values(scores), met.base.values(scores), met.matched)
+        if of is not None and (of.tests or any(of.draws) or any(of.rest)):  # not of equal answers
+            found.append(Pair(of, max(len(met.point.draws), len(met.base.draws)), len(met.point.tests)))
+    return found
+
+
+def detect_folder(results: Place, points: float, only: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """:func:`detect` on a results folder, or on what of it has these values (task, model).
+
+    ``points`` is the wanted difference. Halves of a label space and perturbed demonstrations are left out.
+    Raises ``UserError`` where nothing is left.
+    """
+    wanted = check_points(points)
+    table = detect(_predictions(results, only), wanted)
+    if table.empty:
+        raise UserError(f"results folder {plain(results)}: no finished cell with demonstrations")
+    return table
+
+
+def planned(k: int, known: Mapping[int, Sequence[Pair]], size: Size, wanted: float) -> dict[str, Any]:
+    """The columns of one k of a plan, by what is ``known`` of the nearest k (:func:`known_pairs`)."""
+    nearest = min(known, key=lambda other: abs(math.log(other / k)), default=None)
+    pairs = [] if nearest is None else [pair._replace(draws=size[0], rows=size[1]) for pair in known[nearest]]
+    return described(k, [pair for pair in pairs if pair.draws > 1 or not pair.of.draws], size, wanted)
+
+
+def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
+    """Each k -> comparisons of a task and model whose variances the results show."""
+    ks = {}
+    for _, found in _compared(_predictions(results, {"task": task, "model": model})):
+        ks = {k: pairs for k, (_, pairs) in found.items() if pairs}
+    return ks
+
+
+def _predictions(results: Place, only: Mapping[str, str] | None) -> pd.DataFrame:
+    stored = read_some(results, only)
+    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
+    return frame[frame["label_space"].isna()]
+
+
+def lines(table: pd.DataFrame) -> Iterator[str]:
+    """The table of :func:`detect` in words, a line a k."""
+    for row in table.to_dict("records"):
+        of = f"{counted(row['draws'], 'draw')} of {counted(row['test_rows'], 'test row')}"
+        least = "no difference" if math.isinf(row["detectable"]) else f"{percent(row['detectable'])} points"
+        yield f"{row['task']} · {row['model']}, k = {row['k']:,}: {of} find {least} in 80% of samples{_more(row)}"
+    if (table["variances_of"] == "published").any():
+        yield f"k without two points of several draws: typical variances ({PUBLISHED})"
+    yield "of one comparison, two-sided at 0.05; a correction for several ks or points takes more"
+
+
+def _more(row: Mapping[Any, Any]) -> str:
+    wanted = f"{percent(row['wanted'])} points"
+    if row["buy"] == "nothing":
+        return f", so {wanted}, too"
+    needed = {"draws": row["draws_needed"], "test rows": row["rows_needed"]}
+    ways = [f"{int(number):,} {what}" for what, number in needed.items() if number is not None and number == number]
+    if row["buy"] == "both":
+        return f"; {wanted} take more draws and more test rows"
+    cheaper = f"; buy {row['buy']}" if len(ways) > 1 else f"; more {_other(row['buy'])} alone do not help"
+    return f"; {wanted} take {' or '.join(ways)}{cheaper}"
+
+
+def _other(what: str) -> str:
+    return "test rows" if what == "draws" else "draws"
