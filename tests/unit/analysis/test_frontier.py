@@ -174,6 +174,49 @@ def test_what_is_cheaper_and_better_dominates_and_what_is_alike_is_undecided():
     assert 0.05 < table["p_operations"][4] < 1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_verdict_never_denies_the_scores_and_missing_ones_leave_no_point_without(seed: int):
+    """A dear point that lacks hard test examples in some draws has a higher share of right answers than score."""
+    rng = np.random.default_rng(seed)
+    rows = points(k1=0.5, k2=0.7, k3=0.7, k4=0.75)
+    hard = rng.random(200) < 0.3
+    gone = (rows["k"] == 4) & rows["draw"].ne(0) & np.resize(hard, len(rows)) & ~rows["correct"].astype(bool)
+    rows = rows.assign(score=rows["score"].mask(gone | (rng.random(len(rows)) < 0.02)))
+    table = found(rows, {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})
+    assert table["p_operations"].notna().all()
+    for k, row in table.iterrows():
+        cheaper = table[table["operations"] < row["operations"]]["score"]
+        if row["verdict_operations"] == ON:
+            assert (cheaper < row["score"]).all(), k
+        elif row["verdict_operations"] == DOMINATED:
+            assert (cheaper >= row["score"]).any(), k
+
+
+def test_the_best_of_ten_is_hardly_ever_called_dominated():
+    """Nine cheap points at 78% and the dearest at 80%: it was dominated in a third of the samples before."""
+    called = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        of_test = rng.normal(0, 2, 250)
+        parts = []
+        for k in range(1, 11):
+            odds = (1.97 if k < 10 else 2.14) + rng.normal(0, 0.3, (3, 1)) + of_test
+            parts.append(scored(rng.random((3, 250)) < 1 / (1 + np.exp(-odds)), k=k, cell=f"k{k}"))
+        rows = frame(*parts)
+        rows = rows.assign(score=rows["correct"].astype(float), metric="accuracy")
+        called.append(found(rows, {k: float(k) for k in range(1, 11)}).loc[10, "verdict_operations"])
+    assert called.count(DOMINATED) <= 3
+
+
+def test_a_single_draw_of_what_is_drawn_has_no_verdict():
+    rows = points(k1=0.3, k2=0.6)
+    single = frame(rows[rows["k"] == 1], rows[(rows["k"] == 2) & (rows["draw"] == 0)])
+    assert found(single, {1: 1.0, 2: 2.0})["verdict_operations"].tolist() == [ON, None]
+    retrieved = single.assign(select=single["select"].where(single["k"] == 1, "bm25"))
+    paid = pd.concat([costs(k=1, query_flops=1.0), costs(k=2, query_flops=2.0, select="bm25", prefix_flops=0.0)])
+    assert frontier(retrieved, paid, [1000], None)["verdict_operations"].notna().all()
+
+
 def test_unknown_costs_have_no_verdict_and_other_test_examples_are_told_apart():
     rows = points(k1=0.3, k2=0.6)
     table = found(rows, {1: 1.0, 2: np.nan})
