@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from icl_bench.metrics.interface import Measure, Metric
@@ -76,14 +77,9 @@ def _corpus_scores(
     scores = []
     for number in range(int(cell.max()) + 1):
         rows = np.flatnonzero(cell == number).tolist()
-        most = max(len(golds[row]) for row in rows)
-        references = [[_reference(golds[row], place) for row in rows] for place in range(most)]
+        references = list(map(list, zip_longest(*(golds[row] for row in rows))))
         scores.append(scorer.corpus_score([predictions[row] for row in rows], references).score / 100)
     return np.array(scores)
-
-
-def _reference(golds: Sequence[str], place: int) -> str | None:
-    return golds[place] if place < len(golds) else None
 
 
 @lru_cache

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from icl_bench.metrics.interface import Measure, Metric
-
-if TYPE_CHECKING:
-    import numpy as np
+from icl_bench.metrics.interface import Measure, TextMetric
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class ExactMatch(Metric):
+class ExactMatch(TextMetric):
     """Whether an answer is the right one, ignoring case, articles, punctuation and white space."""
 
-    answers = "text"
     measures = (Measure("exact_match", "exact_match", "exact match"),)
     compares_empty = True
 
-    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        import numpy as np
-
-        pairs = zip(gold, predictions, strict=True)
-        matches = [normalised(right) == normalised(text) for right, text in pairs]
-        return {"exact_match": np.array(matches, dtype=float)}
+    def score_one(self, gold: str, prediction: str) -> float:
+        """See ``TextMetric``."""
+        return normalised(gold) == normalised(prediction)
 
 
 def normalised(text: str) -> str:
