@@ -9,7 +9,7 @@ from support.predictions import macro_f1
 
 from icl_bench.metrics.bertscore import bertscore_f1
 from icl_bench.metrics.macro_f1 import MacroF1
-from icl_bench.metrics.rouge import Rouge, rouge
+from icl_bench.metrics.rouge import Rouge
 from icl_bench.models.text_encoders import Encoder
 
 
