@@ -141,23 +141,14 @@ class DemonstrationPool:
         assert spec.by is not None, f"{spec} has nothing of the query's own"
         places = self.places(shared)
         ranked = zip(self.similarity.ranked(spec.by), self.data.test, strict=True)
-        return self._rows(
-            np.stack(
-                [
-                    nearest_of_each(
-                        ranking,
-                        self._label_numbers,
-                        self.labels,
-                        self.alike,
-                        places,
-                        spec.each,
-                        self._fill(spec.by, draw, row),
-                        str(spec),
-                    )
-                    for ranking, row in ranked
-                ]
+        numbers, labels, alike = self._label_numbers, self.labels, self.alike
+        own = [
+            nearest_of_each(
+                ranking, numbers, labels, alike, places, spec.each, self._fill(spec.by, draw, row), str(spec)
             )
-        )
+            for ranking, row in ranked
+        ]
+        return self._rows(np.stack(own))
 
     def own_part(self, spec: SelectorSpec, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
         """Train indices of those most similar to each test row that differ from the shared, most

