@@ -15,7 +15,6 @@ import json
 import platform
 import re
 import sysconfig
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of
+from icl_bench.text_files import write_whole
 
 # fmt: off
 STDLIB_MODULES = (
@@ -145,10 +145,7 @@ def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list
     rows = {name: [[row.id, row.text, row.label] for row in module_rows] for name, module_rows in sentences.items()}
     # if the cache cannot be written, sources are parsed again next time
     with suppress(OSError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=entry.parent, delete=False) as draft:
-            json.dump(rows, draft)
-        Path(draft.name).replace(entry)
+        write_whole(entry, json.dumps(rows).encode())
     return sentences
 
 

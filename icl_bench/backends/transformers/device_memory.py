@@ -32,11 +32,6 @@ def no_room(source: object, error: BaseException) -> UserError:
     return UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})")
 
 
-def memory_reason(error: BaseException, tokens: int) -> str:
-    """The reason of a failed cell with prompts of this number of tokens."""
-    return f"out of memory at {tokens:,} prompt tokens ({first_line(error)[:200]})"
-
-
 @contextmanager
 def memory_errors_as_cell_errors(where: str) -> Iterator[None]:
     """Turn out-of-memory errors in this context into ``CellError``, with a message of one line."""

@@ -20,11 +20,6 @@ HEAD_ROWS = 128
 """Rows of logits over the whole vocabulary in memory at once."""
 
 
-def pack_kind(decoding: Decoding) -> object:
-    """The kind of decoding, which all queries of a pack have in common."""
-    return type(decoding)
-
-
 def answer_room(decoding: Decoding) -> int:
     """The largest number of tokens of an answer."""
     if isinstance(decoding, Greedy):
@@ -111,19 +106,6 @@ class OpenPack:
         self.ends = torch.cat(ends)
         """Last hidden states of the queries' last tokens: ``(rows, hidden)``."""
 
-    @classmethod
-    def of(
-        cls,
-        cache: PrefixCache,
-        suffixes: Sequence[Ids],
-        decodings: Sequence[Decoding],
-        limits: PackLimits | None = None,
-        reading: PrefixReading | None = None,
-    ) -> OpenPack:
-        """Compute queries, with room for their decodings."""
-        extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
-        return cls(cache, suffixes, extra, limits, reading)
-
     def _call(
         self,
         tokens: Sequence[int],
@@ -170,7 +152,7 @@ class OpenPack:
         return self._call(tokens, live, slots, slots, visible)
 
     def answers(self, decodings: Sequence[Decoding]) -> list[Answer]:
-        """Answer every query by its decoding. All have the same :func:`pack_kind`.
+        """Answer every query by its decoding. All are of the same type.
 
         An answer's index is its row.
         """

@@ -66,10 +66,12 @@ class VllmBackend:
         arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's message if it does not
         start.
         """
+        import torch
+
         _set_environment()
         self.tokenizer, self.counters = tokenizer, Counters()
         self._identity = dict(identity)
-        cuda = _has_cuda()
+        cuda = torch.cuda.is_available()
         self.constraint = constraint or ("xgrammar" if cuda else "processor")
         self._folder = tempfile.TemporaryDirectory(prefix="icl-bench-")
         self._written: dict[int, tuple[LabelAutomaton, str]] = {}
@@ -98,15 +100,13 @@ class VllmBackend:
                     tensor_parallel_size=tensor_parallel,
                     enable_prefix_caching=True,
                     disable_log_stats=True,
-                    structured_outputs_config={"backend": self._grammar},
+                    structured_outputs_config={
+                        "backend": "auto" if self.constraint == "processor" else self.constraint
+                    },
                     **engine,
                 )
         except Exception as error:  # the engine raises many kinds, some of other processes
             raise CellError(_not_started(self._reason(error), max_model_len)) from None
-
-    @property
-    def _grammar(self) -> str:
-        return "auto" if self.constraint == "processor" else self.constraint
 
     def identity(self) -> dict[str, str]:
         """See ``Backend.identity``."""
@@ -254,12 +254,6 @@ def _processor(*, cuda: bool) -> str:
         raise CellError("this vLLM's V2 model runner takes no logits processor: 0.32 or later does")
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     return "icl_bench.backends.vllm.device_processor:DeviceLabelProcessor"
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _cached_tokens(output: Any) -> int:
