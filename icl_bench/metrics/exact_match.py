@@ -7,7 +7,7 @@ import string
 
 from icl_bench.metrics.interface import Measure, TextMetric
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class ExactMatch(TextMetric):
@@ -25,5 +25,5 @@ def normalised(text: str) -> str:
     """A text as SQuAD's evaluation script compares it: lower case, without ASCII punctuation and the
     articles a, an, the, with one blank between words.
     """
-    bare = text.lower().translate(_PUNCTUATION)
+    bare = text.lower().translate(PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())

@@ -42,33 +42,25 @@ STDLIB_MODULES = (
 """The modules that may become labels, in every Python since 3.11. The list is fixed, so the labels
 do not depend on what a distribution installs."""
 
-
 SIX_MODULES = ("asyncio", "decimal", "email", "tarfile", "unittest", "xml")
 """Six modules with many docstrings about very different subjects: an easier task."""
-
 
 EMBEDDED = {"stdlib": STDLIB_MODULES, "stdlib-six": SIX_MODULES}
 """The modules of each embedded task, by the name in a task file's ``data.embedded``."""
 
-
 FEWEST_EXAMPLES = 12
 """Modules with fewer examples are left out."""
-
 
 TEST_SHARE = 0.15
 """The share of test rows of each module, rounded: 2 of 12 examples, 34 of 229."""
 
-
 SHORTEST, LONGEST = 20, 300
 """Bounds of a sentence's length, in characters."""
-
 
 _FORM = 1
 """The version of the cache. Increase it when the extraction of sentences changes."""
 
-
 _TESTS = frozenset({"test", "tests"})
-
 
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z(\"'`]|$)")
 
@@ -84,12 +76,10 @@ class DocstringRow:
 
 @dataclass(frozen=True)
 class StdlibRows:
-    """The task's rows by split, and the Python version."""
+    """The task's rows by split."""
 
     train: tuple[DocstringRow, ...]
     test: tuple[DocstringRow, ...]
-    python: str
-    """The Python version, like ``3.11.7``."""
 
 
 @cache
@@ -123,7 +113,7 @@ def build(library: Path | None = None, modules: tuple[str, ...] = STDLIB_MODULES
             f"no sources of Python's standard library in {library}: the embedded task reads them. "
             "Use a Python that is installed with its .py files, or another task"
         )
-    return StdlibRows(tuple(train), tuple(test), platform.python_version())
+    return StdlibRows(tuple(train), tuple(test))
 
 
 def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[DocstringRow]]:
