@@ -233,14 +233,6 @@ def test_the_default_is_the_packaged_encoder_which_needs_no_hub(encoder):
     assert (Path(encoder.source) / "model.safetensors").is_file()
 
 
-def test_it_is_the_encoder_of_the_neighbours_baseline(encoder):
-    from icl_bench.training.methods import nearest_neighbours as neighbours
-
-    assert neighbours.encoder() == encoder
-    assert (neighbours.embed(["a card"]) == encoder.embed(["a card"])).all()
-    assert encoder.name == neighbours.ENCODER_NAME
-
-
 def test_a_folder_is_an_encoder_whose_name_tells_its_files(encoder):
     found = SentenceEncoder.find(encoder.source)
     assert found.name.startswith("model@")
