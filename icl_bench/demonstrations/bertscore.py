@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ENCODER_BATCH_TOKENS = 8192
 """Tokens of a batch of the encoder, including padding."""
 
-
 SIMILARITIES = 2**25
 """Token pairs compared at once: 128 MiB of float32."""
 

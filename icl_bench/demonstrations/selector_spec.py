@@ -224,7 +224,6 @@ HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N",
 HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
 """The default retrievers of the query's own part."""
 
-
 _COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 

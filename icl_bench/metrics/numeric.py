@@ -10,7 +10,6 @@ from icl_bench.metrics.interface import Measure, TextMetric
 
 _GROUPS = r"\d{1,3}(?P<sign>[,\u0020\u00a0\u2009\u202f'\u2019])\d{3}(?:(?P=sign)\d{3})*"
 
-
 _NUMBER = re.compile(rf"(?:{_GROUPS}|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{{1,4}})?")
 
 
