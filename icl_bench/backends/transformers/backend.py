@@ -24,7 +24,7 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Counters, Decoding
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
-from icl_bench.backends.transformers.device_memory import finish, no_room, out_of_memory, release
+from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import HEAD_ROWS, OpenPack, PackLimits, answer_room, tree_tokens
@@ -64,8 +64,7 @@ class TransformersBackend:
     ) -> None:
         """``model`` uses this backend's attention (:func:`check_forward`).
 
-        ``pack_tokens`` and ``pack_rows`` limit how much is packed into one call. ``chunk_tokens``
-        is how much of a prefix is computed in one call.
+        The others limit how much is packed into one call, and how much of a prefix is computed in one.
         """
         small = model.device.type == "cpu"
         self.model, self.counters = model, Counters()
@@ -89,17 +88,10 @@ class TransformersBackend:
         device: str | None = None,
         **limits: int | None,
     ) -> TransformersBackend:
-        """Load a model and check that it is computed correctly. ``limits`` are those of the class.
-
-        Raises ``UserError``.
-        """
+        """Load and check a model. ``limits`` are those of the class. Raises ``UserError``."""
         model = LoadedModel.load(source, tokenizer, revision, dtype, device)
-        try:
+        with memory_errors_as_user_errors(source):  # the device's libraries allocate memory on first use
             check_forward(model)
-        except RuntimeError as error:  # the device's libraries allocate memory on first use
-            if not out_of_memory(error):
-                raise
-            raise no_room(source, error) from None
         return cls(model, **limits)
 
     def identity(self) -> dict[str, str]:
@@ -114,10 +106,7 @@ class TransformersBackend:
     # -- the prefix -----------------------------------------------------------------------------
 
     def load_prefix(self, prompts: PromptSet, reserve: int = 0, pattern: Pattern = FULL) -> None:
-        """Load exactly the prompts' shared prefix into the cache, computed with the pattern.
-
-        ``reserve`` is the number of tokens of the longest prefix of later calls.
-        """
+        """Load exactly the prompts' shared prefix into the cache (:meth:`PrefixCache.load`)."""
         self.cache.load(prompts.prefix, reserve, self._view(pattern, prompts, 0))
 
     def _view(self, pattern: Pattern, prompts: PromptSet, index: int) -> View:
@@ -345,10 +334,10 @@ class TransformersBackend:
         pattern: Pattern,
     ) -> list[Answer]:
         answers = []
-        for ready in self.reused.assembled(prompts, batch, todo, pattern):
-            index, prefix_tokens = ready.index, ready.cache.prefix.length
-            (answer,) = self._answer_pack(ready.cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
-            answers.append(_with_prompt_index(answer, [index], prefix_tokens - ready.new_tokens))
+        for index, cache, new_tokens in self.reused.assembled(prompts, batch, todo, pattern):
+            prefix_tokens = cache.prefix.length
+            (answer,) = self._answer_pack(cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
+            answers.append(_with_prompt_index(answer, [index], prefix_tokens - new_tokens))
         return answers
 
     # -- time and memory ------------------------------------------------------------------------

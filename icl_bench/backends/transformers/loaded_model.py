@@ -21,12 +21,12 @@ from icl_bench.backends.device import choose_device, dtype_name
 from icl_bench.backends.transformers.attention_steps import Pack, Step
 from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.backends.transformers.cpu_layers import refit
-from icl_bench.backends.transformers.device_memory import no_room, out_of_memory
+from icl_bench.backends.transformers.device_memory import memory_errors_as_user_errors
 from icl_bench.backends.transformers.last_layer import shorten
 from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
-from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, vector_settings_of
+from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 
@@ -102,14 +102,11 @@ class LoadedModel:
             AutoModelForCausalLM, str(source), revision=revision or "main", dtype=kind, attn_implementation="sdpa"
         )
         _check_vocabulary(str(source), network, tokenizer)
-        try:
+        with memory_errors_as_user_errors(source):
             loaded = cls(network.to(where).eval(), tokenizer, where, kind)
             if (settings := vector_settings_of(str(source))) is not None:
-                loaded._take_readers(str(source), settings)
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            raise no_room(source, error) from None
+                loaded.readers = VectorReaders.load(loaded.core, str(source), settings)
+                loaded._vectors = VectorEncoder.of_checkpoint(str(source), settings)
         return loaded
 
     @property
@@ -160,10 +157,6 @@ class LoadedModel:
         tokens = self.tokens(ids)
         logits: Tensor = self.network(tokens[None], use_cache=False).logits[0, places].float()
         return logits
-
-    def _take_readers(self, source: str, settings: VectorSettings) -> None:
-        self.readers = VectorReaders.load(self.core, source, settings)
-        self._vectors = VectorEncoder.of_checkpoint(source, settings)
 
     def encode_texts(self, texts: Iterable[str]) -> None:
         """Encode all texts that a cell's prompts read as vectors.

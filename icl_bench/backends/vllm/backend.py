@@ -158,15 +158,8 @@ class VllmBackend:
             else:
                 assert isinstance(decoding, Free), "exact scoring runs on the transformers backend"
                 ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
-                answers.append(
-                    Answer(
-                        index,
-                        cached,
-                        len(completion.token_ids),
-                        text=completion.text if ended is None else ended,
-                        truncated=completion.finish_reason == "length",
-                    )
-                )
+                text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
+                answers.append(Answer(index, cached, len(completion.token_ids), text=text, truncated=truncated))
         return answers
 
     def sampling(self, decoding: Decoding) -> Any:
@@ -285,7 +278,6 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
 
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
-
 
 _WRAPPED = ("See root cause above", "Engine core initialization failed", "EngineCore encountered")
 
