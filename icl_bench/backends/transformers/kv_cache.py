@@ -93,8 +93,8 @@ class Prefix:
         end = self.length + key.shape[2]
         held = self._full.get(layer)
         if held is None or held.tokens < end:
-            shape = (*key.shape[:2], max(end, self.capacity), key.shape[3])
-            room = LayerKeys(key.new_empty(shape), value.new_empty(shape))
+            size = max(end, self.capacity)
+            room = LayerKeys(*(x.new_empty(*x.shape[:2], size, x.shape[3]) for x in (key, value)))
             if held is not None:
                 room.key[:, :, : self.length], room.value[:, :, : self.length] = held.part(0, self.length)
             self._full[layer] = held = room
