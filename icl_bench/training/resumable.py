@@ -273,7 +273,7 @@ def watcher(
     log, kept, say, steps = course.log, course.folder / LOG, course.say, f"{course.steps:,}"
 
     class Watcher(TrainerCallback):
-        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if state.global_step:
                 log.update(json.loads(kept.read_text(encoding="utf-8")))
                 log["losses"] = [at for at in log["losses"] if at["step"] <= state.global_step]
@@ -281,10 +281,10 @@ def watcher(
             self.first = state.global_step
             model.counts.update(dict.fromkeys(model.counts, 0))
 
-        def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             each_step(state.global_step)
 
-        def on_evaluate(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
+        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             step, loss = state.global_step, float(more["metrics"]["eval_loss"])
             if not math.isfinite(loss):
                 raise CellError(f"the loss on the validation rows is not a number; {AGAIN}")
@@ -295,7 +295,7 @@ def watcher(
             log["losses"].append({"step": step, "validation": loss})
             say(f"step {step:,} of {steps}: validation loss {loss:.3f}")
 
-        def on_log(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             step, loss = state.global_step, (more.get("logs") or {}).get("loss")
             if loss is None:
                 return

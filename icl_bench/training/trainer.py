@@ -330,7 +330,7 @@ def _watcher(
             done.test.append(accuracy(logits, test))
             done.logits.append(logits)
 
-        def on_log(self, _args: Any, state: Any, _control: Any, **more: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             loss = (more.get("logs") or {}).get("loss")
             if loss is not None and not math.isfinite(float(loss)):
                 raise CellError(

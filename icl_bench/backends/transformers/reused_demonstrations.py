@@ -20,13 +20,13 @@ class ReusedDemonstrations:
 
     def __init__(self, cache: PrefixCache, limits: PackLimits) -> None:
         self._cache, self._limits = cache, limits
-        self._kept: dict[Ids, DemonstrationCache] = {}
+        self.kept: dict[Ids, DemonstrationCache] = {}
         """Tokens of the sink -> the cache of demonstrations."""
         self._limit_bytes = LIMIT_BYTES
 
     def clear(self) -> None:
         """Drop all demonstrations."""
-        self._kept.clear()
+        self.kept.clear()
 
     def batches(self, prompts: PromptSet, max_prompts: int, pattern: Pattern) -> Iterator[range]:
         """All prompts in batches of at most ``max_prompts`` whose demonstrations fit into the limit.
@@ -60,7 +60,7 @@ class ReusedDemonstrations:
         sink_ids = head if pattern.sink else ()
         spans = pattern.spans(self._cache.model.windows)
         self._cache.load(sink_ids, 0, View(spans))
-        cache = self._kept.setdefault(sink_ids, DemonstrationCache(len(sink_ids), self._limit_bytes))
+        cache = self.kept.setdefault(sink_ids, DemonstrationCache(len(sink_ids), self._limit_bytes))
         demonstrations = {index: parts(prompts, index, pattern.sink) for index in batch}
         needed = {ids for index in batch for ids in demonstrations[index]}
         fresh = {ids for ids in needed if ids not in cache}
