@@ -1,3 +1,1 @@
 """Backends: they turn prompts (token ids) into answers."""
-
-from __future__ import annotations

@@ -17,6 +17,7 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from icl_bench.backends.device import device_name
 from icl_bench.backends.interface import BackendLoader
 from icl_bench.backends.loaders import VllmLoader, vllm_problem
 from icl_bench.backends.spec import BackendSpec, check_dtype
@@ -83,8 +84,6 @@ def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
     # looking for a device takes a while, and is not needed without vLLM
     if importlib.util.find_spec("vllm") is None:
         return "transformers", "vLLM is not installed"
-    from icl_bench.backends.device import device_name
-
     if device_name(None) == "cpu":
         return "transformers", "there is no GPU"
     return _on_cuda(needs)

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
+from icl_bench.text_files import write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,10 @@ def device_name(requested: str | None) -> str:
 
 
 def dtype_name(requested: str, device: str) -> str:
-    """The name of the dtype that :func:`choose_dtype` chooses."""
+    """``auto`` is bfloat16, but float32 on a CPU without bfloat16 arithmetic.
+
+    Such a CPU emulates bfloat16 products, which takes several times as long.
+    """
     if requested != "auto":
         return requested
     on_cpu = device.partition(":")[0] == "cpu"
@@ -98,17 +101,6 @@ def choose_device(requested: str | None) -> torch.device:
     return device
 
 
-def choose_dtype(requested: str, device: torch.device) -> torch.dtype:
-    """``auto`` is bfloat16, but float32 on a CPU without bfloat16 arithmetic.
-
-    Such a CPU emulates bfloat16 products, which takes several times as long.
-    """
-    import torch
-
-    chosen: torch.dtype = getattr(torch, dtype_name(requested, device.type))
-    return chosen
-
-
 # -- how fast -----------------------------------------------------------------------------------
 
 
@@ -120,14 +112,17 @@ def device_rate(device: str, dtype: str) -> float:
     bfloat16 arithmetic is several times faster than this, and one without is several times slower.
     """
     file = cache_dir() / "rates.json"
-    key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {_threads()} {device} {dtype}"
+    threads = os.environ.get("OMP_NUM_THREADS", "all")
+    key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {threads} {device} {dtype}"
     rates = _cached_rates(file)
     if key in rates:
         return rates[key]
     if device == "cpu" and "torch" not in sys.modules:
         return numpy_rate()
     rate = torch_rate(device, dtype)
-    _cache_rates(file, {**rates, key: rate})
+    # if it cannot be written, speeds are measured again next time
+    with suppress(OSError):
+        write_whole(file, json.dumps({**rates, key: rate}, indent=1).encode())
     return rate
 
 
@@ -165,22 +160,9 @@ def _rate(multiply: Callable[[], object], size: int, seconds: float) -> float:
     return count * 2.0 * size**3 / (time.perf_counter() - start)
 
 
-def _threads() -> str:
-    return os.environ.get("OMP_NUM_THREADS", "all")
-
-
 def _cached_rates(file: Path) -> dict[str, float]:
     try:
         rates = json.loads(file.read_text(encoding="utf-8"))
         return {str(key): float(rate) for key, rate in rates.items() if rate > 0}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def _cache_rates(file: Path, rates: dict[str, float]) -> None:
-    # if it cannot be written, speeds are measured again next time
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as draft:
-            json.dump(rates, draft, indent=1)
-        Path(draft.name).replace(file)

@@ -116,7 +116,6 @@ class Backend(Protocol):
 
     def identity(self) -> dict[str, str]:
         """What its answers depend on: its name, the dtype, ..."""
-        ...
 
     def answer(
         self,
@@ -135,7 +134,6 @@ class Backend(Protocol):
 
         Raises ``CellError`` if this cell cannot be computed, for example for lack of memory.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
+from icl_bench.backends.device import device_name, device_rate, dtype_name
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.errors import UserError
 
@@ -33,8 +34,6 @@ class TransformersLoader(BackendLoader):
     def check(self) -> None:
         """See ``BackendLoader``: checks that the device exists."""
         if self.spec.device is not None:
-            from icl_bench.backends.device import device_name
-
             device_name(self.spec.device)
 
     def identity(self) -> dict[str, str]:
@@ -165,13 +164,9 @@ def vllm_problem() -> str | None:
 
 def dtype_here(requested: str, device: str | None = None) -> str:
     """The name of the dtype on a device of this machine."""
-    from icl_bench.backends.device import device_name, dtype_name
-
     return dtype_name(requested, device_name(device))
 
 
 def rate_here(dtype: str, device: str | None = None) -> float:
     """Operations per second of a device of this machine."""
-    from icl_bench.backends.device import device_name, device_rate
-
     return device_rate(device_name(device), dtype_here(dtype, device))

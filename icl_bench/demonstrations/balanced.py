@@ -28,7 +28,7 @@ class Balanced(SharedSelector):
 
     def most(self, pool: Pool, draw: int) -> int:
         """See ``SharedSelector``."""
-        return largest(pool.drawn(draw), pool.answers, pool.rng("balanced", draw))
+        return len(rounds(pool.drawn(draw), pool.answers, pool.rng("balanced", draw))[0])
 
 
 def balanced(draw: np.ndarray, labels: Sequence[str], k: int, rng: np.random.Generator) -> np.ndarray:
@@ -41,7 +41,7 @@ def balanced(draw: np.ndarray, labels: Sequence[str], k: int, rng: np.random.Gen
 
     Raises ``ChoiceError`` if k needs more examples of a label than the pool has.
     """
-    order, scarce = _rounds(draw, labels, rng)
+    order, scarce = rounds(draw, labels, rng)
     if k > len(order):
         available = sum(labels[i] == scarce for i in draw)
         most = available * len(set(labels))  # whole rounds only: another draw may fit less of an incomplete one
@@ -51,11 +51,6 @@ def balanced(draw: np.ndarray, labels: Sequence[str], k: int, rng: np.random.Gen
             + (f"at most {most:,} can be balanced" if most else "it cannot be balanced")
         )
     return order[:k]
-
-
-def largest(draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator) -> int:
-    """The largest k of :func:`balanced` for this draw and generator."""
-    return len(_rounds(draw, labels, rng)[0])
 
 
 def shots_per_label(each: int, draw: np.ndarray, labels: Sequence[str]) -> int:
@@ -78,7 +73,7 @@ def shots_per_label(each: int, draw: np.ndarray, labels: Sequence[str]) -> int:
     return each * len(available)
 
 
-def _rounds(draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, str]:
+def rounds(draw: np.ndarray, labels: Sequence[str], rng: np.random.Generator) -> tuple[np.ndarray, str]:
     """The longest balanced order, and the label that runs out."""
     queues: dict[str, list[int]] = {label: [] for label in sorted(set(labels))}
     for i in draw:

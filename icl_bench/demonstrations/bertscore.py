@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ENCODER_BATCH_TOKENS = 8192
 """Tokens of a batch of the encoder, including padding."""
 
-
 SIMILARITIES = 2**25
 """Token pairs compared at once: 128 MiB of float32."""
 
@@ -172,7 +171,7 @@ class _BertScoreModel:
     def pack(self, texts: Sequence[str], file: Path | None = None) -> Packed:
         """Encode texts, equal ones once. The vectors are written to ``file``, if given."""
         unique = list(dict.fromkeys(texts))
-        tokenized = sorted(((self.tokenize(text), text) for text in unique), key=_length)
+        tokenized = sorted(((self.tokenize(text), text) for text in unique), key=lambda row: len(row[0]))
         lengths = np.array([len(ids) for ids, _ in tokenized], dtype=np.int64)
         row = {text: place for place, (_, text) in enumerate(tokenized)}
         shape = (int(lengths.sum()), int(self._network.config.hidden_size))
@@ -200,10 +199,6 @@ class _BertScoreModel:
             if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
                 parts += [file.name, sha256_of(file)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _length(row: tuple[list[int], str]) -> int:
-    return len(row[0])
 
 
 def _cached_vectors(model: _BertScoreModel, texts: Sequence[str], cache_dir: Path) -> Packed:

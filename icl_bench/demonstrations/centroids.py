@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +25,7 @@ from icl_bench.models.fingerprints import key_of
 
 @dataclass(frozen=True)
 class Centroids(SharedSelector):
-    """The pool's example nearest to each of k centroids.
-
-    Every k has its own clustering, so selections are not nested: none of 500 clusters need be among
-    1,000.
-    """
+    """The pool's example nearest to each of k centroids. Every k has its own clustering."""
 
     of: Literal["pool", "queries"] = "pool"
     """What is clustered."""
@@ -144,9 +142,6 @@ def assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 def _key(pool: np.ndarray, queries: np.ndarray | None, k: int, seed: int) -> str:
     """The cache key: a hash of all that decides a selection."""
-    from hashlib import sha256
-    from importlib.metadata import version
-
     arrays = [pool] if queries is None else [pool, queries]
     hashes = [sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
     return key_of([version("scikit-learn"), version("numpy"), k, seed, *hashes])

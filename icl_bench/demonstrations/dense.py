@@ -24,8 +24,7 @@ QUERIES_AT_ONCE = 256
 class Dense(Retriever):
     """Cosine similarity of queries and demonstrations. Every demonstration is related.
 
-    Embeddings are computed once and cached in ``cache_dir``, if given. Raises ``UserError`` if the
-    encoder is not available.
+    Embeddings are cached in ``cache_dir``, if given. Raises ``UserError`` without an encoder.
     """
 
     name = "dense"

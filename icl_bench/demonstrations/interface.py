@@ -23,16 +23,26 @@ NO_LABELS = "answers are free text, or choices of each row's own, not labels tha
 """The reason in messages why a task does not allow what needs labels."""
 
 
-class Embeddings(Protocol):
-    """Sentence embeddings of the pool and of the queries, as unit vectors."""
+class Encoders(Protocol):
+    """The text encoders, each loaded on first use, and sentence embeddings of the pool and of the
+    queries, as unit vectors. All but the folder raise ``UserError`` if there is no encoder.
+    """
+
+    @property
+    def bertscore_encoder(self) -> Encoder:
+        """The encoder of tokens."""
+
+    @property
+    def sentence_encoder(self) -> SentenceEncoder:
+        """The encoder of whole texts."""
 
     @property
     def pool_embeddings(self) -> np.ndarray:
-        """``(pool, width)``. Raises ``UserError`` if there is no encoder."""
+        """``(pool, width)``."""
 
     @property
     def query_embeddings(self) -> np.ndarray:
-        """``(test, width)``. Raises ``UserError`` if there is no encoder."""
+        """``(test, width)``."""
 
     @property
     def cache_dir(self) -> Path:
@@ -53,8 +63,8 @@ class Pool(Protocol):
         """The answer of each train row: ``(train,)``."""
 
     @property
-    def similarity(self) -> Embeddings:
-        """Embeddings of the pool's texts and of the queries."""
+    def similarity(self) -> Encoders:
+        """Encoders, and embeddings of the pool's texts and of the queries."""
 
     def drawn(self, draw: int) -> np.ndarray:
         """Train indices of the pool in the order of one draw: ``(pool,)``."""
@@ -108,22 +118,6 @@ class SharedSelector(ABC):
 
     def __str__(self) -> str:
         return self.name + parameters.written(self)
-
-
-class Encoders(Protocol):
-    """The text encoders that a retriever may use. Each is loaded on first use."""
-
-    @property
-    def bertscore_encoder(self) -> Encoder:
-        """The encoder of tokens. Raises ``UserError`` if there is none."""
-
-    @property
-    def sentence_encoder(self) -> SentenceEncoder:
-        """The encoder of whole texts. Raises ``UserError`` if there is none."""
-
-    @property
-    def cache_dir(self) -> Path:
-        """The folder of cached results."""
 
 
 def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:

@@ -201,8 +201,9 @@ class NoisyLabels(Perturbation):
         noisy = list(train)
         start = generator(seed, "label noise", draw).random()
         for i in drawn[_systematic(self.share, len(drawn), start)]:
-            candidates = train[i].choices or labels
-            noisy[i] = _wrong(train[i], candidates, generator(seed, "label noise", draw, train[i].id))
+            wrong = [label for label in train[i].choices or labels if label != train[i].answer]
+            rng = generator(seed, "label noise", draw, train[i].id)
+            noisy[i] = replace(train[i], answer=wrong[int(rng.integers(len(wrong)))])
         return tuple(noisy)
 
 
@@ -312,12 +313,10 @@ class FarthestRemoved(NearestRemoved):
 
 
 def without_nearest(demonstrations: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
-    """Leave out the ``count`` demonstrations most similar to a query: ``(k - count,)``.
+    """Leave out the ``count`` demonstrations of largest ``scores``, ``(k,)``: ``(k - count,)``, in order.
 
-    ``demonstrations`` are the k shared ones in the order of the prompt, which is kept. ``scores``
-    are their similarities to the query, ``(k,)``. Of equally similar ones, the first is removed.
-
-    Raises ValueError if the numbers of scores and demonstrations differ, or there are too few.
+    Of equally similar ones, the first is removed. Raises ValueError if the numbers of scores and
+    demonstrations differ, or there are too few.
     """
     if len(scores) != len(demonstrations) or not 0 <= count <= len(demonstrations):
         raise ValueError(f"{count} of {len(demonstrations)} demonstrations by {len(scores)} scores")
@@ -333,11 +332,6 @@ def _systematic(share: float, count: int, start: float) -> np.ndarray:
     """
     sampled: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share + start)) > 0
     return sampled
-
-
-def _wrong(row: Example, labels: Sequence[str], rng: np.random.Generator) -> Example:
-    wrong = [label for label in labels if label != row.answer]
-    return replace(row, answer=wrong[int(rng.integers(len(wrong)))])
 
 
 def _shortest(amount: float) -> str:

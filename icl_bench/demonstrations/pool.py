@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,12 @@ import numpy as np
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
-from icl_bench.demonstrations.ranking import most_similar, own_part
+from icl_bench.demonstrations.ranking import Ranking, most_similar, own_part
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.demonstrations.similarity import Similarity
 from icl_bench.prompts.rendering import demonstration_text
 from icl_bench.seeds import generator
-from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.tasks.examples import TaskData
 
 
 @dataclass
@@ -124,56 +124,45 @@ class DemonstrationPool:
 
     def retrieved(self, by: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
-        places = [
-            most_similar(ranking, k, self._fill(by, draw, row))
-            for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
-        ]
-        return self._rows(np.stack(places))
+        return self._of_queries(by, draw, lambda ranking, rng: most_similar(ranking, k, rng))
 
     def of_each_label(self, spec: SelectorSpec, draw: int, shared: np.ndarray) -> np.ndarray:
-        """Train indices of each test row's most similar ones of every label that differ from the
-        shared: ``(test, labels * each)``, the most similar label and demonstration first.
-        ``shared`` are train indices too.
+        """Train indices that :func:`nearest_of_each` chooses for each test row: ``(test, labels * each)``.
 
-        Raises ``ChoiceError`` if a label has too few different ones.
+        ``shared`` are train indices too. Raises ``ChoiceError`` if a label has too few.
         """
         assert spec.each is not None, f"{spec} does not go by labels"
         assert spec.by is not None, f"{spec} has nothing of the query's own"
-        places = self.places(shared)
-        ranked = zip(self.similarity.ranked(spec.by), self.data.test, strict=True)
-        return self._rows(
-            np.stack(
-                [
-                    nearest_of_each(
-                        ranking,
-                        self._label_numbers,
-                        self.labels,
-                        self.alike,
-                        places,
-                        spec.each,
-                        self._fill(spec.by, draw, row),
-                        str(spec),
-                    )
-                    for ranking, row in ranked
-                ]
-            )
-        )
+        numbers, labels, alike = self._label_numbers, self.labels, self.alike
+        each, places, written = spec.each, self.places(shared), str(spec)
+
+        def choose(ranking: Ranking, rng: np.random.Generator) -> np.ndarray:
+            return nearest_of_each(ranking, numbers, labels, alike, places, each, rng, written)
+
+        return self._of_queries(spec.by, draw, choose)
 
     def own_part(self, spec: SelectorSpec, draw: int, shared: np.ndarray, count: int) -> np.ndarray:
-        """Train indices of those most similar to each test row that differ from the shared, most
-        similar last: ``(test, count)``. ``shared`` are train indices too.
+        """Train indices of each test row's own demonstrations, most similar last: ``(test, count)``.
 
-        Raises ``ChoiceError`` if the pool has too few different ones.
+        ``shared`` are train indices too. Raises ``ChoiceError`` if too few differ from these.
         """
         if spec.each is not None:
             return self.of_each_label(spec, draw, shared)[:, ::-1]
-        by, shared_places = spec.by, self.places(shared)
-        assert by is not None, f"{spec} has nothing of the query's own"
-        places = [
-            own_part(ranking, self.alike, shared_places, count, self._fill(by, draw, row))
-            for ranking, row in zip(self.similarity.ranked(by), self.data.test, strict=True)
-        ]
-        return self._rows(np.stack(places))
+        assert spec.by is not None, f"{spec} has nothing of the query's own"
+        alike, places = self.alike, self.places(shared)
+        return self._of_queries(spec.by, draw, lambda ranking, rng: own_part(ranking, alike, places, count, rng))
+
+    def _of_queries(
+        self, by: str, draw: int, choose: Callable[[Ranking, np.random.Generator], np.ndarray]
+    ) -> np.ndarray:
+        """Train indices of the places that ``choose`` takes of each test row's ranking, ``(test, n)``.
+
+        Its generator fills up a query's demonstrations if too few are related to it.
+        """
+        ranked = zip(self.similarity.ranked(by), self.data.test, strict=True)
+        places = [choose(ranking, self.rng("fill", by, draw, row.id)) for ranking, row in ranked]
+        rows: np.ndarray = self.rows[np.stack(places)]
+        return rows
 
     @cached_property
     def alike(self) -> np.ndarray:
@@ -182,12 +171,3 @@ class DemonstrationPool:
         numbers: dict[str, int] = {}
         texts = (demonstration_text(template, train[i]) for i in self.rows)
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=int)
-
-    def _fill(self, by: str, draw: int, row: Example) -> np.random.Generator:
-        """The generator that fills up a query's demonstrations if too few are related to it."""
-        return self.rng("fill", by, draw, row.id)
-
-    def _rows(self, places: np.ndarray) -> np.ndarray:
-        """Train indices of places in the pool."""
-        rows: np.ndarray = self.rows[places]
-        return rows

@@ -1,4 +1,7 @@
-"""Random selection: draw j is one permutation of the training set, and k-shot takes its first k."""
+"""Random selection: draw j is one permutation of the training set, and k-shot takes its first k.
+
+So a smaller k's demonstrations begin a larger k's (Bertsch et al. 2025, section 3.1).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from icl_bench.seeds import generator
 
 @dataclass(frozen=True)
 class Random(SharedSelector):
-    """The first k of a draw (Bertsch et al. 2025, section 3.1)."""
+    """The first k of a draw."""
 
     name = "random"
 
@@ -22,11 +25,5 @@ class Random(SharedSelector):
 
 
 def draw(n_train: int, seed: int, draw: int) -> np.ndarray:
-    """Return the permutation ``(n_train,)`` of all training rows for one draw.
-
-    k-shot takes its first k rows, so a smaller k's demonstrations begin a larger k's (Bertsch
-    et al. 2025, section 3.1). It permutes the whole training set. Rows that are too long for the
-    pool are skipped afterwards, so models whose tokenizers skip different rows have the remaining
-    ones in the same order.
-    """
+    """Return the permutation ``(n_train,)`` of all training rows for one draw."""
     return generator(seed, "draw", draw).permutation(n_train)

@@ -53,12 +53,10 @@ class SelectorSpec:
         if last.name == HYBRID:
             return cls._read_hybrid(bases, last, option_text)
         if last.name == PER_LABEL and not bases:
-            by, number = (
-                _pop_similarity(last.options, PER_LABEL_BY, option_text),
-                _parse_each(last.argument or "", option_text),
-            )
+            by = _pop_similarity(last.options, PER_LABEL_BY, option_text)
+            each = _parse_each(last.argument or "", option_text)
             _refuse_options(last.options, option_text)
-            return cls(None, by, None, number)
+            return cls(None, by, None, each)
         selector = _selector(last.name)
         if bases or _has_unexpected_argument(last.argument, selector):
             part = " + ".join(plain(part.written[:40]) for part in [*bases, last])
@@ -83,7 +81,7 @@ class SelectorSpec:
         if part == PER_LABEL:
             by = _pop_similarity(of_hybrid, PER_LABEL_BY, option_text)
             return cls(_shared_selector(base, of_base, option_text), by, None, _parse_each(each, option_text))
-        own = _parse_own(hybrid.argument or "", option_text)
+        own = _parse_count(hybrid.argument or "", f"{option_text}: hybrid", "are the query's own", "hybrid:20")
         by = _pop_similarity(of_hybrid, HYBRID_BY, option_text)
         return cls(_shared_selector(base, of_base, option_text), by, own)
 
@@ -125,10 +123,7 @@ class SelectorSpec:
 
     @property
     def nested(self) -> bool:
-        """Whether the shared part for k begins the shared part for every larger k.
-
-        Retrieval has no shared part.
-        """
+        """Whether there is a shared part that begins the shared part for every larger k."""
         return self.base is not None and self.base.nested
 
     @property
@@ -228,7 +223,6 @@ HYBRIDS = ("hybrid:S", "centroids+hybrid:S", "balanced+hybrid:S", "per-label:N",
 
 HYBRID_BY, PER_LABEL_BY = "bm25", "dense"
 """The default retrievers of the query's own part."""
-
 
 _COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
@@ -340,10 +334,6 @@ def _options() -> dict[str, list[str]]:
 def _unknown_option(word: str, option_text: str) -> UserError:
     options = listed(f"{option}= (of {listed(names)})" for option, names in _options().items())
     return UserError(f"{option_text}: {plain(word[:40])} is not an option; there are {options}")
-
-
-def _parse_own(count: str, option_text: str) -> int:
-    return _parse_count(count, f"{option_text}: hybrid", "are the query's own", "hybrid:20")
 
 
 def _parse_each(count: str, option_text: str) -> int:

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from icl_bench.demonstrations.interface import Retriever
 from icl_bench.demonstrations.ranking import Ranking
+from icl_bench.models import text_encoders
+from icl_bench.models.text_encoders import Encoder, SentenceEncoder
 from icl_bench.prompts.rendering import demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.tasks.examples import Example, TaskData
-
-if TYPE_CHECKING:
-    from icl_bench.models.text_encoders import Encoder, SentenceEncoder
 
 
 @dataclass
@@ -69,15 +67,11 @@ class Similarity:
         """How many different inputs the sentence encoder truncates, and to how many tokens. (0, 0)
         if it truncates none. Raises ``UserError``.
         """
-        from icl_bench.models.text_encoders import cut_cached
-
         texts = self._inputs([*self.data.train, *self.data.test])
-        return cut_cached(texts, self.sentence_encoder, self.cache_dir)
+        return text_encoders.cut_cached(texts, self.sentence_encoder, self.cache_dir)
 
     def _embedded(self, examples: Sequence[Example]) -> np.ndarray:
-        from icl_bench.models.text_encoders import embed_cached
-
-        return embed_cached(self._inputs(examples), self.sentence_encoder, self.cache_dir)
+        return text_encoders.embed_cached(self._inputs(examples), self.sentence_encoder, self.cache_dir)
 
     def _inputs(self, examples: Sequence[Example]) -> list[str]:
         names = self.data.spec.template.input_fields
@@ -86,13 +80,9 @@ class Similarity:
     @cached_property
     def bertscore_encoder(self) -> Encoder:
         """The encoder of BERTScore. Raises ``UserError``."""
-        from icl_bench.models.text_encoders import encoder_default
-
-        return encoder_default()
+        return text_encoders.encoder_default()
 
     @cached_property
     def sentence_encoder(self) -> SentenceEncoder:
         """The encoder of whole texts. Raises ``UserError``."""
-        from icl_bench.models.text_encoders import SentenceEncoder
-
         return SentenceEncoder.find(self.encoder_name)

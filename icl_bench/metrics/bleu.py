@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from icl_bench.metrics.interface import Measure, Metric
@@ -30,8 +31,12 @@ class ReferenceMetric(Metric):
 
     def score_golds(self, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        (measure,) = self.measures
-        return {measure.column: _sentence_scores(self.scorer(corpus=False), golds, predictions)}
+        import numpy as np
+
+        (measure,), scorer = self.measures, self.scorer(corpus=False)
+        pairs = zip(predictions, golds, strict=True)
+        scores = [scorer.sentence_score(text, list(references)).score / 100 for text, references in pairs]
+        return {measure.column: np.array(scores)}
 
     def score_many(self, cell: np.ndarray, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
@@ -41,8 +46,15 @@ class ReferenceMetric(Metric):
         self, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
         """See ``Metric``."""
-        (name,) = self.of_many
-        return {name: _corpus_scores(self.scorer(corpus=True), cell, golds, predictions)}
+        import numpy as np
+
+        (name,), scorer, scores = self.of_many, self.scorer(corpus=True), []
+        for number in range(int(cell.max()) + 1):
+            rows = np.flatnonzero(cell == number).tolist()
+            # sacrebleu takes first references, then second ones, and so on; None stands for a missing one
+            references = list(map(list, zip_longest(*(golds[row] for row in rows))))
+            scores.append(scorer.corpus_score([predictions[row] for row in rows], references).score / 100)
+        return {name: np.array(scores)}
 
 
 class Bleu(ReferenceMetric):
@@ -54,36 +66,6 @@ class Bleu(ReferenceMetric):
     def scorer(self, *, corpus: bool) -> Any:
         """See ``ReferenceMetric``."""
         return _bleu(effective_order=not corpus)
-
-
-def _sentence_scores(scorer: Any, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> np.ndarray:
-    """The score of each answer as a share of 1, ``(rows,)``."""
-    import numpy as np
-
-    pairs = zip(predictions, golds, strict=True)
-    return np.array([scorer.sentence_score(text, list(references)).score / 100 for text, references in pairs])
-
-
-def _corpus_scores(
-    scorer: Any, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
-) -> np.ndarray:
-    """The score of each cell's answers as one corpus, as a share of 1, ``(cells,)``.
-
-    sacrebleu takes first references, then second ones, and so on. None stands for a missing one.
-    """
-    import numpy as np
-
-    scores = []
-    for number in range(int(cell.max()) + 1):
-        rows = np.flatnonzero(cell == number).tolist()
-        most = max(len(golds[row]) for row in rows)
-        references = [[_reference(golds[row], place) for row in rows] for place in range(most)]
-        scores.append(scorer.corpus_score([predictions[row] for row in rows], references).score / 100)
-    return np.array(scores)
-
-
-def _reference(golds: Sequence[str], place: int) -> str | None:
-    return golds[place] if place < len(golds) else None
 
 
 @lru_cache

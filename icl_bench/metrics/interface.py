@@ -93,3 +93,21 @@ class Metric:
         """Why this right answer cannot be scored, like "is not a number". Empty if it can."""
         del gold
         return ""
+
+
+class TextMetric(Metric):
+    """Base of metrics with one measure, which score each answer of free text by itself."""
+
+    answers = "text"
+
+    def score_one(self, gold: str, prediction: str) -> float:
+        """The score of one answer."""
+        raise NotImplementedError
+
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """See ``Metric``."""
+        import numpy as np
+
+        (measure,) = self.measures
+        pairs = zip(gold, predictions, strict=True)
+        return {measure.column: np.array([self.score_one(*pair) for pair in pairs], dtype=float)}

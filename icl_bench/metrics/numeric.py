@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING
 
-from icl_bench.metrics.interface import Measure, Metric
-
-if TYPE_CHECKING:
-    import numpy as np
+from icl_bench.metrics.interface import Measure, TextMetric
 
 _GROUPS = r"\d{1,3}(?P<sign>[,\u0020\u00a0\u2009\u202f'\u2019])\d{3}(?:(?P=sign)\d{3})*"
-
 
 _NUMBER = re.compile(rf"(?:{_GROUPS}|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{{1,4}})?")
 
 
-class Numeric(Metric):
+class Numeric(TextMetric):
     """Whether an answer is the right number. A text that is not a number is wrong."""
 
-    answers = "text"
     measures = (Measure("numeric", "numeric", "equal number"),)
 
-    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        import numpy as np
-
-        pairs = ((number(gold_text), number(text)) for gold_text, text in zip(gold, predictions, strict=True))
-        equal = [right is not None and right == predicted for right, predicted in pairs]
-        return {"numeric": np.array(equal, dtype=float)}
+    def score_one(self, gold: str, prediction: str) -> float:
+        """See ``TextMetric``."""
+        right = number(gold)
+        return right is not None and right == number(prediction)
 
     def unfit(self, gold: str) -> str:
         """See ``Metric``."""

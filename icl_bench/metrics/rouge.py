@@ -1,4 +1,4 @@
-"""ROUGE of free text (Bertsch et al. 2025, section 2)."""
+"""ROUGE of free text, by the package rouge-score (Bertsch et al. 2025, section 2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from icl_bench.metrics.interface import Measure, Metric
 
 if TYPE_CHECKING:
     import numpy as np
-
-ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 class Rouge(Metric):
@@ -24,18 +22,11 @@ class Rouge(Metric):
     )
 
     def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """See ``Metric``."""
-        return rouge(gold, predictions)
+        """See ``Metric``. An empty text scores 0."""
+        import numpy as np
+        from rouge_score.rouge_scorer import RougeScorer
 
-
-def rouge(gold: Sequence[str], predictions: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return ROUGE-1, ROUGE-2 and ROUGE-L F1 of each example, ``(test,)``, with stemming.
-
-    The package rouge-score of Bertsch et al. 2025, section 2. An empty text scores 0.
-    """
-    import numpy as np
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(list(ROUGE), use_stemmer=True)
-    scores = [scorer.score(*pair) for pair in zip(gold, predictions, strict=True)]
-    return {kind: np.array([score[kind].fmeasure for score in scores], dtype=float) for kind in ROUGE}
+        names = [measure.name for measure in self.measures]
+        scorer = RougeScorer(names, use_stemmer=True)
+        scores = [scorer.score(*pair) for pair in zip(gold, predictions, strict=True)]
+        return {name: np.array([score[name].fmeasure for score in scores], dtype=float) for name in names}

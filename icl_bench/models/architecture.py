@@ -153,11 +153,6 @@ FAMILIES: Mapping[str, str] = {
 """Families that attention patterns are tested with: name in a model's config -> name."""
 
 
-def family_of(source: str) -> str:
-    """A model's family, from its config."""
-    return read_config(source).family
-
-
 def check_family(pattern: Pattern, model: Model) -> None:
     """Raise ``UserError`` if a model does not support a pattern."""
     if pattern == FULL:
@@ -167,7 +162,7 @@ def check_family(pattern: Pattern, model: Model) -> None:
             f"--attention {pattern}: {model.name} was not trained to read vectors; "
             "icl-bench train-vectors makes a model that was"
         )
-    if (family := family_of(model.source)) not in FAMILIES:
+    if (family := read_config(model.source).family) not in FAMILIES:
         raise UserError(
             f"--attention {pattern}: {model.name} is of the family {family}; patterns are for "
             f"{', '.join(dict.fromkeys(FAMILIES.values()))}"

@@ -111,6 +111,10 @@ class Pattern:
     """Its name in the registry, and the first word of its text."""
     written: ClassVar[str] = "full"
     """Its syntax, for messages."""
+    blocks: ClassVar[bool] = False
+    """Whether the demonstrations' ends matter."""
+    reads_vectors: ClassVar[bool] = False
+    """Whether texts are read as vectors, by a model trained for this."""
 
     @staticmethod
     def parse(text: str) -> Pattern:
@@ -175,18 +179,8 @@ class Pattern:
         """Raise ``UserError`` if the pattern is not possible with k demonstrations."""
 
     @property
-    def blocks(self) -> bool:
-        """Whether the demonstrations' ends matter."""
-        return False
-
-    @property
     def reuses(self) -> bool:
         """Whether each demonstration is computed once and reused in all prompts."""
-        return False
-
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether texts are read as vectors, by a model trained for this."""
         return False
 
     @property
@@ -242,6 +236,7 @@ class Block(Pattern):
     by: str = "bm25"
     """The retriever that compares demonstrations with a query."""
     name: ClassVar[str] = "block"
+    blocks: ClassVar[bool] = True
     written: ClassVar[str] = "block:SIZE[,sink=1,local=2][,reuse] or block:SIZE[,sink=1,local=2],top=0.3[,by=bm25]"
 
     @classmethod
@@ -327,15 +322,9 @@ class Block(Pattern):
         between = np.arange(min(self.sink, count), max(count - self.local, min(self.sink, count)))
         later_first = between[::-1]
         ranked = later_first[np.argsort(-scores[later_first], kind="stable")]
-        unread = set(ranked[self._top_count(count) :].tolist())
+        top = self.top if isinstance(self.top, int) else ceil(Fraction(str(self.top)) * count)
+        unread = set(ranked[top:].tolist())
         return tuple(block for block in range(count) if block not in unread)
-
-    def _top_count(self, blocks: int) -> int:
-        """How many of the ``blocks`` a query reads at most, beside the sink and the last ones."""
-        assert self.top is not None, "all of them"
-        if isinstance(self.top, int):
-            return self.top
-        return ceil(Fraction(str(self.top)) * blocks)
 
     def check_shots(self, k: int) -> None:
         """See :meth:`Pattern.check_shots`."""
@@ -350,11 +339,6 @@ class Block(Pattern):
     def compares(self) -> str | None:
         """See :attr:`Pattern.compares`."""
         return None if self.top is None else self.by
-
-    @property
-    def blocks(self) -> bool:
-        """See :attr:`Pattern.blocks`."""
-        return True
 
     @property
     def reuses(self) -> bool:
@@ -447,6 +431,7 @@ class Vectors(Pattern):
     count: int | None
     """The number of vectors; None for all texts."""
     name: ClassVar[str] = "vectors"
+    reads_vectors: ClassVar[bool] = True
     written: ClassVar[str] = "vectors:N or vectors:all"
 
     @classmethod
@@ -461,11 +446,6 @@ class Vectors(Pattern):
 
     def __str__(self) -> str:
         return f"vectors:{'all' if self.count is None else self.count}"
-
-    @property
-    def reads_vectors(self) -> bool:
-        """See :attr:`Pattern.reads_vectors`."""
-        return True
 
     @property
     def fewest_texts(self) -> int:

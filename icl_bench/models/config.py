@@ -83,7 +83,9 @@ def _complete_config(file: Path) -> dict[str, Any] | None:
     if not required <= config.keys() or any(config.get(name) for name in _OTHER_READINGS):
         return None
     null = {name for name in _OPTIONAL if name in config and config[name] is None}
-    if not null <= _NULL[family] or _layers_by_default(config):
+    # a default would determine which layers have a window
+    windows_by_default = config.get("use_sliding_window") and not config.get("layer_types")
+    if not null <= _NULL[family] or windows_by_default:
         return None
     if family in {"llama", "mistral"} and "layer_types" in config:  # not a field of these families
         return None
@@ -98,11 +100,6 @@ def _complete_config(file: Path) -> dict[str, Any] | None:
     if not valid or config["hidden_size"] % config["num_attention_heads"]:
         return None
     return config
-
-
-def _layers_by_default(config: Mapping[str, Any]) -> bool:
-    """Whether a default determines which layers have a window."""
-    return bool(config.get("use_sliding_window")) and not config.get("layer_types")
 
 
 def _from_config(stated: Mapping[str, Any]) -> ModelConfig:

@@ -13,7 +13,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,6 +49,8 @@ class PackagedModel(ABC):
     """The import name of the package."""
     install: str
     """The arguments of ``pip install``."""
+    tensor_names: ClassVar[Mapping[str, str]]
+    """What its family adds to :data:`TENSOR_NAMES`."""
 
     def is_installed(self) -> bool:
         """Whether its files are on this machine."""
@@ -65,9 +67,10 @@ class PackagedModel(ABC):
         Raises ``ValueError`` if the file is a different one.
         """
 
-    @abstractmethod
     def checkpoint_name(self, tensor: str) -> str:
-        """The name in a checkpoint of a tensor of the file."""
+        """``blk.3.attn_q.weight`` as ``model.layers.3.self_attn.q_proj.weight``."""
+        names = {**TENSOR_NAMES, **self.tensor_names}
+        return ".".join(["model", *(names.get(part, part) for part in tensor.split("."))])
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG002
         """Convert a tensor to the form of a checkpoint, float32. ``name`` is its checkpoint name."""
@@ -138,11 +141,6 @@ class PackagedModel(ABC):
             for name, tensor in tensors:
                 for part in _bfloat16(self.weights(name, file.weights(tensor), file.metadata)):
                     stream.write(part)
-
-
-def renamed(tensor: str, names: Mapping[str, str]) -> str:
-    """``blk.3.attn_q.weight`` as ``model.layers.3.self_attn.q_proj.weight``."""
-    return ".".join(["model", *(names.get(part, part) for part in tensor.split("."))])
 
 
 def added_token(number: int, token: str, special: bool) -> dict[str, Any]:

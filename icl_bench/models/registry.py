@@ -33,7 +33,6 @@ class ModelSpec:
     revision: str | None = None
     packaged: PackagedModel | None = None
     """The Python package that has the weights, for models that do not need the hub."""
-    dtype: str = "auto"
 
 
 _SPECS = (
@@ -50,7 +49,6 @@ _SPECS = (
     ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2"),
     ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B"),
 )
-
 
 REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
 """The models of Bertsch et al. 2025 (appendix H.1), and two that every machine can run."""
@@ -70,7 +68,6 @@ class Model:
     context_tokens: int
     fingerprint: str
     """Identifies weights and tokenizer: a hub commit, or a hash of the files."""
-    dtype: str = "auto"
     tokenizer: str | None = None
     """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
 
@@ -90,7 +87,7 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
             folder = spec.packaged.prepared() if prepare else spec.packaged.folder()
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
-            return Model(name, name, str(folder), None, window, fingerprint, spec.dtype)
+            return Model(name, name, str(folder), None, window, fingerprint)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
     folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
     if name and _is_folder(folder):
@@ -218,7 +215,8 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
         path = str(folder) if folder and (folder / "config.json").exists() else None
         needs = "" if installed else f"pip install {spec.packaged.install}"
     else:
-        path = _hub_path(spec)
+        config = cached_file(str(spec.hub), "config.json", spec.revision)
+        path = str(config.parent) if config else None
         installed = path is not None
         needs = "" if installed else f"the hub: {spec.hub}"
     return {
@@ -229,8 +227,3 @@ def _record(spec: ModelSpec) -> dict[str, Any]:
         "path": path,
         "needs": needs,
     }
-
-
-def _hub_path(spec: ModelSpec) -> str | None:
-    config = cached_file(str(spec.hub), "config.json", spec.revision)
-    return str(config.parent) if config else None

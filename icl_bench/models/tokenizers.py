@@ -68,29 +68,20 @@ class Tokenizer(Protocol):
         """The text of some ids."""
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Ids of special tokens, with the names of transformers."""
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "all_special_ids")
 
+
+@dataclass(eq=False)
+class CachedTokenizer:
+    """A backend of the tokenizers package with the interface :class:`Tokenizer`."""
+
+    backend_tokenizer: tokenizers.Tokenizer
     bos_token_id: int | None
     eos_token_id: int | None
     pad_token_id: int | None
     unk_token_id: int | None
-    all_special_ids: tuple[int, ...]
-
-
-class CachedTokenizer:
-    """A backend of the tokenizers package with the interface :class:`Tokenizer`."""
-
+    all_special_ids: list[int]
     is_fast = True
-
-    def __init__(self, backend: tokenizers.Tokenizer, special: SpecialTokens) -> None:
-        self.backend_tokenizer = backend
-        self.bos_token_id = special.bos_token_id
-        self.eos_token_id = special.eos_token_id
-        self.pad_token_id = special.pad_token_id
-        self.unk_token_id = special.unk_token_id
-        self.all_special_ids = list(special.all_special_ids)
 
     def __call__(
         self,
@@ -150,7 +141,10 @@ def load(source: str, revision: str | None = None) -> Tokenizer:
     if entry is None or not _can_be_cached(tokenizer):
         uncacheable: Tokenizer = tokenizer
         return uncacheable
-    tokenizer_to_cache = _of_transformers(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    tokenizer_to_cache = CachedTokenizer(backend, **{name: getattr(tokenizer, name) for name in _IDS})
     write_entry(tokenizer_to_cache, entry)
     return tokenizer_to_cache
 
@@ -164,7 +158,7 @@ def entry_of(folder: Path) -> Path:
 
 def write_entry(tokenizer: CachedTokenizer, entry: Path) -> None:
     """Write a tokenizer into the cache folder, atomically."""
-    ids = {name: getattr(tokenizer, name) for name in SpecialTokens.__dataclass_fields__}
+    ids = {name: getattr(tokenizer, name) for name in _IDS}
     # if it cannot be written, the next run reads the files again
     with suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -194,8 +188,7 @@ def _read_entry(entry: Path) -> CachedTokenizer | None:
     from tokenizers import Tokenizer as Backend
 
     try:
-        special = SpecialTokens(**{**ids, "all_special_ids": tuple(ids["all_special_ids"])})
-        return CachedTokenizer(Backend.from_file(str(entry / _BACKEND)), special)
+        return CachedTokenizer(Backend.from_file(str(entry / _BACKEND)), **ids)
     except Exception:  # the package raises plain Exception for a damaged file
         return None
 
@@ -208,17 +201,3 @@ def _can_be_cached(tokenizer: Any) -> bool:
     methods = ("__call__", "_encode_plus", "decode", "_decode", "get_vocab", "__len__")
     overrides = any(getattr(type(tokenizer), method) is not getattr(TokenizersBackend, method) for method in methods)
     return not overrides and not tokenizer.clean_up_tokenization_spaces
-
-
-def _of_transformers(tokenizer: Any) -> CachedTokenizer:
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    special = SpecialTokens(
-        tokenizer.bos_token_id,
-        tokenizer.eos_token_id,
-        tokenizer.pad_token_id,
-        tokenizer.unk_token_id,
-        tuple(tokenizer.all_special_ids),
-    )
-    return CachedTokenizer(backend, special)

@@ -65,9 +65,5 @@ def adapted_to(source: str) -> Pattern | None:
 
 
 def own_pattern(model: str) -> Pattern:
-    """The default pattern of a model: the one that it was adapted to, else ``full``.
-
-    ``model`` is the value of ``--model``. Only a folder can be an adapted model. Raises
-    ``UserError``.
-    """
+    """The default pattern of ``--model``: the one that it was adapted to, else ``full``. Raises ``UserError``."""
     return adapted_to(model) or FULL

@@ -151,28 +151,16 @@ class VectorEncoder:
         mask = inputs["attention_mask"][..., None].to(hidden.dtype)
         return (hidden * mask).sum(1) / mask.sum(1)
 
-    def vectors(self, texts: Sequence[str], folder: Path | None) -> np.ndarray:
-        """Vectors of texts, float32 ``(texts, width)``, cached in ``folder`` unless it is None.
-
-        Equal texts have identical vectors.
-        """
-        unique = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        key = key_of([self.fingerprint, self.pooling, *unique])
-        if folder is None:
-            vectors = self._computed(list(unique))
-        else:
-            vectors = cached_array(folder / f"vectors-{key}", lambda: self._computed(list(unique)))
-        return vectors[[unique[text] for text in texts]]
-
     def tensors(self, texts: Iterable[str]) -> dict[str, Any]:
-        """The vector of each text as a tensor ``(width,)``, cached."""
+        """The vector of each text as a float32 tensor ``(width,)``, cached."""
         import torch
 
         unique = list(dict.fromkeys(texts))
         if not unique:
             return {}
-        vectors = torch.from_numpy(self.vectors(unique, cache_dir() / "vectors").copy())
-        return dict(zip(unique, vectors, strict=True))
+        entry = cache_dir() / "vectors" / f"vectors-{key_of([self.fingerprint, self.pooling, *unique])}"
+        vectors = cached_array(entry, lambda: self._computed(unique))
+        return dict(zip(unique, torch.from_numpy(vectors.copy()), strict=True))
 
     def _computed(self, texts: Sequence[str]) -> np.ndarray:
         import torch

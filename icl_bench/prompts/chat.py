@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.prompts.chat_template import ChatTemplate
-from icl_bench.prompts.rendering import HasText, Message, Piece, demonstration_text, query_text
+from icl_bench.prompts.rendering import Message, Piece, PlainForm, demonstration_text, query_text
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
     from icl_bench.models.tokenizers import Tokenizer
+    from icl_bench.tasks.examples import Example
     from icl_bench.tasks.templates import AnyTemplate
 
 _MARKS = ("\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4")
@@ -92,26 +93,22 @@ class ChatForm:
 
     # -- the parts of a prompt ------------------------------------------------------------------
 
-    def demonstration(self, example: HasText) -> str:
-        """See ``PromptForm``: a user and an assistant turn, or a part of the only user turn."""
+    def demonstration(self, example: Example) -> str:
+        """See ``PlainForm``: a user and an assistant turn, or a part of the only user turn."""
         if self.settings.style == "single":
             return self._piece(self.template, example) + self.joint
         query = query_text(self.template, example)
         return f"{query}{self._around.answer}{example.answer}{self.joint}"
 
-    def query(self, example: HasText) -> str:
-        """See ``PromptForm``."""
+    def query(self, example: Example) -> str:
+        """See ``PlainForm``."""
         return query_text(self.template, example) + self._around.end
 
     def answer(self, answer: str) -> str:
-        """See ``PromptForm``: ends with the end of the assistant's turn."""
-        return f"{self._lead}{answer}{self.ending}"
-
-    @property
-    def _lead(self) -> str:
-        """The markup between the generation prompt and an answer."""
-        around = self._around
-        return around.answer[len(around.end) :] if around.answer.startswith(around.end) else ""
+        """See ``PlainForm``: with the markup behind the generation prompt, and the end of the turn."""
+        generation, before = self._around.end, self._around.answer
+        lead = before.removeprefix(generation) if before.startswith(generation) else ""
+        return f"{lead}{answer}{self.ending}"
 
     def facts(self) -> dict[str, Any]:
         """What prompts depend on beside examples: the settings and the template's markup, which may
@@ -129,7 +126,7 @@ class ChatForm:
 
     # -- conversations --------------------------------------------------------------------------
 
-    def messages(self, demonstrations: Sequence[HasText], query: HasText) -> list[Message]:
+    def messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
         """The conversation of one prompt."""
         last = query_text(self.template, query)
         if self.settings.style == "single":
@@ -138,12 +135,12 @@ class ChatForm:
         turns = [(query_text(self.template, example), example.answer) for example in demonstrations]
         return self._conversation([*chain.from_iterable(turns), last])
 
-    def whole(self, demonstrations: Sequence[HasText], query: HasText) -> str:
-        """See ``PromptForm``: rendered by the template as a whole."""
+    def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
+        """See ``PlainForm``: rendered by the template as a whole."""
         return self._chat.render(self.messages(demonstrations, query))
 
-    def is_pieced(self, demonstrations: Sequence[HasText], queries: Sequence[HasText]) -> bool:
-        """See ``PromptForm``: whether the template treats all turns and these contents alike.
+    def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:
+        """See ``PlainForm``: whether the template treats all turns and these contents alike.
 
         Tests each example as its own conversation, and all of them as one. Raises ``UserError`` for
         a text that the tokenizer would read as a special token.
@@ -155,7 +152,7 @@ class ChatForm:
         pieces = [self.start, *map(self.demonstration, demonstrations)]
         return all("".join([*pieces, self.query(query)]) == self.whole(demonstrations, query) for query in queries[:1])
 
-    def _keeps_text(self, example: HasText) -> bool:
+    def _keeps_text(self, example: Example) -> bool:
         """Whether the template keeps an example's text unchanged."""
         query = query_text(self.template, example)
         key = (query, example.answer)
@@ -231,6 +228,10 @@ class ChatForm:
             f"--chat: the chat template of model {self._chat.model_name} does not end an answer: no "
             "special token and no line break stand behind it"
         )
+
+
+PromptForm = PlainForm | ChatForm
+"""How the parts of a prompt are written and put together."""
 
 
 def chat_form(

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import HasText, Message, PromptForm
+from icl_bench.prompts.rendering import Message
 
 if TYPE_CHECKING:
     from icl_bench.models.attention_patterns import Pattern, Ranges
     from icl_bench.models.tokenizers import Tokenizer
+    from icl_bench.prompts.chat import PromptForm
+    from icl_bench.tasks.examples import Example
 
 Ids = tuple[int, ...]
 
@@ -224,39 +226,36 @@ class PromptTokenizer:
         self._ids_after_joint.update(zip(new, self._after(self.form.joint, new), strict=True))
         return [self._ids_after_joint[t] for t in texts]
 
-    def demonstrations(self, examples: Sequence[HasText]) -> list[str]:
-        """The text of each demonstration, followed by the joint."""
-        return [self.form.demonstration(example) for example in examples]
-
     def _conversation(
-        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]
+        self, demonstrations: Sequence[Sequence[Example]], queries: Sequence[Example]
     ) -> Callable[[int], Sequence[Message]] | None:
         """A function from a prompt's index to its messages; None for plain text."""
         if not self.form.has_special_tokens:
             return None
         return lambda index: self.form.messages(demonstrations[index], queries[index])
 
-    def _begun(self, pieces: list[str]) -> list[str]:
-        """Pieces that prompts begin with. The form's start becomes part of the first one."""
+    def _begun(self, examples: Sequence[Example]) -> list[str]:
+        """Demonstrations that prompts begin with. The form's start becomes part of the first one."""
+        pieces = list(map(self.form.demonstration, examples))
         return [self.form.start + pieces[0], *pieces[1:]] if pieces else []
 
-    def demonstration_lengths(self, examples: Sequence[HasText]) -> np.ndarray:
+    def demonstration_lengths(self, examples: Sequence[Example]) -> np.ndarray:
         """Tokens of each demonstration with its separator inside a prompt.
 
         Returns an ``(examples,)`` integer array.
         """
-        pieces = self.demonstrations(examples)
+        pieces = list(map(self.form.demonstration, examples))
         joined = zip(self._after_separator(pieces), pieces, strict=True)
         return np.array([len(ids or self._tokenize([piece])[0]) for ids, piece in joined], dtype=int)
 
-    def lesson(self, examples: Sequence[HasText]) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
+    def lesson(self, examples: Sequence[Example]) -> tuple[Ids, tuple[int, ...], list[tuple[int, int]]]:
         """Concatenated demonstrations for training: ids with BOS, the end of each demonstration, and
         the start and end of each answer (including its ending), in tokens.
 
         A token that spans the start of an answer belongs to the answer. Raises ``UserError`` if
         the form does not concatenate pieces, or the tokenizer does not return offsets.
         """
-        pieces = self._begun(self.demonstrations(examples))
+        pieces = self._begun(examples)
         if not self.form.is_pieced(examples, ()):
             raise UserError(
                 "demonstrations to learn from must not depend on each other; this task's template writes them together"
@@ -303,7 +302,7 @@ class PromptTokenizer:
         return [ids[size:] if ids[:size] == anchor else None for ids in joined]
 
     def own_prompts(
-        self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText], ends: bool = False
+        self, demonstrations: Sequence[Sequence[Example]], queries: Sequence[Example], ends: bool = False
     ) -> PromptSet:
         """Prompts in which every query has its own demonstrations (retrieval).
 
@@ -312,13 +311,11 @@ class PromptTokenizer:
         pairs = zip(demonstrations, queries, strict=True)
         if not all(self.form.is_pieced(own, [query]) for own, query in pairs):
             return self._rendered_whole(demonstrations, queries)
-        own_pieces = [self._begun(self.demonstrations(own)) for own in demonstrations]
+        own_pieces = [self._begun(own) for own in demonstrations]
         tails = [self.form.query(query) for query in queries]
         texts = ["".join(own or [self.form.start]) + tail for own, tail in zip(own_pieces, tails, strict=True)]
         prompts = shared_prefix([self.bos + ids for ids in self._tokenize(texts)])
-        token_ends: list[tuple[int, ...]] = []
-        if ends:
-            token_ends = [self._ends(p, text) for p, text in zip(own_pieces, texts, strict=True)]
+        token_ends = [self._ends(p, text) for p, text in zip(own_pieces, texts, strict=True)] if ends else []
         return replace(
             prompts,
             own_texts=tuple(texts),
@@ -328,7 +325,7 @@ class PromptTokenizer:
         )
 
     def shared_prompts(
-        self, demonstrations: Sequence[HasText], shots: Sequence[int], queries: Sequence[HasText]
+        self, demonstrations: Sequence[Example], shots: Sequence[int], queries: Sequence[Example]
     ) -> dict[int, PromptSet]:
         """Prompts for several k from one list of demonstrations: k uses the first k of it.
 
@@ -339,7 +336,7 @@ class PromptTokenizer:
         demonstrations = demonstrations[: max(shots)]
         if not self.form.is_pieced(demonstrations, queries):
             return {k: self._rendered_whole([demonstrations[:k]] * len(queries), queries) for k in shots}
-        pieces = self._begun(self.demonstrations(demonstrations))
+        pieces = self._begun(demonstrations)
         tails = [self.form.query(query) for query in queries]
         start = self._start(pieces)
         result: dict[int, PromptSet] = {}
@@ -357,9 +354,9 @@ class PromptTokenizer:
 
     def mixed_prompts(
         self,
-        shared: Sequence[HasText],
-        own: Sequence[Sequence[HasText]],
-        queries: Sequence[HasText],
+        shared: Sequence[Example],
+        own: Sequence[Sequence[Example]],
+        queries: Sequence[Example],
         ends: bool = False,
     ) -> PromptSet:
         """Prompts of shared demonstrations, followed by some of each query's own.
@@ -374,8 +371,8 @@ class PromptTokenizer:
             self.form.is_pieced(examples, [query]) for examples, query in zip(demonstrations, queries, strict=True)
         ):
             return self._rendered_whole(demonstrations, queries)
-        pieces = self._begun(self.demonstrations(shared))
-        own_pieces = [self.demonstrations(examples) for examples in own]
+        pieces = self._begun(shared)
+        own_pieces = [list(map(self.form.demonstration, examples)) for examples in own]
         pairs = zip(own_pieces, queries, strict=True)
         tails = ["".join([*texts, self.form.query(query)]) for texts, query in pairs]
         prompts = self._joined(pieces, self._start(pieces), tails)
@@ -385,7 +382,7 @@ class PromptTokenizer:
         token_ends = [self._ends([*pieces, *texts], prompts.text(i)) for i, texts in enumerate(own_pieces)]
         return replace(prompts, ends=tuple(token_ends))
 
-    def _rendered_whole(self, demonstrations: Sequence[Sequence[HasText]], queries: Sequence[HasText]) -> PromptSet:
+    def _rendered_whole(self, demonstrations: Sequence[Sequence[Example]], queries: Sequence[Example]) -> PromptSet:
         """Prompts that are not concatenations of pieces: each is rendered and tokenized as a whole.
 
         The prefix is the longest common one. The ends of demonstrations are unknown.

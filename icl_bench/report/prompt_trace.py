@@ -12,9 +12,9 @@ from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.prompts.chat import ChatSettings, chat_form
+from icl_bench.prompts.chat import ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
-from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
+from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.facts import ChatFacts
 from icl_bench.results.reading import find_imported, finished_cells, read_rows

@@ -100,8 +100,7 @@ class Perplexity:
     @property
     def backend(self) -> TransformersLoader:
         """The backend, not loaded yet."""
-        dtype = self.model.dtype if self.spec.dtype == "auto" else self.spec.dtype
-        return TransformersLoader(BackendSpec(dtype=dtype, device=self.spec.device))
+        return TransformersLoader(BackendSpec(dtype=self.spec.dtype, device=self.spec.device))
 
     def run(self, results: Place, say: Callable[[str], None] = lambda _: None) -> PerplexityOutcome:
         """Compute what is missing in the results folder, one file for each text and pattern.

@@ -81,13 +81,10 @@ class Sweep:
         backend = checked.backend if narrowed == spec else narrowed.backend_for(spec_of_task)
         return cls(narrowed, model, task, plan, backend)
 
-    @cached_property
+    @property
     def loader(self) -> BackendLoader:
-        """The backend, not loaded yet, with the model's dtype if none is requested."""
-        loader = self.backend.loader
-        if loader.spec.dtype != "auto":
-            return loader
-        return replace(loader, spec=loader.spec.model_copy(update={"dtype": self.model.dtype}))
+        """The backend, not loaded yet."""
+        return self.backend.loader
 
     @property
     def room(self) -> int:

@@ -20,9 +20,9 @@ from icl_bench.metrics.scores import ACCURACY, checked_scores, metrics_of
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
-from icl_bench.prompts.chat import ChatForm, ChatSettings, chat_form
+from icl_bench.prompts.chat import ChatForm, ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import Ids, PromptTokenizer
-from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
+from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
 from icl_bench.sweep.options import Queries

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.exact_match import normalised
+from icl_bench.metrics.exact_match import PUNCTUATION, normalised
 from icl_bench.metrics.scores import metrics_of
 from icl_bench.tasks.spec import AnswerRule, Ignored, TaskSpec
 from icl_bench.tasks.splits import StoredRow, encodable, number_as_text
@@ -49,11 +48,8 @@ def _without(ignored: Ignored, text: str) -> str:
     if ignored.case:
         text = text.lower()
     if ignored.punctuation:
-        text = text.translate(_PUNCTUATION)
+        text = text.translate(PUNCTUATION)
     return text
-
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
@@ -97,7 +93,9 @@ class FreeAnswers:
         texts = [self._text(row, column, item, value) for item in values]
         golds = tuple(dict.fromkeys(self._gold(row, column, text) for text in texts))
         for gold in golds:
-            self._check(row, column, gold)
+            for name, metric in self._metrics:
+                if why := metric.unfit(gold):
+                    raise UserError(f"{row.where}: {plain(column)}: {short(gold)} {why}, for {name}")
         return RightAnswer(texts[0], None if golds == (texts[0],) else golds)
 
     def _text(self, row: StoredRow, column: str, value: Any, cell_value: Any) -> str:
@@ -122,11 +120,6 @@ class FreeAnswers:
             rule = "extract finds" if self.spec.answer.ignore is None else "ignore leaves"
             raise UserError(f"{row.where}: answer.{rule} nothing in {plain(column)}, {short(text)}")
         return gold
-
-    def _check(self, row: StoredRow, column: str, gold: str) -> None:
-        for name, metric in self._metrics:
-            if why := metric.unfit(gold):
-                raise UserError(f"{row.where}: {plain(column)}: {short(gold)} {why}, for {name}")
 
     @cached_property
     def _metrics(self) -> list[tuple[str, Any]]:

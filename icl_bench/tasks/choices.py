@@ -14,57 +14,64 @@ from icl_bench.tasks.splits import StoredRow, number_as_text
 from icl_bench.wording import plain, short
 
 
-@dataclass(frozen=True, slots=True)
-class RowChoices:
-    """The possible answers of one row."""
-
-    written: tuple[str, ...]
-    """Each choice as an answer: its text as the task writes it, or its letter."""
-    listing: str
-    """The value of the template's field: one line for each choice."""
-    gold: int
-    """The index of the right one."""
-    has_repeats: bool
-    """Whether two have the same text and differ only in their letters."""
-
-
-@dataclass(frozen=True)
-class _ChoiceList:
-    texts: Sequence[str]
-    keys: Sequence[str]
-
-
 @dataclass(frozen=True)
 class AnswerChoices:
     """The possible answers: a row's own choices, or those that all rows share."""
 
-    written: tuple[str, ...]
-    listing: str
-    has_repeats: bool
-    listed: _ChoiceList
     name: str
     """The name of their column or field, for messages."""
+    texts: Sequence[str]
+    keys: Sequence[str]
+    written: tuple[str, ...]
+    """Each choice as an answer: its text as the task writes it, or its letter."""
+    listing: str
+    """The value of the template's field: one line for each choice."""
+    has_repeats: bool
+    """Whether two have the same text and differ only in their letters."""
 
-    def right(self, labels: Labels, row: StoredRow, answer: str) -> int:
-        """The index of the choice that a row's column names. Raises ``UserError`` if there is none."""
-        return _gold(labels, row, self.listed, row.cell(answer), plain(answer), self.name)
+    def right(self, labels: Labels, row: StoredRow, column: str) -> int:
+        """The index of the choice that a row's column names, by ``labels.gold``. Never guesses.
 
-
-def read_choices(labels: Labels, row: StoredRow, column: str, answer: str) -> RowChoices:
-    """Read a row's choices from one column, and the right one from another.
-
-    Raises ``UserError`` that names the row if there is not a list of at least two different texts,
-    or if the answer is not among them.
-    """
-    choices = read_list(labels, row, row.cell(column), plain(column))
-    return RowChoices(choices.written, choices.listing, choices.right(labels, row, answer), choices.has_repeats)
+        Raises ``UserError`` if there is none.
+        """
+        value, answer = row.cell(column), plain(column)
+        names = {"text": self.texts, "key": self.keys}.get(labels.gold)
+        if names is None:
+            names = [str(i) for i in range(len(self.texts))]
+        answer_text = value
+        if labels.gold == "index or text" and not (isinstance(value, int) and not isinstance(value, bool)):
+            names = self.texts
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            answer_text = json.dumps(value)
+        places = [place for place, option in enumerate(names) if option == answer_text]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            raise UserError(
+                f"{row.where}: {answer} is {short(value)}, which {self.name} has twice; "
+                "give it by its key or its index (labels.gold)"
+            )
+        kinds = {
+            "text": "text",
+            "key": "key",
+            "index": "index, from 0,",
+            "index or text": "index, from 0, nor the text",
+        }
+        kind = kinds[labels.gold]
+        options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
+        raise UserError(
+            f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options})"
+        )
 
 
 def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerChoices:
-    """Read choices of one row, or of all rows. Raises ``UserError`` like :func:`read_choices`."""
-    listed = _parse_list(row, value, name)
-    texts = [labels.written(text) for text in listed.texts]
-    for source, text in zip(listed.texts, texts, strict=True):
+    """Read choices of one row, or of all rows.
+
+    Raises ``UserError`` that names the row if there is not a list of at least two different texts.
+    """
+    sources, keys = _parse_list(row, value, name)
+    texts = [labels.written(text) for text in sources]
+    for source, text in zip(sources, texts, strict=True):
         _check_text(row, name, source, text)
     if len(texts) < 2:
         count = f"one choice, {short(texts[0])}" if texts else "no choice"
@@ -80,10 +87,10 @@ def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerCh
     marks = [f"{letter}." for letter in ascii_uppercase] if letters else ["-"] * len(texts)
     listing = "\n".join(f"{mark} {text}" for mark, text in zip(marks, texts, strict=False))
     written = tuple(ascii_uppercase[: len(texts)]) if letters else tuple(texts)
-    return AnswerChoices(written, listing, repeated is not None, listed, name)
+    return AnswerChoices(name, sources, keys, written, listing, repeated is not None)
 
 
-def _parse_list(row: StoredRow, value: Any, name: str) -> _ChoiceList:
+def _parse_list(row: StoredRow, value: Any, name: str) -> tuple[list[str], list[str]]:
     """The texts of the choices and their keys. Keys are letters if the list has none.
 
     The value is a list of texts, a list of objects with ``text`` and optionally ``label``, or, as in
@@ -102,7 +109,8 @@ def _parse_list(row: StoredRow, value: Any, name: str) -> _ChoiceList:
             f"{row.where}: {name} must be a list of texts, or of objects with text and label, not {short(value)}"
         )
     texts, keys = [], []
-    for letter, item in zip(_letters(len(value)), value, strict=True):
+    for place, item in enumerate(value):
+        letter = ascii_uppercase[place] if place < len(ascii_uppercase) else str(place)
         is_object = isinstance(item, dict)
         if is_object and "text" not in item:
             raise UserError(f"{row.where}: {name} has a choice without text: {short(item)}")
@@ -111,12 +119,7 @@ def _parse_list(row: StoredRow, value: Any, name: str) -> _ChoiceList:
     if len(set(keys)) < len(keys):
         repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
         raise UserError(f"{row.where}: {name} has the label {short(repeated)} twice")
-    return _ChoiceList(texts, keys)
-
-
-def _letters(count: int) -> list[str]:
-    """Default keys of choices."""
-    return [ascii_uppercase[i] if i < len(ascii_uppercase) else str(i) for i in range(count)]
+    return texts, keys
 
 
 def _choice_text(row: StoredRow, name: str, value: Any) -> str:
@@ -137,29 +140,4 @@ def _check_text(row: StoredRow, name: str, source: str, text: str) -> None:
     if text.splitlines() != [text]:
         raise UserError(f"{row.where}: {name}: the choice {short(text)} holds a line break")
     if text != text.strip():
-        at = f"{row.where}: {name}"
-        raise UserError(f"{at}: the choice {short(text)} begins or ends with a space")
-
-
-def _gold(labels: Labels, row: StoredRow, listed: _ChoiceList, value: Any, answer: str, name: str) -> int:
-    """The index of the choice that the answer names, by ``labels.gold``. Never guesses."""
-    names = {"text": listed.texts, "key": listed.keys}.get(labels.gold)
-    if names is None:
-        names = [str(i) for i in range(len(listed.texts))]
-    answer_text = value
-    if labels.gold == "index or text" and not (isinstance(value, int) and not isinstance(value, bool)):
-        names = listed.texts
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        answer_text = json.dumps(value)
-    places = [place for place, option in enumerate(names) if option == answer_text]
-    if len(places) == 1:
-        return places[0]
-    if places:
-        raise UserError(
-            f"{row.where}: {answer} is {short(value)}, which {name} has twice; "
-            "give it by its key or its index (labels.gold)"
-        )
-    kinds = {"text": "text", "key": "key", "index": "index, from 0,", "index or text": "index, from 0, nor the text"}
-    kind = kinds[labels.gold]
-    options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
-    raise UserError(f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options})")
+        raise UserError(f"{row.where}: {name}: the choice {short(text)} begins or ends with a space")

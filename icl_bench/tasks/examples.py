@@ -16,7 +16,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
-from icl_bench.tasks.choices import AnswerChoices, read_choices, read_list
+from icl_bench.tasks.choices import AnswerChoices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
@@ -102,7 +102,8 @@ class _ExampleReader:
             if name in where_of_id:
                 raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}")
             where_of_id[name] = row.where
-            passages = self._passages(row)
+            spec = self.spec.data.passages
+            passages = () if spec is None else read_passages(spec, row)
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
             input_fields = [f for f in self.spec.template.input_fields if f != self._own]
@@ -128,10 +129,6 @@ class _ExampleReader:
             raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
         return encodable(str(value), row, "id")
 
-    def _passages(self, row: StoredRow) -> tuple[str, ...]:
-        spec = self.spec.data.passages
-        return () if spec is None else read_passages(spec, row)
-
     def _rendered(self, template: JinjaTemplate, row: StoredRow) -> StoredRow:
         """The row that a Jinja template renders from a stored row."""
         labels = self.spec.labels
@@ -152,16 +149,16 @@ class _ExampleReader:
         answer = self.columns[self.spec.template.answer_field]
         if choices_field is None:
             if self.shared is None:  # the same for all rows, so checked once
-                listed = list(labels.choices or ())
-                self.shared = read_list(labels, row, listed, "labels.choices")
-            right = self.shared.right(labels, row, answer)
-            return Example(name, filled, self.shared.written[right])
-        choices = read_choices(labels, row, self.columns[choices_field], answer)
+                self.shared = read_list(labels, row, list(labels.choices or ()), "labels.choices")
+            return Example(name, filled, self.shared.written[self.shared.right(labels, row, answer)])
+        column = self.columns[choices_field]
+        choices = read_list(labels, row, row.cell(column), plain(column))
+        right = choices.right(labels, row, answer)
         if choices.has_repeats:
             self.repeated_choices.append(row.where)
         if choices_field in self.spec.template.input_fields:
             filled[choices_field] = choices.listing
-        return Example(name, filled, choices.written[choices.gold], choices=choices.written)
+        return Example(name, filled, choices.written[right], choices=choices.written)
 
     @cached_property
     def _own(self) -> str | None:
@@ -273,7 +270,6 @@ def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Exam
 
 
 def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
-    """Note how many rows have a choice twice, with two letters of which one is right."""
     if not places:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"

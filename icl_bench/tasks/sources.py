@@ -9,6 +9,7 @@ Cells are never changed: white space and line breaks are kept.
 from __future__ import annotations
 
 import os
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
         split: [{"id": row.id, "text": row.text, "label": row.label} for row in rows]
         for split, rows in {"train": stdlib.train, "test": stdlib.test}.items()
     }
-    origin = f"standard library of Python {stdlib.python}"
+    origin = f"standard library of Python {platform.python_version()}"
     return source_of_rows(name, origin, rows["train"], rows["test"], spec.data.fields)
 
 

@@ -37,7 +37,6 @@ IsNumber = BeforeValidator(_refuse_bool)
 Seed = Annotated[int, Field(ge=0, lt=2**64), IsNumber]
 Count = Annotated[int, Field(ge=1, le=10**9), IsNumber]
 
-
 Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 

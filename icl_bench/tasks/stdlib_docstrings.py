@@ -15,7 +15,6 @@ import json
 import platform
 import re
 import sysconfig
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of
+from icl_bench.text_files import write_whole
 
 # fmt: off
 STDLIB_MODULES = (
@@ -42,33 +42,25 @@ STDLIB_MODULES = (
 """The modules that may become labels, in every Python since 3.11. The list is fixed, so the labels
 do not depend on what a distribution installs."""
 
-
 SIX_MODULES = ("asyncio", "decimal", "email", "tarfile", "unittest", "xml")
 """Six modules with many docstrings about very different subjects: an easier task."""
-
 
 EMBEDDED = {"stdlib": STDLIB_MODULES, "stdlib-six": SIX_MODULES}
 """The modules of each embedded task, by the name in a task file's ``data.embedded``."""
 
-
 FEWEST_EXAMPLES = 12
 """Modules with fewer examples are left out."""
-
 
 TEST_SHARE = 0.15
 """The share of test rows of each module, rounded: 2 of 12 examples, 34 of 229."""
 
-
 SHORTEST, LONGEST = 20, 300
 """Bounds of a sentence's length, in characters."""
-
 
 _FORM = 1
 """The version of the cache. Increase it when the extraction of sentences changes."""
 
-
 _TESTS = frozenset({"test", "tests"})
-
 
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z(\"'`]|$)")
 
@@ -84,12 +76,10 @@ class DocstringRow:
 
 @dataclass(frozen=True)
 class StdlibRows:
-    """The task's rows by split, and the Python version."""
+    """The task's rows by split."""
 
     train: tuple[DocstringRow, ...]
     test: tuple[DocstringRow, ...]
-    python: str
-    """The Python version, like ``3.11.7``."""
 
 
 @cache
@@ -123,7 +113,7 @@ def build(library: Path | None = None, modules: tuple[str, ...] = STDLIB_MODULES
             f"no sources of Python's standard library in {library}: the embedded task reads them. "
             "Use a Python that is installed with its .py files, or another task"
         )
-    return StdlibRows(tuple(train), tuple(test), platform.python_version())
+    return StdlibRows(tuple(train), tuple(test))
 
 
 def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[DocstringRow]]:
@@ -145,10 +135,7 @@ def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list
     rows = {name: [[row.id, row.text, row.label] for row in module_rows] for name, module_rows in sentences.items()}
     # if the cache cannot be written, sources are parsed again next time
     with suppress(OSError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=entry.parent, delete=False) as draft:
-            json.dump(rows, draft)
-        Path(draft.name).replace(entry)
+        write_whole(entry, json.dumps(rows).encode())
     return sentences
 
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from icl_bench.frozen import Frozen
 from icl_bench.tasks.jinja import check_source, names_in
-
-
-class HasFields(Protocol):
-    """The attribute of an example that templates use."""
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        """Values of the template's input fields."""
 
 
 def _starts_a_line(separator: str) -> str:
@@ -38,6 +30,7 @@ class JinjaTemplate(Frozen):
     input_fields: ClassVar[tuple[str, ...]] = ("input",)
     answer_field: ClassVar[str] = "output"
     query_link: ClassVar[str] = ""
+    answer_lead: ClassVar[str] = ""
 
     engine: Literal["jinja"]
     input: str = Field(min_length=1)
@@ -65,9 +58,9 @@ class JinjaTemplate(Frozen):
             )
         return self
 
-    def shown(self, example: HasFields) -> str:
-        """An example without its answer."""
-        return example.fields["input"]
+    def shown(self, fields: Mapping[str, str]) -> str:
+        """An example without its answer, from the values of the input fields."""
+        return fields["input"]
 
     @property
     def answer_link(self) -> str:
@@ -80,11 +73,6 @@ class JinjaTemplate(Frozen):
         token.
         """
         return self.separator[: len(self.separator) - len(self.separator.lstrip("\n"))]
-
-    @property
-    def answer_lead(self) -> str:
-        """The text before an answer in a demonstration without input."""
-        return ""
 
     @property
     def before_answer(self) -> str:
@@ -155,9 +143,9 @@ class Template(Frozen):
         """``output`` up to the answer, braces unescaped: ``"intent: "``."""
         return "".join(text for text, _, _, _ in string.Formatter().parse(self.output))
 
-    def shown(self, example: HasFields) -> str:
-        """An example without its answer: ``"query: ..."``."""
-        return self.input.format_map(example.fields)
+    def shown(self, fields: Mapping[str, str]) -> str:
+        """An example without its answer, from the values of the input fields: ``"query: ..."``."""
+        return self.input.format_map(fields)
 
     @property
     def query_link(self) -> str:

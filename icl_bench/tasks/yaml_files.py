@@ -19,8 +19,10 @@ def read_yaml(raw: bytes, name: str, loader: type[yaml.SafeLoader] = yaml.SafeLo
     try:
         reader = loader(text)
         tree = reader.get_single_node()
-        _refuse_traps(tree, name)
-        return (None if tree is None else reader.construct_document(tree)), tree
+        if tree is None:
+            return None, None
+        _count_values(tree, {}, name)
+        return reader.construct_document(tree), tree
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(one_line(f"{name}:{line}: not YAML: {error.problem}")) from None
@@ -56,24 +58,16 @@ def locate(node: yaml.Node, loc: Sequence[int | str]) -> tuple[list[int | str], 
 MOST_VALUES = 100_000
 """The largest number of values in a task file, with aliases expanded."""
 
-
 OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 """Numbers that YAML reads differently from people: 010 is 8, and 1:30 is 90."""
 
 
-def _refuse_traps(tree: yaml.Node | None, name: str) -> None:
-    """Refuse what YAML silently reads differently from what people expect, or cannot finish reading.
-
-    These are repeated keys (the last would count), numbers in another base, and aliases that expand
-    to very many values or to themselves.
-    """
-    sizes: dict[int, int | None] = {}
-    if tree is not None:
-        _count_values(tree, sizes, name)
-
-
 def _count_values(node: yaml.Node, sizes: dict[int, int | None], name: str) -> int:
-    """The number of values in a node, with aliases expanded. ``sizes`` caches them by node."""
+    """The number of values in a node, with aliases expanded. ``sizes`` caches them by node.
+
+    Refuses repeated keys (the last would count), numbers in another base, and aliases that expand to
+    very many values or to themselves.
+    """
     where = f"{name}:{node.start_mark.line + 1}"
     if id(node) in sizes:
         count = sizes[id(node)]

@@ -3,5 +3,3 @@
 Bertsch et al. 2025, section 3.3 and appendix E. Every method trains on the first k examples of a draw,
 which in-context learning puts into the prompt, and answers the same test rows.
 """
-
-from __future__ import annotations

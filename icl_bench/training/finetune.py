@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from icl_bench.backends.device import device_name, dtype_name
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.registry import load_tokenizer, resolve
@@ -31,6 +32,7 @@ from icl_bench.tasks.task_files import load_task
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec
+from icl_bench.training.trainer import accuracy
 
 Say = Callable[[str], None]
 
@@ -47,8 +49,6 @@ class Finetuning:
     @classmethod
     def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None) -> Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
-        from icl_bench.backends.device import device_name, dtype_name
-
         spec.check()
         task_spec = load_task(spec.task)
         if not task_spec.is_classification:
@@ -158,20 +158,15 @@ class Finetuning:
                     if other is not None:
                         self._finish(other, method, learnt, examples)
                         outcome.computed.append(upper.spec)
-        right = {learnt.select: self._accuracy(learnt, examples) for learnt in learned}
+        right = {learnt.select: accuracy(learnt.probabilities, examples.test) for learnt in learned}
         shares = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
         say(f"{where}: {shares}")
 
     def _kept(self, identity: Identity) -> Path | None:
         """The folder for a cell's weights; None if they are not kept."""
-        if self.spec.keep_checkpoints is None:
-            return None
-        cell = identity.spec
-        return self.spec.keep_checkpoints / f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
-
-    def _accuracy(self, learnt: Learned, examples: Examples) -> float:
-        answers = learnt.probabilities.argmax(axis=1)
-        return float(np.mean([a == row.label for a, row in zip(answers, examples.test, strict=True)]))
+        cell, folder = identity.spec, self.spec.keep_checkpoints
+        name = f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
+        return None if folder is None else folder / name
 
     def _finish(self, opened: OpenCell, method: TrainingMethod, learnt: Learned, examples: Examples) -> None:
         """Write a cell's predictions and metadata."""

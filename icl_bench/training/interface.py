@@ -75,10 +75,7 @@ class TrainingMethod(ABC):
         return []
 
     def facts(self, select: str) -> Mapping[str, Any]:
-        """What decides its predictions besides the examples, for the cell's identity.
-
-        ``select`` is the cell's name: the method's, or that of its upper bound.
-        """
+        """What decides the predictions of the cell ``select`` besides the examples, for its identity."""
         del select
         return {}
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.hub import TOKENIZER_FILES
 from icl_bench.models.trained import LOG
-from icl_bench.training.trainer import on_one_device
+from icl_bench.training.trainer import on_one_device, with_batches
 
 Say = Callable[[str], None]
 
@@ -234,18 +234,16 @@ class Course:
     say: Say
 
 
-def trainer_of(trainer: Any, batches: Sequence[list[int]]) -> Any:
-    """A Trainer class with these batches in this order, whose checkpoints hold trained weights only."""
-    from torch.utils.data import DataLoader
+def trainer_of(batches: Sequence[list[int]], **parts: Any) -> Any:
+    """A Trainer with these batches in this order, whose checkpoints hold trained weights only.
 
-    class Resumable(trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            return self.accelerator.prepare(
-                DataLoader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
-            )
+    It prints nothing on standard output. ``parts`` are its other arguments.
+    """
+    from transformers import Trainer
+    from transformers.trainer_callback import PrinterCallback
 
-        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-            del state_dict
+    class Resumable(with_batches(Trainer, batches)):  # type: ignore[misc]
+        def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             save_weights(self.model, folder / LEARNT_WEIGHTS)
@@ -253,7 +251,9 @@ def trainer_of(trainer: Any, batches: Sequence[list[int]]) -> Any:
         def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
             read_weights(Path(resume_from_checkpoint) / LEARNT_WEIGHTS, model or self.model)
 
-    return Resumable
+    trainer = Resumable(**parts)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def watcher(
@@ -273,8 +273,7 @@ def watcher(
     log, kept, say, steps = course.log, course.folder / LOG, course.say, f"{course.steps:,}"
 
     class Watcher(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            del args, control
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if state.global_step:
                 log.update(json.loads(kept.read_text(encoding="utf-8")))
                 log["losses"] = [at for at in log["losses"] if at["step"] <= state.global_step]
@@ -282,12 +281,10 @@ def watcher(
             self.first = state.global_step
             model.counts.update(dict.fromkeys(model.counts, 0))
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            del args, control
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             each_step(state.global_step)
 
-        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            del args, control
+        def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             step, loss = state.global_step, float(more["metrics"]["eval_loss"])
             if not math.isfinite(loss):
                 raise CellError(f"the loss on the validation rows is not a number; {AGAIN}")
@@ -298,8 +295,7 @@ def watcher(
             log["losses"].append({"step": step, "validation": loss})
             say(f"step {step:,} of {steps}: validation loss {loss:.3f}")
 
-        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            del args, control
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             step, loss = state.global_step, (more.get("logs") or {}).get("loss")
             if loss is None:
                 return
@@ -313,13 +309,11 @@ def watcher(
                 f"{left / 60:,.0f} min left"
             )
 
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            del args, state, control
+        def on_save(self, *_: Any, **__: Any) -> None:
             self.take_stock()
             kept.write_text(json.dumps(log), encoding="utf-8")
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            del args, state, control
+        def on_train_end(self, *_: Any, **__: Any) -> None:
             self.take_stock()
 
         def take_stock(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -149,16 +150,12 @@ class Sparsity:
         return out
 
 
-_COMPILED: list[Any] = []
-
-
+@cache
 def _flex_attention() -> Any:
     """FlexAttention, compiled once, because uncompiled it computes all products."""
-    if not _COMPILED:
-        from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
-        _COMPILED.append(torch.compile(flex_attention))
-    return _COMPILED[0]
+    return torch.compile(flex_attention)
 
 
 def attention(

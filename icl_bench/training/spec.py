@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 else:  # its reader checks values
     KValues = Any
 
+OutFolder = Annotated[Path, Option("Folder of the trained model; run takes it as --model.", TRAINING, "DIR")]
+"""An option that long trainings share."""
+
 HeadInit = Literal["lm", "random"]
 
 Validation = Literal["pool", "examples"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 Method = Literal["lora", "full"]
 
-
 JITTER = math.log(1.25)
-
 
 LEARNING_RATE = {"lora": 1e-3, "full": 5e-5}
 """LoRA: the paper's (appendix E); full fine-tuning, for which it gives none: the Trainer's default."""
@@ -106,6 +104,7 @@ def fine_tune(
     the same predictions on the same machine. Raises ``CellError`` if the training fails.
     """
     from transformers import Trainer, TrainingArguments, set_seed
+    from transformers.trainer_callback import PrinterCallback
 
     from icl_bench.backends.transformers.device_memory import memory_errors_as_cell_errors
 
@@ -146,14 +145,15 @@ def fine_tune(
             gradient_checkpointing=cuda and _is_tight(model, device),
         )
         watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
-        trainer = _grouping(Trainer, [len(row.ids) for row in train], recipe.batch, seed)(
+        lengths = [len(row.ids) for row in train]
+        trainer = with_batches(Trainer, LengthBatches(lengths, recipe.batch, generator(seed, "batches")))(
             model=model,
             args=arguments,
             train_dataset=[{"input_ids": list(row.ids), "labels": row.label} for row in train],
-            data_collator=_Padding(pad, done),
+            data_collator=lambda rows: _joined(rows, pad, done),
             callbacks=[watcher],
         )
-        trainer.remove_callback(_printer())
+        trainer.remove_callback(PrinterCallback)  # it prints on standard output, which is for results
         start = time.perf_counter()
         try:
             trainer.train()
@@ -227,13 +227,6 @@ def _is_tight(model: Any, device: str) -> bool:
     return bool(held > 0.5 * torch.cuda.mem_get_info(torch.device(device))[0])
 
 
-def _printer() -> type:
-    """The callback that prints logs on standard output, which is for results."""
-    from transformers.trainer_callback import PrinterCallback
-
-    return PrinterCallback
-
-
 @dataclass
 class LengthBatches:
     """Batches of similar lengths in random order, different in each epoch.
@@ -258,40 +251,32 @@ class LengthBatches:
             yield parts[place]
 
 
-def _grouping(trainer: Any, lengths: Sequence[int], size: int, seed: int) -> Any:
-    """A Trainer class with batches of similar lengths."""
+def with_batches(trainer: Any, batches_of_rows: Iterable[list[int]]) -> Any:
+    """A Trainer class with these batches of rows."""
     from torch.utils.data import DataLoader
 
-    batches_of = LengthBatches(lengths, size, generator(seed, "batches"))
-
-    class Grouping(trainer):  # type: ignore[misc]
+    class WithBatches(trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
             return self.accelerator.prepare(
                 DataLoader(
                     self.train_dataset,
-                    batch_sampler=batches_of,
+                    batch_sampler=batches_of_rows,
                     collate_fn=self.data_collator,
                     pin_memory=self.args.dataloader_pin_memory,
                 )
             )
 
-    return Grouping
+    return WithBatches
 
 
-@dataclass
-class _Padding:
-    """Joins rows into a batch, padded on the right, and counts tokens with and without padding."""
+def _joined(rows: Sequence[dict[str, Any]], pad: int, done: FinetuningResult) -> dict[str, torch.Tensor]:
+    """Join rows into a batch, padded on the right, and count tokens with and without padding."""
+    import torch
 
-    pad: int
-    done: FinetuningResult
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        import torch
-
-        batch = padded([row["input_ids"] for row in rows], self.pad)
-        self.done.training_tokens += sum(len(row["input_ids"]) for row in rows)
-        self.done.padded_tokens += batch["input_ids"].numel()
-        return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
+    batch = padded([row["input_ids"] for row in rows], pad)
+    done.training_tokens += sum(len(row["input_ids"]) for row in rows)
+    done.padded_tokens += batch["input_ids"].numel()
+    return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 
 
 def predict(model: Any, rows: Sequence[LabelledQuery], pad: int, batch: int, dtype: str = "float32") -> np.ndarray:
@@ -345,8 +330,7 @@ def _watcher(
             done.test.append(accuracy(logits, test))
             done.logits.append(logits)
 
-        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            del args, control
+        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             loss = (more.get("logs") or {}).get("loss")
             if loss is not None and not math.isfinite(float(loss)):
                 raise CellError(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.models import save_tiny_model, tiny_config
 
-from icl_bench.models.architecture import FAMILIES, architecture_of, family_of, laid_out_parameters, stored_parameters
+from icl_bench.models.architecture import FAMILIES, architecture_of, laid_out_parameters, stored_parameters
 from icl_bench.models.config import layer_windows, read_config, states_everything
 
 KINDS = ("llama", "mistral", "qwen2", "gemma3_text")
@@ -105,9 +105,9 @@ def test_a_config_within_a_config_and_other_families_are_asked_of_transformers(t
 
     Gemma3Config(text_config=tiny_config("gemma3_text", VOCABULARY)).save_pretrained(tmp_path)
     assert not states_everything(str(tmp_path))
-    assert family_of(str(tmp_path)) == "gemma3_text"
+    assert read_config(str(tmp_path)).family == "gemma3_text"
     AutoConfig.for_model("bloom").save_pretrained(tmp_path)
-    assert family_of(str(tmp_path)) == "bloom"
+    assert read_config(str(tmp_path)).family == "bloom"
     assert read_config(str(tmp_path)).context_tokens is None
 
 

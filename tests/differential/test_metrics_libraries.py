@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.predictions import macro_f1
 
 from icl_bench.metrics.bertscore import bertscore_f1
-from icl_bench.metrics.rouge import rouge
+from icl_bench.metrics.rouge import Rouge
 from icl_bench.models.text_encoders import Encoder
 
 GOLD = [
@@ -44,7 +44,7 @@ def test_rouge_is_rouge_scores_f1_with_its_stemmer():
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    scores = rouge(GOLD, PREDICTION)
+    scores = Rouge().score(GOLD, PREDICTION)
     for place, (gold, prediction) in enumerate(zip(GOLD, PREDICTION, strict=True)):
         expected = scorer.score(target=gold, prediction=prediction)
         assert {kind: scores[kind][place] for kind in scores} == {kind: expected[kind].fmeasure for kind in expected}

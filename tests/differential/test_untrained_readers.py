@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
+from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.models.registry import resolve
 from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.quiet_libraries import spare_imports
@@ -33,7 +33,7 @@ def test_the_loss_on_plain_text_stays_within_a_tenth_of_a_nat(name: str):
     plain = float(network(ids, labels=ids).loss)
     encoder = VectorEncoder.of(None, "mean")
     readers = VectorReaders(network.get_decoder(), encoder.width)
-    readers.reading = VectorReading(readers.project(torch.from_numpy(encoder.vectors(READ, None))[None]))
+    readers.reading = readers.project(torch.stack(list(encoder.tensors(READ).values()))[None])
     untrained = float(network(ids, labels=ids).loss)
     assert 0 < abs(untrained - plain) < 0.1
     for gate in readers.gates():

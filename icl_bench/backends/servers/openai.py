@@ -12,7 +12,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -27,16 +26,12 @@ from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
 
-
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
 
-
 _PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with back-off
 
-
 _TIMEOUT_SECONDS = 600.0
-
 
 _ALSO_SENT = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """Environment variables that the library sends beside the key, if set."""
@@ -110,16 +105,8 @@ class _Completion(BaseModel):
     usage: _Usage | None = None
 
 
-@dataclass(frozen=True)
-class _Reply:
-    """A server's answer to one prompt."""
-
-    index: int
-    text: str
-    prompt_tokens: int
-    cached_tokens: int
-    answer_tokens: int
-    truncated: bool
+_Reply = tuple[Answer, int]
+"""A server's answer to one prompt, and the number of the prompt's tokens that were computed for it."""
 
 
 class OpenAIBackend:
@@ -185,7 +172,10 @@ class OpenAIBackend:
             now = time.perf_counter()
             self.counters.seconds += now - start
             start = now
-            yield [self._answer(reply) for reply in replies]
+            for answer, computed in replies:
+                self.counters.own_tokens += computed
+                self.counters.answer_tokens += answer.answer_tokens
+            yield [answer for answer, _ in replies]
 
     async def _ask_all(
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], hand: Callable[[_Reply], None]
@@ -198,8 +188,9 @@ class OpenAIBackend:
             async with in_flight:
                 if failures:
                     return
+                decoding = decodings[index]
+                assert isinstance(decoding, Free), "a server's answers cannot be constrained"
                 try:
-                    decoding = _free(decodings[index])
                     hand(await self._ask(client, index, self._prompt_arguments(prompts, index), decoding))
                 except CellError as error:
                     failures.append(error)
@@ -208,11 +199,6 @@ class OpenAIBackend:
             await asyncio.gather(*map(ask, todo))
         if failures:
             raise failures[0]
-
-    def _answer(self, reply: _Reply) -> Answer:
-        self.counters.own_tokens += reply.prompt_tokens - reply.cached_tokens
-        self.counters.answer_tokens += reply.answer_tokens
-        return Answer(reply.index, reply.cached_tokens, reply.answer_tokens, text=reply.text, truncated=reply.truncated)
 
     def _prompt_arguments(self, prompts: PromptSet, index: int) -> dict[str, Any]:
         """A request's arguments for one prompt: its text, or its messages."""
@@ -265,14 +251,10 @@ class OpenAIBackend:
         ended = decoding.before_stop(text)
         usage = completion.usage or _Usage()
         details = usage.prompt_tokens_details or _Details()
-        return _Reply(
-            index,
-            text if ended is None else ended,
-            usage.prompt_tokens or 0,
-            details.cached_tokens or 0,
-            usage.completion_tokens or 0,
-            choice.finish_reason == "length",
-        )
+        cached, truncated = details.cached_tokens or 0, choice.finish_reason == "length"
+        text = text if ended is None else ended
+        answer = Answer(index, cached, usage.completion_tokens or 0, text=text, truncated=truncated)
+        return answer, (usage.prompt_tokens or 0) - cached
 
     def _failure(self, reason: str) -> CellError:
         """The error of a failed cell, with a reason that is shown and stored."""
@@ -304,8 +286,3 @@ def _content_type(response: Any) -> str:
     """The content type of a response: ``text/html``."""
     kind: str = response.headers.get("content-type", "")
     return kind.partition(";")[0].strip()[:60] or "content of no kind"
-
-
-def _free(decoding: Decoding) -> Free:
-    assert isinstance(decoding, Free), "a server's answers cannot be constrained"
-    return decoding

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -35,7 +35,6 @@ from icl_bench.models.attention_patterns import BlockLayout, Ranges, ReceptiveSp
 
 SLIDING_BLOCK = 128
 """Query tokens of a sliding layer computed together. Each block of them sees W - 1 + 128 keys."""
-
 
 BLOCK_RUN = 256
 """Tokens of small blocks computed together, with a mask."""
@@ -64,11 +63,6 @@ class View:
 def _with_chunk_weight(part: PartialAttention, chunk: int) -> PartialAttention:
     """A part over means of chunks, where each mean has the weight of its chunk's keys."""
     return PartialAttention(part.out, part.lse + math.log(chunk))
-
-
-def _windows_from(first: int, last: int, window: int) -> np.ndarray:
-    """The first key in the window of each token of ``[first, last)``: ``(tokens,)``."""
-    return np.arange(first, last) - (window - 1)
 
 
 def _visible_keys(
@@ -213,7 +207,7 @@ class Extend:
     def _in_window(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """The window's mask for query tokens, the first of which is at position ``ahead`` of the keys."""
         shape = (ahead, query.shape[2], keys, window)
-        lows = _windows_from(ahead, ahead + query.shape[2], window)
+        lows = np.arange(ahead, ahead + query.shape[2]) - (window - 1)
         return self._masks.get(shape, query, key, partial(_visible_keys, lows, ahead, range(keys)))
 
     def _blocks_in_window(
@@ -230,7 +224,7 @@ class Extend:
         lows = layout.first(np.arange(first, last))
         if layout.sink_end <= low + offset or not lows[0]:
             low = max(low, int(lows[0]) - offset)
-        near, keys = _windows_from(first, last, window), range(low + offset, last)
+        near, keys = np.arange(first, last) - (window - 1), range(low + offset, last)
         seen = partial(_visible_keys, lows, first, keys, near, layout.sink_end)
         return low, self._masks.get(("window", start, low, window), query, key, seen)
 
@@ -303,6 +297,7 @@ class PrefixReading:
         return is_read[:, first:]
 
 
+@dataclass(eq=False)
 class Pack:
     """Compute concatenated new tokens of some of a pack's queries.
 
@@ -315,36 +310,29 @@ class Pack:
     are the tokens whose last hidden states are read, ``(ends,)`` int64; None for all.
     """
 
-    def __init__(
-        self,
-        prefix: Prefix,
-        keys: PackKeys,
-        rows: Tensor,
-        slots: Tensor,
-        offsets: Tensor,
-        visible: Tensor,
-        slot_offsets: Tensor,
-        view: View = View(),
-        *,
-        causal: bool = False,
-        reading: PrefixReading | None = None,
-        ends: Tensor | None = None,
-    ) -> None:
-        self.prefix, self.keys, self.view, self.causal = prefix, keys, view, causal
-        self.ends = ends
-        self.rows, self.slots, self.offsets = rows, slots, offsets
-        self.visible, self.slot_offsets = visible, slot_offsets
-        self.live, place = torch.unique(rows, return_inverse=True)
+    prefix: Prefix
+    keys: PackKeys
+    rows: Tensor
+    slots: Tensor
+    offsets: Tensor
+    visible: Tensor
+    slot_offsets: Tensor
+    view: View = View()
+    causal: bool = False
+    reading: PrefixReading | None = None
+    ends: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.live, place = torch.unique(self.rows, return_inverse=True)
         # tokens of a row are adjacent: their rank in the row is the distance to its first token
-        index = torch.arange(len(rows), device=rows.device)
-        first = torch.full((len(self.live),), len(rows), device=rows.device)
+        index = torch.arange(len(self.rows), device=self.rows.device)
+        first = torch.full((len(self.live),), len(self.rows), device=self.rows.device)
         first = first.scatter_reduce(0, place, index, "amin")
         self._place, self._rank = place, index - first[place]
         self._width = int(self._rank.max()) + 1
         self._masks = Masks()
         self._fars: dict[ReceptiveSpan, tuple[Tensor, int]] = {}
-        self._reading = reading
-        self._readers = self._readers_of(reading) if reading else []
+        self._readers = self._readers_of(self.reading) if self.reading else []
 
     def _readers_of(self, reading: PrefixReading) -> list[tuple[int, int, Tensor | None]]:
         """Each stretch that a token of this step reads, and its readers; None for all tokens."""
@@ -366,7 +354,7 @@ class Pack:
             return merge(self._chunked(layer, held, query, scale, span))
         parts = [self._own(held, query, scale, span.window)]
         if self.prefix.length and span.window is None:
-            if self._reading is not None:
+            if self.reading is not None:
                 return self._read_stretches(layer, parts[0], query, scale)
             parts.append(attend(query, *self.prefix.full(layer), scale))
         elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
@@ -386,24 +374,14 @@ class Pack:
         """Whether the last hidden states of all its tokens are read."""
         return self.ends is None
 
-    def store(
-        self,
-        layer: int,
-        query: Tensor,  # noqa: ARG002 - only Extend needs it
-        key: Tensor,
-        value: Tensor,
-        scale: float,  # noqa: ARG002
-        window: int | None,  # noqa: ARG002
-    ) -> None:
-        """Store a layer's keys and values."""
+    def store(self, layer: int, _query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
+        """Store a layer's keys and values. Only ``Extend`` needs the other arguments."""
         self._held(layer, key, value)
 
     def at_ends(self) -> Pack:
         """The same step for the tokens that are read only, with the same attention."""
         rows, slots, offsets, visible = (x[self.ends] for x in (self.rows, self.slots, self.offsets, self.visible))
-        part = Pack(
-            self.prefix, self.keys, rows, slots, offsets, visible, self.slot_offsets, self.view, reading=self._reading
-        )
+        part = replace(self, rows=rows, slots=slots, offsets=offsets, visible=visible, causal=False, ends=None)
         part._fars = {span: (far[self.ends], last) for span, (far, last) in self._fars.items()}
         return part
 
@@ -498,8 +476,8 @@ class Pack:
             # key j is tail_tokens - j tokens before the first own token
             back = torch.arange(tail_tokens, 0, -1, device=self.offsets.device)
             seen = self.offsets[:, None] + back < window
-            if self._reading is not None:
-                read = self._reading.keys(self.prefix.length - tail_tokens, self.prefix.length)
+            if self.reading is not None:
+                read = self.reading.keys(self.prefix.length - tail_tokens, self.prefix.length)
                 seen &= torch.from_numpy(read).to(seen.device)[self.rows]
             return seen
 

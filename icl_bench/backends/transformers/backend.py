@@ -24,22 +24,16 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Counters, Decoding
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
-from icl_bench.backends.transformers.device_memory import finish, memory_reason, no_room, out_of_memory, release
+from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.backends.transformers.packed_decoding import (
-    HEAD_ROWS,
-    OpenPack,
-    PackLimits,
-    answer_room,
-    pack_kind,
-    tree_tokens,
-)
+from icl_bench.backends.transformers.packed_decoding import HEAD_ROWS, OpenPack, PackLimits, answer_room, tree_tokens
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.backends.transformers.reused_demonstrations import ReusedDemonstrations
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.wording import first_line
 
 REUSING = 16
 """The largest number of prompts whose demonstrations are computed together."""
@@ -70,8 +64,7 @@ class TransformersBackend:
     ) -> None:
         """``model`` uses this backend's attention (:func:`check_forward`).
 
-        ``pack_tokens`` and ``pack_rows`` limit how much is packed into one call. ``chunk_tokens``
-        is how much of a prefix is computed in one call.
+        The others limit how much is packed into one call, and how much of a prefix is computed in one.
         """
         small = model.device.type == "cpu"
         self.model, self.counters = model, Counters()
@@ -95,17 +88,10 @@ class TransformersBackend:
         device: str | None = None,
         **limits: int | None,
     ) -> TransformersBackend:
-        """Load a model and check that it is computed correctly. ``limits`` are those of the class.
-
-        Raises ``UserError``.
-        """
+        """Load and check a model. ``limits`` are those of the class. Raises ``UserError``."""
         model = LoadedModel.load(source, tokenizer, revision, dtype, device)
-        try:
+        with memory_errors_as_user_errors(source):  # the device's libraries allocate memory on first use
             check_forward(model)
-        except RuntimeError as error:  # the device's libraries allocate memory on first use
-            if not out_of_memory(error):
-                raise
-            raise no_room(source, error) from None
         return cls(model, **limits)
 
     def identity(self) -> dict[str, str]:
@@ -120,10 +106,7 @@ class TransformersBackend:
     # -- the prefix -----------------------------------------------------------------------------
 
     def load_prefix(self, prompts: PromptSet, reserve: int = 0, pattern: Pattern = FULL) -> None:
-        """Load exactly the prompts' shared prefix into the cache, computed with the pattern.
-
-        ``reserve`` is the number of tokens of the longest prefix of later calls.
-        """
+        """Load exactly the prompts' shared prefix into the cache (:meth:`PrefixCache.load`)."""
         self.cache.load(prompts.prefix, reserve, self._view(pattern, prompts, 0))
 
     def _view(self, pattern: Pattern, prompts: PromptSet, index: int) -> View:
@@ -230,7 +213,7 @@ class TransformersBackend:
     @staticmethod
     def _in_order(prompts: PromptSet, decodings: Sequence[Decoding]) -> list[int]:
         """All queries in order: those that can be packed together are adjacent, sorted by length."""
-        kinds = [pack_kind(decoding) for decoding in decodings]
+        kinds = [type(decoding) for decoding in decodings]
         rank = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         indices = range(len(prompts))
         return sorted(indices, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
@@ -269,8 +252,8 @@ class TransformersBackend:
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:
         """The first queries with the same kind of decoding, up to the limits."""
-        kind = pack_kind(decodings[in_order[0]])
-        alike = [i for i in in_order[: self.limits.rows] if pack_kind(decodings[i]) == kind]
+        kind = type(decodings[in_order[0]])
+        alike = [i for i in in_order[: self.limits.rows] if type(decodings[i]) is kind]
         widths = _widths([prompts.suffixes[i] for i in alike], [decodings[i] for i in alike])
         # trees of labels are computed in one call after all of a pack's queries
         trees = tree_tokens(decodings[in_order[0]])
@@ -284,8 +267,8 @@ class TransformersBackend:
         reading: PrefixReading | None = None,
     ) -> list[Answer]:
         """Answer queries over a prefix. An answer's index is its place in the pack."""
-        opened = OpenPack.of(cache, suffixes, decodings, self.limits, reading)
-        answers = opened.answers(decodings)
+        extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
+        answers = OpenPack(cache, suffixes, extra, self.limits, reading).answers(decodings)
         self.counters.own_tokens += sum(map(len, suffixes))
         return answers
 
@@ -351,10 +334,10 @@ class TransformersBackend:
         pattern: Pattern,
     ) -> list[Answer]:
         answers = []
-        for ready in self.reused.assembled(prompts, batch, todo, pattern):
-            index, prefix_tokens = ready.index, ready.cache.prefix.length
-            (answer,) = self._answer_pack(ready.cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
-            answers.append(_with_prompt_index(answer, [index], prefix_tokens - ready.new_tokens))
+        for index, cache, new_tokens in self.reused.assembled(prompts, batch, todo, pattern):
+            prefix_tokens = cache.prefix.length
+            (answer,) = self._answer_pack(cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
+            answers.append(_with_prompt_index(answer, [index], prefix_tokens - new_tokens))
         return answers
 
     # -- time and memory ------------------------------------------------------------------------
@@ -373,7 +356,7 @@ class TransformersBackend:
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
-            reason = memory_reason(error, tokens)
+            reason = f"out of memory at {tokens:,} prompt tokens ({first_line(error)[:200]})"
         self.cache.drop()
         release(self.model.device)
         raise CellError(reason)

@@ -27,14 +27,15 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def no_room(source: object, error: BaseException) -> UserError:
-    """The error for a model that does not fit into memory, or leaves none to compute."""
-    return UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})")
-
-
-def memory_reason(error: BaseException, tokens: int) -> str:
-    """The reason of a failed cell with prompts of this number of tokens."""
-    return f"out of memory at {tokens:,} prompt tokens ({first_line(error)[:200]})"
+@contextmanager
+def memory_errors_as_user_errors(source: object) -> Iterator[None]:
+    """Turn out-of-memory errors of a model that does not fit, or leaves no room to compute, into ``UserError``."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})") from None
 
 
 @contextmanager

@@ -92,13 +92,12 @@ class Prefix:
         """Append new tokens to a full layer. ``length`` is changed after the step."""
         end = self.length + key.shape[2]
         held = self._full.get(layer)
-        if held is None or held.key.shape[2] < end:
+        if held is None or held.tokens < end:
             size = max(end, self.capacity)
-            held = LayerKeys(
-                grown(held.key if held else None, key, size, self.length),
-                grown(held.value if held else None, value, size, self.length),
-            )
-            self._full[layer] = held
+            room = LayerKeys(*(x.new_empty(*x.shape[:2], size, x.shape[3]) for x in (key, value)))
+            if held is not None:
+                room.key[:, :, : self.length], room.value[:, :, : self.length] = held.part(0, self.length)
+            self._full[layer] = held = room
         held.key[:, :, self.length : end] = key
         held.value[:, :, self.length : end] = value
 
@@ -113,15 +112,6 @@ class Prefix:
     def append_means(self, layer: int, new: LayerKeys) -> None:
         """Add the means of further chunks."""
         self._means[layer] = concatenated(self._means.get(layer), new)
-
-
-def grown(old: Tensor | None, new: Tensor, size: int, used: int) -> Tensor:
-    """A buffer ``(1, key_heads, size, head_dim)`` like ``new`` that begins with the old tokens."""
-    batch, heads, _, width = new.shape
-    buffer = new.new_empty(batch, heads, size, width)
-    if old is not None:
-        buffer[:, :, :used] = old[:, :, :used]
-    return buffer
 
 
 def concatenated(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.device import choose_device, choose_dtype
+from icl_bench.backends.device import choose_device, dtype_name
 from icl_bench.backends.transformers.attention_steps import Pack, Step
 from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.backends.transformers.cpu_layers import refit
-from icl_bench.backends.transformers.device_memory import no_room, out_of_memory
+from icl_bench.backends.transformers.device_memory import memory_errors_as_user_errors
 from icl_bench.backends.transformers.last_layer import shorten
-from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
+from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
-from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings, vector_settings_of
+from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
 
@@ -96,19 +97,16 @@ class LoadedModel:
         from transformers import AutoModelForCausalLM
 
         where = choose_device(device)
-        kind = choose_dtype(dtype, where)
+        kind = getattr(torch, dtype_name(dtype, where.type))
         network = load_network(
             AutoModelForCausalLM, str(source), revision=revision or "main", dtype=kind, attn_implementation="sdpa"
         )
         _check_vocabulary(str(source), network, tokenizer)
-        try:
+        with memory_errors_as_user_errors(source):
             loaded = cls(network.to(where).eval(), tokenizer, where, kind)
             if (settings := vector_settings_of(str(source))) is not None:
-                loaded._take_readers(str(source), settings)
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            raise no_room(source, error) from None
+                loaded.readers = VectorReaders.load(loaded.core, str(source), settings)
+                loaded._vectors = VectorEncoder.of_checkpoint(str(source), settings)
         return loaded
 
     @property
@@ -160,10 +158,6 @@ class LoadedModel:
         logits: Tensor = self.network(tokens[None], use_cache=False).logits[0, places].float()
         return logits
 
-    def _take_readers(self, source: str, settings: VectorSettings) -> None:
-        self.readers = VectorReaders.load(self.core, source, settings)
-        self._vectors = VectorEncoder.of_checkpoint(source, settings)
-
     def encode_texts(self, texts: Iterable[str]) -> None:
         """Encode all texts that a cell's prompts read as vectors.
 
@@ -186,9 +180,8 @@ class LoadedModel:
         self.readers.reading = None
         if texts:
             vectors = torch.stack([self._encoded[text] for text in texts])
-            projected = self.readers.project(vectors[None].to(self.device, self.dtype))
-            self.readers.reading = VectorReading(projected)
-            self.peak_vector_bytes = max(self.peak_vector_bytes, projected.nbytes())
+            self.readers.reading = self.readers.project(vectors[None].to(self.device, self.dtype))
+            self.peak_vector_bytes = max(self.peak_vector_bytes, self.readers.reading.nbytes())
 
     def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
         """From here on, tokens of a pack read the vectors of their row's ``texts``."""
@@ -202,7 +195,7 @@ class LoadedModel:
             return
         assert isinstance(step, Pack), "only packs have rows"
         visible = step.rows[:, None] == self._owners
-        self.readers.reading = VectorReading(self.readers.reading.vectors, visible[None])
+        self.readers.reading = replace(self.readers.reading, seen=visible[None])
 
     def take_over(self) -> None:
         """From here on, layers use a step's attention.

@@ -12,17 +12,12 @@ from torch import Tensor
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
 from icl_bench.backends.transformers.attention_steps import Pack, PrefixReading, causal_rows
-from icl_bench.backends.transformers.kv_cache import LayerKeys, PackKeys
+from icl_bench.backends.transformers.kv_cache import PackKeys
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.prompts.encoding import Ids
 
 HEAD_ROWS = 128
 """Rows of logits over the whole vocabulary in memory at once."""
-
-
-def pack_kind(decoding: Decoding) -> object:
-    """The kind of decoding, which all queries of a pack have in common."""
-    return type(decoding)
 
 
 def answer_room(decoding: Decoding) -> int:
@@ -92,7 +87,7 @@ class OpenPack:
         self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
         self._lengths = torch.tensor(lengths, device=device)
-        self._keys = PackKeys(len(suffixes), max(lengths))
+        self.keys = PackKeys(len(suffixes), max(lengths))
         arange = torch.arange(max(lengths) + extra, device=device)
         self._slot_offsets = arange.repeat(len(suffixes), 1)
         ends = []
@@ -111,19 +106,6 @@ class OpenPack:
         self.ends = torch.cat(ends)
         """Last hidden states of the queries' last tokens: ``(rows, hidden)``."""
 
-    @classmethod
-    def of(
-        cls,
-        cache: PrefixCache,
-        suffixes: Sequence[Ids],
-        decodings: Sequence[Decoding],
-        limits: PackLimits | None = None,
-        reading: PrefixReading | None = None,
-    ) -> OpenPack:
-        """Compute queries, with room for their decodings."""
-        extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
-        return cls(cache, suffixes, extra, limits, reading)
-
     def _call(
         self,
         tokens: Sequence[int],
@@ -139,26 +121,11 @@ class OpenPack:
         """
         prefix = self._cache.prefix
         slot_offsets = self._slot_offsets[:, : visible.shape[1]]
-        step = Pack(
-            prefix,
-            self._keys,
-            rows,
-            slots,
-            offsets,
-            visible,
-            slot_offsets,
-            self._cache.view,
-            causal=ends is not None,
-            reading=self._reading,
-            ends=ends,
-        )
+        view, causal = self._cache.view, ends is not None
+        step = Pack(prefix, self.keys, rows, slots, offsets, visible, slot_offsets, view, causal, self._reading, ends)
         flat = self._model.tokens(tokens)
         hidden = self._model.forward(flat, offsets + prefix.length, step)
         return hidden if ends is None or len(hidden) == len(ends) else hidden[ends]
-
-    def keys_of(self, row: int, tokens: int) -> dict[int, LayerKeys]:
-        """Copies of one row's keys and values in every layer."""
-        return self._keys.row(row, tokens)
 
     def _next(self, rows: Sequence[int], tokens: Sequence[int], written: int) -> Tensor:
         """Feed the chosen token of each remaining row. Returns hidden states ``(rows, hidden)``."""
@@ -170,7 +137,7 @@ class OpenPack:
         return self._call(tokens, live, slots, slots, visible)
 
     def answers(self, decodings: Sequence[Decoding]) -> list[Answer]:
-        """Answer every query by its decoding. All have the same :func:`pack_kind`.
+        """Answer every query by its decoding. All are of the same type.
 
         An answer's index is its row.
         """

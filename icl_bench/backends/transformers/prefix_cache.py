@@ -7,7 +7,6 @@ prefixes. Tokens after the last whole chunk are computed again for each prefix.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -29,9 +28,7 @@ class PrefixCache:
     """Keys and values of one prefix at a time, over which queries are computed."""
 
     def __init__(self, model: LoadedModel, counters: Counters, chunk_tokens: int) -> None:
-        """``chunk_tokens`` is how much of a prefix is computed in one call. It is lowered if memory
-        is short.
-        """
+        """``chunk_tokens`` is how much is computed in one call. It is lowered if memory is short."""
         self.model, self.counters, self.chunk_tokens = model, counters, chunk_tokens
         self.prefix, self.view = Prefix(), View()
         self.peak_bytes = 0
@@ -42,10 +39,7 @@ class PrefixCache:
         self._reserves = True
 
     def load(self, prefix: Ids, reserve: int, view: View) -> None:
-        """Load exactly this prefix, computing the tokens that are not cached.
-
-        ``reserve`` is the number of tokens of the longest later prefix.
-        """
+        """Load exactly this prefix. ``reserve`` is the number of tokens of the longest later prefix."""
         if self._ids != prefix or not self._holds(view):
             self.prefix.rewind(self._kept_mark)
             self._ids = self._ids[: self._kept_mark.length]
@@ -117,14 +111,12 @@ class PrefixCache:
             self.chunk_tokens = max(SMALLEST_CHUNK, self.chunk_tokens // 2)
 
     def _chunk(self, ids: Ids, *, read_hidden: bool) -> Tensor:
-        """Compute the next tokens. With ``read_hidden``, returns their last hidden states ``(tokens,
-        hidden)``.
-        """
-        start, device = self.prefix.length, self.model.device
-        tokens = self.model.tokens(ids)
-        positions = torch.arange(start, start + len(ids), device=device)
-        step = Extend(self.prefix, len(ids), self.view, read_hidden)
-        return self.model.forward(tokens, positions, step)
+        """Compute the next tokens. With ``read_hidden``, returns their last hidden states: ``(tokens, hidden)``."""
+        start = self.prefix.length
+        positions = torch.arange(start, start + len(ids), device=self.model.device)
+        return self.model.forward(
+            self.model.tokens(ids), positions, Extend(self.prefix, len(ids), self.view, read_hidden)
+        )
 
     @contextmanager
     def extended(self, own_ids: Ids, view: View) -> Iterator[None]:
@@ -140,9 +132,3 @@ class PrefixCache:
             self._ids, self._kept_mark, self.view = ids, kept_mark, shared
             self.counters.own_tokens += self.counters.prefix_tokens - before
             self.counters.prefix_tokens = before
-
-    def with_prefix(self, prefix: Prefix) -> PrefixCache:
-        """A copy of this cache with another prefix."""
-        copied = copy.copy(self)
-        copied.prefix = prefix
-        return copied

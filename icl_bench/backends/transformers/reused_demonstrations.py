@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
 from icl_bench.backends.transformers.attention_steps import View
 from icl_bench.backends.transformers.demonstration_cache import LIMIT_BYTES, DemonstrationCache, RotaryShift, assembled
@@ -15,34 +15,18 @@ from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet, parts
 
 
-@dataclass(frozen=True)
-class AssembledPrompt:
-    """One prompt whose demonstrations are computed."""
-
-    index: int
-    """The index of the prompt in the set."""
-    cache: PrefixCache
-    """The cache of its demonstrations and the tokens before them."""
-    new_tokens: int
-    """The number of its tokens that no earlier prompt had."""
-
-
 class ReusedDemonstrations:
     """Caches of demonstrations, for each sink that they were computed after."""
 
     def __init__(self, cache: PrefixCache, limits: PackLimits) -> None:
         self._cache, self._limits = cache, limits
-        self._kept: dict[Ids, DemonstrationCache] = {}
-        self._limit_bytes = LIMIT_BYTES
-
-    @property
-    def kept(self) -> Mapping[Ids, DemonstrationCache]:
+        self.kept: dict[Ids, DemonstrationCache] = {}
         """Tokens of the sink -> the cache of demonstrations."""
-        return self._kept
+        self._limit_bytes = LIMIT_BYTES
 
     def clear(self) -> None:
         """Drop all demonstrations."""
-        self._kept.clear()
+        self.kept.clear()
 
     def batches(self, prompts: PromptSet, max_prompts: int, pattern: Pattern) -> Iterator[range]:
         """All prompts in batches of at most ``max_prompts`` whose demonstrations fit into the limit.
@@ -65,15 +49,18 @@ class ReusedDemonstrations:
 
     def assembled(
         self, prompts: PromptSet, batch: Sequence[int], todo: Collection[int], pattern: Pattern
-    ) -> Iterator[AssembledPrompt]:
+    ) -> Iterator[tuple[int, PrefixCache, int]]:
         """Assemble the prompts of a batch that are in ``todo``. First computes the demonstrations of
         the whole batch that are not cached.
+
+        Yields a prompt's index in the set, the cache of its demonstrations and the tokens before
+        them, and the number of its tokens that no earlier prompt had.
         """
         head = prompts.ids(batch[0])[: [prompts.lead, *prompts.ends_of(batch[0])][pattern.sink]]
         sink_ids = head if pattern.sink else ()
         spans = pattern.spans(self._cache.model.windows)
         self._cache.load(sink_ids, 0, View(spans))
-        cache = self._kept.setdefault(sink_ids, DemonstrationCache(len(sink_ids), self._limit_bytes))
+        cache = self.kept.setdefault(sink_ids, DemonstrationCache(len(sink_ids), self._limit_bytes))
         demonstrations = {index: parts(prompts, index, pattern.sink) for index in batch}
         needed = {ids for index in batch for ids in demonstrations[index]}
         fresh = {ids for ids in needed if ids not in cache}
@@ -89,7 +76,9 @@ class ReusedDemonstrations:
                 prefix = assembled(self._cache.prefix, layers, cache.base, spans, shift)
                 held = prefix.nbytes() + cache.nbytes
                 self._cache.peak_bytes = max(self._cache.peak_bytes, held)
-                yield AssembledPrompt(index, self._cache.with_prefix(prefix), new)
+                of_prompt = copy.copy(self._cache)
+                of_prompt.prefix = prefix
+                yield index, of_prompt, new
         cache.trim()
 
     def _compute(self, texts: Sequence[Ids], cache: DemonstrationCache, needed: Collection[Ids]) -> None:
@@ -104,7 +93,7 @@ class ReusedDemonstrations:
             pack, texts = texts[:size], texts[size:]
             opened = OpenPack(self._cache, pack, 0)
             for row, text in enumerate(pack):
-                cache.put(text, opened.keys_of(row, len(text)))
+                cache.put(text, opened.keys.row(row, len(text)))
             cache.trim(needed)
             counters.prefix_tokens += sum(map(len, pack))
         finish(self._cache.model.device)

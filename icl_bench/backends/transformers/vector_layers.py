@@ -36,30 +36,18 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True)
-class ProjectedVectors:
-    """Some vectors projected for every layer, once for all tokens that read them."""
+class VectorReading:
+    """The vectors that a model reads in its next calls, projected once for all tokens that read them."""
 
     layers: Sequence[tuple[Tensor, Tensor]]
     """Keys and values of each layer: ``(rows, key_heads, vectors, head_dim)`` each."""
-
-    @property
-    def count(self) -> int:
-        """The number of vectors of a row."""
-        return int(self.layers[0][0].shape[2])
+    seen: Tensor | None = None
+    """Which token sees which vectors: bool ``(rows, tokens or 1, vectors)``; None for all of its
+    row."""
 
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(x.nbytes for pair in self.layers for x in pair)
-
-
-@dataclass(frozen=True)
-class VectorReading:
-    """The vectors that a model reads in its next calls."""
-
-    vectors: ProjectedVectors
-    seen: Tensor | None = None
-    """Which token sees which vectors: bool ``(rows, tokens or 1, vectors)``; None for all of its
-    row."""
 
 
 class CrossAttention(nn.Module):
@@ -189,18 +177,18 @@ class VectorReaders(nn.Module):
 
     def _in_front(self, place: int) -> Any:
         def read(_: Any, arguments: tuple[Any, ...], keyword_arguments: dict[str, Any]) -> Any:
-            if self.reading is None or not self.reading.vectors.count:
+            if self.reading is None or not self.reading.layers[0][0].shape[2]:
                 return None
             hidden, *rest = arguments if arguments else (keyword_arguments["hidden_states"],)
             keyword_arguments = {name: value for name, value in keyword_arguments.items() if name != "hidden_states"}
-            keys, reader = self.reading.vectors.layers[place], self.readers[place]
+            keys, reader = self.reading.layers[place], self.readers[place]
             return (reader(hidden, keys, self.reading.seen, rest, keyword_arguments), *rest), keyword_arguments
 
         return read
 
-    def project(self, vectors: Tensor) -> ProjectedVectors:
-        """Keys and values of vectors ``(rows, vectors, width)`` in every layer."""
-        return ProjectedVectors([reader.project(vectors) for reader in self.readers])
+    def project(self, vectors: Tensor, seen: Tensor | None = None) -> VectorReading:
+        """The reading of vectors ``(rows, vectors, width)`` in every layer."""
+        return VectorReading([reader.project(vectors) for reader in self.readers], seen)
 
     @classmethod
     def load(cls, core: Any, source: str, settings: VectorSettings) -> VectorReaders:

@@ -66,10 +66,12 @@ class VllmBackend:
         arguments of ``vllm.LLM``. Raises ``CellError`` with the engine's message if it does not
         start.
         """
+        import torch
+
         _set_environment()
         self.tokenizer, self.counters = tokenizer, Counters()
         self._identity = dict(identity)
-        cuda = _has_cuda()
+        cuda = torch.cuda.is_available()
         self.constraint = constraint or ("xgrammar" if cuda else "processor")
         self._folder = tempfile.TemporaryDirectory(prefix="icl-bench-")
         self._written: dict[int, tuple[LabelAutomaton, str]] = {}
@@ -98,15 +100,13 @@ class VllmBackend:
                     tensor_parallel_size=tensor_parallel,
                     enable_prefix_caching=True,
                     disable_log_stats=True,
-                    structured_outputs_config={"backend": self._grammar},
+                    structured_outputs_config={
+                        "backend": "auto" if self.constraint == "processor" else self.constraint
+                    },
                     **engine,
                 )
         except Exception as error:  # the engine raises many kinds, some of other processes
             raise CellError(_not_started(self._reason(error), max_model_len)) from None
-
-    @property
-    def _grammar(self) -> str:
-        return "auto" if self.constraint == "processor" else self.constraint
 
     def identity(self) -> dict[str, str]:
         """See ``Backend.identity``."""
@@ -158,15 +158,8 @@ class VllmBackend:
             else:
                 assert isinstance(decoding, Free), "exact scoring runs on the transformers backend"
                 ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
-                answers.append(
-                    Answer(
-                        index,
-                        cached,
-                        len(completion.token_ids),
-                        text=completion.text if ended is None else ended,
-                        truncated=completion.finish_reason == "length",
-                    )
-                )
+                text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
+                answers.append(Answer(index, cached, len(completion.token_ids), text=text, truncated=truncated))
         return answers
 
     def sampling(self, decoding: Decoding) -> Any:
@@ -256,12 +249,6 @@ def _processor(*, cuda: bool) -> str:
     return "icl_bench.backends.vllm.device_processor:DeviceLabelProcessor"
 
 
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def _cached_tokens(output: Any) -> int:
     return int(output.num_cached_tokens or 0)
 
@@ -291,7 +278,6 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
 
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
-
 
 _WRAPPED = ("See root cause above", "Engine core initialization failed", "EngineCore encountered")
 

@@ -6,7 +6,6 @@ The engine loads the class by name in its own process. A request has its automat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,34 +16,27 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from icl_bench.backends.vllm.label_file import FILE, States, read_states
 
 
-@dataclass
-class _Automaton:
-    """States, and the tokens that each state allows, ``(allowed,)`` int64."""
-
-    states: States
-    allowed: list[torch.Tensor]
-
-
 @cache
-def _load_automaton(path: str, device: torch.device) -> _Automaton:
+def _load_automaton(path: str, device: torch.device) -> tuple[States, list[torch.Tensor]]:
+    """States, and the tokens that each state allows, ``(allowed,)`` int64."""
     states = read_states(path)
-    return _Automaton(states, [torch.tensor(list(moves), device=device) for moves in states])
+    return states, [torch.tensor(list(moves), device=device) for moves in states]
 
 
 class _Row:
     """One request: its automaton and the state after its output."""
 
-    def __init__(self, automaton: _Automaton, output: list[int]) -> None:
-        self._automaton, self._output = automaton, output
+    def __init__(self, states: States, allowed: list[torch.Tensor], output: list[int]) -> None:
+        self._states, self._allowed, self._output = states, allowed, output
         self._state = self._read = 0
 
     def allowed(self) -> torch.Tensor:
         """Tokens that may follow the output so far."""
         for token in self._output[self._read :]:
-            to = self._automaton.states[self._state].get(token)
+            to = self._states[self._state].get(token)
             self._state = self._state if to is None else to
         self._read = len(self._output)
-        return self._automaton.allowed[self._state]
+        return self._allowed[self._state]
 
 
 class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -69,7 +61,7 @@ class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def _added(self, params: Any, _: Any, output: list[int]) -> _Row | None:
         path = (params.extra_args or {}).get(FILE)
-        return _Row(_load_automaton(path, self._device), output) if path else None
+        return _Row(*_load_automaton(path, self._device), output) if path else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Mask ``(requests, vocabulary)`` logits in place."""

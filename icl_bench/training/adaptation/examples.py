@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.prompts.encoding import Ids
 from icl_bench.seeds import generator
 from icl_bench.sweep.tokenized_task import TokenizedTask
-from icl_bench.tasks.texts import read_text, text_files, text_ids, text_name
+from icl_bench.tasks.texts import read_text, text_files, text_ids
 
 HELD = 0.05
 """Share of every text, its end, that is held out from training."""
@@ -42,7 +42,6 @@ class PackedTexts:
     The texts are reshuffled after each pass over all of them.
     """
 
-    names: tuple[str, ...]
     hashes: tuple[str, ...]
     documents: tuple[np.ndarray, ...]
     """Training part of each text, with BOS and EOS: ``(tokens,)`` each."""
@@ -55,16 +54,15 @@ class PackedTexts:
     @classmethod
     def read(cls, folder: Path, tokenizer: Tokenizer, length: int, seed: int = 0) -> PackedTexts:
         """Read a folder of texts. Raises ``UserError``, also if they have too few tokens."""
-        names, hashes, documents, held = [], [], [], []
+        hashes, documents, held = [], [], []
         for file in text_files(folder):
             content, sha256 = read_text(file)
             ids = text_ids(tokenizer, content)
             kept = len(ids) - int(HELD * len(ids))
-            names.append(text_name(file))
             hashes.append(sha256)
             documents.append(_framed(ids[:kept], tokenizer))
             held.append(_framed(ids[kept:], tokenizer))
-        texts = cls(tuple(names), tuple(hashes), tuple(documents), tuple(held), length, seed)
+        texts = cls(tuple(hashes), tuple(documents), tuple(held), length, seed)
         least = length if texts.held_tokens >= length else int(length / HELD)
         if texts.tokens < length or texts.held_tokens < length:
             raise UserError(
@@ -111,9 +109,8 @@ class PackedTexts:
 
 def _framed(ids: Sequence[int], tokenizer: Any) -> np.ndarray:
     """A text's tokens between BOS and EOS, if the tokenizer has them."""
-    ends = ([] if token is None else [int(token)] for token in (tokenizer.bos_token_id, tokenizer.eos_token_id))
-    first, last = ends
-    return np.array([*first, *ids, *last], dtype=np.int64)
+    framed = (tokenizer.bos_token_id, *ids, tokenizer.eos_token_id)
+    return np.array([token for token in framed if token is not None], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -166,8 +163,3 @@ class AdaptationExamples:
                 return task.sequence(before // len(self.tasks))
             number -= before
         return Lesson(self.texts.sequence(number))
-
-    def held(self) -> Iterator[Lesson]:
-        """The held-out sequences."""
-        for ids in self.texts.held_sequences():
-            yield Lesson(ids)

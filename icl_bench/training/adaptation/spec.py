@@ -13,7 +13,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.options import NAMES, TRAINING, Option, Options, read_with
 from icl_bench.sweep.options import DataDir, ModelOption, Seed, Texts, seed_field
-from icl_bench.training.options import OutFolder
+from icl_bench.training.spec import OutFolder
 from icl_bench.wording import plain
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}

@@ -44,7 +44,6 @@ HEAD_TOKENS = 512
 WARM_UP, LOOKS = 100, 10
 """Warm-up steps (at most a tenth of all steps), and number of evaluations on held-out texts."""
 
-
 REACHED = 0.5
 """Share of a matrix product's rate that a training step reaches (measured: 0.4 to 0.5 on two kinds of
 CPU)."""
@@ -134,7 +133,6 @@ class Adaptation(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "losses": []})
-    """Record of the training: seconds, tokens, losses on held-out texts by step in nats a token."""
 
     @classmethod
     def prepare(cls, spec: AdaptationSpec, say: Say = lambda _: None) -> Adaptation:
@@ -195,7 +193,7 @@ class Adaptation(LongTraining):
         notes = [
             f"{wanted:,} tokens in {spec.steps:,} steps of {spec.batch} sequences of "
             f"{spec.length:,} under {spec.pattern}",
-            f"{len(texts.names):,} texts have {texts.tokens:,} tokens to train on, and {texts.held_tokens:,} held out",
+            f"{len(texts.hashes):,} texts have {texts.tokens:,} tokens to train on, and {texts.held_tokens:,} held out",
         ]
         of_texts = wanted * (1 - self.examples.share)
         if of_texts > 1.5 * texts.tokens:
@@ -307,9 +305,6 @@ class Adaptation(LongTraining):
         )
 
     def _trainer(self, model: AdaptedModel, folder: Path, say: Say) -> Any:
-        from transformers import Trainer
-        from transformers.trainer_callback import PrinterCallback
-
         spec, steps = self.spec, self.steps
         each = max(1, steps // LOOKS)
         arguments = self.arguments(
@@ -328,16 +323,15 @@ class Adaptation(LongTraining):
             warmup_steps=min(WARM_UP, math.ceil(steps / 10)),
             seed=spec.seed,
         )
-        trainer = trainer_of(Trainer, [[number] for number in range(self.sequences)])(
+        return trainer_of(
+            [[number] for number in range(self.sequences)],
             model=model,
             args=arguments,
             train_dataset=_Sequences(self.examples, self.sequences),
-            eval_dataset=list(self.examples.held()),
+            eval_dataset=list(map(Lesson, self.examples.texts.held_sequences())),
             data_collator=collated,
             callbacks=[watcher(Course(steps, each, folder, self.log, say), model)],
         )
-        trainer.remove_callback(PrinterCallback)
-        return trainer
 
 
 def _stretch(config: Any, scale: float | None, theta: float | None) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,10 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.tasks.examples import Example
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod
-from icl_bench.training.methods.probe import spread
-
-ENCODER_NAME = PACKAGED
-
+from icl_bench.training.methods.probe import fitted_probabilities
 
 NEIGHBOUR_COUNTS = (1, 3, 5, 10)
 """Numbers of neighbours to choose from."""
-
-
-def encoder() -> SentenceEncoder:
-    """The sentence encoder, loaded once. Raises ``UserError`` if its package is missing."""
-    loaded = SentenceEncoder.find()
-    loaded.load()
-    return loaded
-
-
-def embed(texts: Sequence[str]) -> np.ndarray:
-    """Sentence embeddings of length 1, ``(texts, 384)``."""
-    return encoder().embed(texts)
 
 
 class NearestNeighbours(TrainingMethod):
@@ -47,7 +31,7 @@ class NearestNeighbours(TrainingMethod):
     def facts(self, select: str) -> Mapping[str, Any]:
         """See ``TrainingMethod``."""
         del select
-        return {"sentence_encoder": ENCODER_NAME}
+        return {"sentence_encoder": PACKAGED}
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
@@ -60,11 +44,12 @@ class NearestNeighbours(TrainingMethod):
 
         labels = np.array([row.label for row in examples.train])
         learnt = {row.id for row in examples.train}
-        encoder()  # loading is not timed
+        encoder = SentenceEncoder.find()
+        encoder.load()  # not timed
         start = time.perf_counter()
-        train = embed(texts(row for row in examples.shown if row.id in learnt))
+        train = encoder.embed(texts(row for row in examples.shown if row.id in learnt))
         middle = time.perf_counter()
-        queries = embed(texts(task.data.test))
+        queries = encoder.embed(texts(task.data.test))
         probabilities, number = neighbours(train, labels, queries, len(task.data.labels))
         return [
             Learned(
@@ -74,7 +59,7 @@ class NearestNeighbours(TrainingMethod):
                 TrainingMeta(
                     method=self.name,
                     seconds=round(middle - start, 3),
-                    sentence_encoder=ENCODER_NAME,
+                    sentence_encoder=PACKAGED,
                     neighbours=number,
                     labels_without_example=list(examples.missing),
                 ),
@@ -103,8 +88,4 @@ def neighbours(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: i
         if right > best:
             best, number = right, tried
     model = KNeighborsClassifier(number, weights=lambda d: 1.001 - d, metric="cosine")
-    with warnings.catch_warnings():
-        # few examples of many labels are intended here, not a regression
-        warnings.filterwarnings("ignore", message="The number of unique classes")
-        model.fit(train, labels)
-    return spread(model.predict_proba(test), model.classes_, count), number
+    return fitted_probabilities(model, train, labels, test, count), number

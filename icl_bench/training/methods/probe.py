@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -121,23 +121,22 @@ class Probe(TrainingMethod):
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
     """Probabilities of each label for the test states, ``(test, count)``.
 
-    States are standardised; all else is scikit-learn's default (L2, C=1). Labels without an example
-    have probability 0.
+    States are standardised; all else is scikit-learn's default (L2, C=1).
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return fitted_probabilities(model, train, labels, test, count)
+
+
+def fitted_probabilities(model: Any, train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
+    """Fit a classifier of scikit-learn. Probabilities of each label, ``(test, count)``, 0 without an example."""
     with warnings.catch_warnings():
         # few examples of many labels are intended here, not a regression
         warnings.filterwarnings("ignore", message="The number of unique classes")
         model.fit(train, labels)
-    return spread(model.predict_proba(test), model.classes_, count)
-
-
-def spread(probabilities: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
-    """Expand probabilities of some labels to all labels, ``(rows, count)``."""
-    every = np.zeros((len(probabilities), count))
-    every[:, classes] = probabilities
+    every = np.zeros((len(test), count))
+    every[:, model.classes_] = model.predict_proba(test)
     return every

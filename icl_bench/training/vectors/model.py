@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
+from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.training.vectors.examples import VectorRow
 
@@ -82,7 +82,7 @@ class VectorModel(nn.Module):
             self.readers.reading = None
             if any(texts):
                 vectors, seen = self._vectors(texts, self.readers)
-                self.readers.reading = VectorReading(self.readers.project(vectors), seen[:, None])
+                self.readers.reading = self.readers.project(vectors, seen[:, None])
         positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
         logits = self.network(
             input_ids=input_ids,

@@ -11,7 +11,7 @@ from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.options import TRAINING, Option, Options
 from icl_bench.sweep.options import DataDir, ModelOption, Seed, TaskOption, seed_field
-from icl_bench.training.options import OutFolder
+from icl_bench.training.spec import OutFolder
 
 
 class VectorSpec(Options):

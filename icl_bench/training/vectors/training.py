@@ -82,8 +82,6 @@ class VectorTraining(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "vectors_read": 0, "losses": []})
-    """Record of the training: seconds, tokens, vectors, losses on validation rows by step in nats a
-    token."""
 
     @classmethod
     def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
@@ -221,9 +219,6 @@ class VectorTraining(LongTraining):
         return architecture_of(self.task.model.source)
 
     def _trainer(self, model: VectorModel, folder: Path, say: Say) -> Any:
-        from transformers import Trainer
-        from transformers.trainer_callback import PrinterCallback
-
         spec, pad, each = self.spec, pad_token(self.task), self.epoch_steps
         arguments = self.arguments(
             folder,
@@ -244,7 +239,8 @@ class VectorTraining(LongTraining):
         ]
         course = Course(self.steps, each, folder, self.log, say)
         unfreeze = partial(self._unfreeze, model)
-        trainer = trainer_of(Trainer, batches)(
+        return trainer_of(
+            batches,
             model=model,
             args=arguments,
             train_dataset=_Epochs(self.examples, spec.epochs),
@@ -255,8 +251,6 @@ class VectorTraining(LongTraining):
             ],
             optimizers=(self._optimizer(model), None),
         )
-        trainer.remove_callback(PrinterCallback)
-        return trainer
 
     def _unfreeze(self, model: VectorModel, done: int) -> None:
         """Also train the encoder, after the requested number of epochs."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from icl_bench.demonstrations.balanced import balanced, largest, shots_per_label
+from icl_bench.demonstrations.balanced import balanced, rounds, shots_per_label
 from icl_bench.errors import UserError
 from icl_bench.tasks.stdlib_docstrings import build
 
@@ -40,7 +40,7 @@ labelled = st.lists(st.sampled_from("abcd"), min_size=1, max_size=40).flatmap(
 @given(labelled)
 def test_every_prefix_is_balanced_and_in_drawn_order_within_a_label(case):
     labels, draw, seed = case
-    most = largest(np.array(draw, dtype=int), labels, np.random.default_rng(seed))
+    most = len(rounds(np.array(draw, dtype=int), labels, np.random.default_rng(seed))[0])
     assume(most)
     whole = choose(draw, labels, most, seed)
     assert len(set(whole)) == most
@@ -55,7 +55,7 @@ def test_every_prefix_is_balanced_and_in_drawn_order_within_a_label(case):
 @given(labelled)
 def test_the_choice_for_k_begins_the_choice_for_every_larger_k(case):
     labels, draw, seed = case
-    most = largest(np.array(draw, dtype=int), labels, np.random.default_rng(seed))
+    most = len(rounds(np.array(draw, dtype=int), labels, np.random.default_rng(seed))[0])
     assume(most)
     whole = choose(draw, labels, most, seed)
     assert [choose(draw, labels, k, seed) for k in range(1, most + 1)] == [whole[:k] for k in range(1, most + 1)]
@@ -64,7 +64,7 @@ def test_the_choice_for_k_begins_the_choice_for_every_larger_k(case):
 @given(labelled)
 def test_the_largest_k_is_where_a_label_has_no_more(case):
     labels, draw, seed = case
-    most = largest(np.array(draw, dtype=int), labels, np.random.default_rng(seed))
+    most = len(rounds(np.array(draw, dtype=int), labels, np.random.default_rng(seed))[0])
     counts = counted(labels, draw)
     fewest = min(counts.values())
     names = len(set(labels))

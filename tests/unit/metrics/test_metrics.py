@@ -9,7 +9,7 @@ from support.predictions import macro_f1
 
 from icl_bench.metrics.bertscore import bertscore_f1
 from icl_bench.metrics.macro_f1 import MacroF1
-from icl_bench.metrics.rouge import Rouge, rouge
+from icl_bench.metrics.rouge import Rouge
 from icl_bench.models.text_encoders import Encoder
 
 
@@ -52,7 +52,7 @@ def test_stored_frames_with_categories_and_nullable_columns_give_no_empty_cells(
 
 
 def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
-    scores = rouge(["the cats sat", ""], ["the cat sits", "anything"])
+    scores = Rouge().score(["the cats sat", ""], ["the cat sits", "anything"])
     assert scores["rouge1"].tolist() == pytest.approx([2 / 3, 0])
     assert scores["rouge2"].tolist() == pytest.approx([1 / 2, 0])
     assert scores["rougeL"].tolist() == pytest.approx([2 / 3, 0])
@@ -61,13 +61,13 @@ def test_rouge_counts_words_by_their_stems_and_pairs_in_order():
 def test_a_runs_rouge_is_that_of_each_answer():
     gold, said = ["the cats sat", "one two"], ["the cat sits", "two"]
     found = {name: values.tolist() for name, values in Rouge().score(gold, said).items()}
-    assert found == {name: values.tolist() for name, values in rouge(gold, said).items()}
+    assert found == {name: values.tolist() for name, values in Rouge().score(gold, said).items()}
     assert [measure.column for measure in Rouge.measures] == list(found)
 
 
 def test_rouge_refuses_texts_that_do_not_pair_up():
     with pytest.raises(ValueError, match="shorter"):
-        rouge(["a", "b"], ["a"])
+        Rouge().score(["a", "b"], ["a"])
 
 
 def test_bertscore_refuses_texts_that_do_not_pair_up():

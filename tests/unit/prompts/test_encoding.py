@@ -138,9 +138,9 @@ def test_a_shipped_tasks_prefix_is_all_of_its_demonstrations(tokenizer, name):
     shown = rows_of(template, ORDINARY)
     encoder = PromptTokenizer(PlainForm(template), tokenizer)
     for k, prompts in encoder.shared_prompts(shown, [1, 2, 5], shown).items():
-        assert prompts.prefix == encoder.whole("".join(encoder.demonstrations(shown[:k])))
+        assert prompts.prefix == encoder.whole("".join(map(encoder.form.demonstration, shown[:k])))
     mixed = encoder.mixed_prompts(shown[:3], [shown[3:], shown[:3:-1]], shown[:2])
-    assert mixed.prefix == encoder.whole("".join(encoder.demonstrations(shown[:3])))
+    assert mixed.prefix == encoder.whole("".join(map(encoder.form.demonstration, shown[:3])))
 
 
 def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(tokenizer):
@@ -151,7 +151,7 @@ def test_a_mixed_prompt_tells_where_all_of_its_demonstrations_end(tokenizer):
     mixed = encoder.mixed_prompts(shown[:3], own, shown[:2], ends=True)
     assert encoder.mixed_prompts(shown[:3], own, shown[:2]).ends == ()
     for i, behind in enumerate(own):
-        pieces = encoder.demonstrations([*shown[:3], *behind])
+        pieces = list(map(encoder.form.demonstration, [*shown[:3], *behind]))
         starts = ["".join(pieces[: n + 1]) for n in range(len(pieces))]
         assert mixed.ends_of(i) == tuple(len(encoder.whole(start)) for start in starts)
     assert mixed.ends[0][:3] == encoder.shared_prompts(shown, [3], shown)[3].ends[0]
@@ -167,7 +167,7 @@ def test_a_prompt_of_its_own_demonstrations_tells_where_they_end(tokenizer):
     assert encoder.own_prompts(own, shown[:2]).ends == ()
     assert found.lead == len(bos_of(tokenizer))
     for i, behind in enumerate(own):
-        pieces = encoder.demonstrations(behind)
+        pieces = list(map(encoder.form.demonstration, behind))
         ends = [len(encoder.whole("".join(pieces[: n + 1]))) for n in range(len(pieces))]
         assert found.ends_of(i) == tuple(ends)
         bounds = pairwise([found.lead, *ends])
@@ -180,7 +180,7 @@ def test_a_token_that_spans_the_end_of_a_demonstration_belongs_to_it():
     template = Template(input="is it {text}", output="intent: {label}", separator="\n==\n ")
     rows = rows_of(template, ORDINARY)
     encoder = PromptTokenizer(PlainForm(template), tokenizer)
-    pieces = encoder.demonstrations(rows[:3])
+    pieces = list(map(encoder.form.demonstration, rows[:3]))
     offsets = tokenizer("".join(pieces), return_offsets_mapping=True)["offset_mapping"]
     cuts = np.cumsum([*map(len, pieces)])
     ends = [1 + sum(start < cut for start, _ in offsets) for cut in cuts]  # behind BOS
@@ -223,7 +223,7 @@ def test_where_every_join_holds_no_tokenizer_has_to_tell_where_demonstrations_en
     slow: Any = Slow()
     found = PromptTokenizer(PlainForm(template), slow).shared_prompts(rows, [2], rows)[2]
     encoder = PromptTokenizer(PlainForm(template), known)
-    first, second = encoder.demonstrations(rows[:2])
+    first, second = map(encoder.form.demonstration, rows[:2])
     assert found.ends == ((len(encoder.whole(first)), len(encoder.whole(first + second))),)
 
 
@@ -299,14 +299,14 @@ def test_a_separator_that_merges_with_its_neighbours_is_still_exact_and_nested(s
     template = Template(input=f"{lead} {{text}}", output="intent: {label}", separator=separator)
     rows = rows_of(template, ORDINARY)
     encoder = PromptTokenizer(PlainForm(template), tokenizer)
-    apart = [tokenized(tokenizer, piece) for piece in encoder.demonstrations(rows)]
-    whole = tokenized(tokenizer, "".join(encoder.demonstrations(rows)))
+    apart = [tokenized(tokenizer, piece) for piece in map(encoder.form.demonstration, rows)]
+    whole = tokenized(tokenizer, "".join(map(encoder.form.demonstration, rows)))
     assert sum(apart, ()) != whole  # the case that this test is about
     assert_exact(tokenizer, template, rows, rows[:3])
     assert_exact(tokenizer, template, rows, rows[:1])
     sets = encoder.shared_prompts(rows, [1, 3, 5], rows[:3])
     for k, prompts in sets.items():  # and nearly all demonstrations are still shared
-        pieces = encoder.demonstrations(rows[:k])
+        pieces = list(map(encoder.form.demonstration, rows[:k]))
         assert len(prompts.prefix) >= len(encoder.whole("".join(pieces))) - 2
 
 

@@ -254,7 +254,7 @@ def test_what_is_shared_is_computed_once(tmp_path: Path, select: str):
     count = found.choice.shared_count(6, 3)
     train = found.task.data.train
     shown = np.atleast_2d(found.demonstrations(6))[0, :count]
-    pieces = found.task.encoder.demonstrations([train[i] for i in shown])
+    pieces = [found.task.encoder.form.demonstration(train[i]) for i in shown]
     assert set(frame["cached_tokens"]) == {len(found.task.encoder.whole("".join(pieces)))}
 
 

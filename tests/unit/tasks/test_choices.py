@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.choices import read_choices
+from icl_bench.tasks.choices import read_list
 from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import Labels, TaskSpec
@@ -206,13 +206,12 @@ def test_there_are_26_letters(load: Load):
 def test_every_way_to_name_the_right_one_gives_the_same(texts: list[str], data: Any, style: Any):
     right = data.draw(st.integers(0, len(texts) - 1))
     said = {"text": texts[right], "key": "ABCDEF"[right], "index": right}
-    found = [
-        read_choices(Labels(choices="c", style=style, gold=gold), StoredRow("here", {"c": texts, "a": value}), "c", "a")
-        for gold, value in said.items()
-    ]
-    assert {row.gold for row in found} == {right}
     expected = tuple(texts) if style == "as-is" else tuple("ABCDEF"[: len(texts)])
-    assert {row.written for row in found} == {expected}
+    for gold, value in said.items():
+        labels, row = Labels(choices="c", style=style, gold=gold), StoredRow("here", {"c": texts, "a": value})
+        choices = read_list(labels, row, texts, "c")
+        assert choices.right(labels, row, "a") == right
+        assert choices.written == expected
 
 
 # -- task files ---------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_training_is_on_the_card_that_was_asked_for_and_on_no_other(
         raise StoppedError
 
     examples = Examples(prepared(tmp_path, tiny).task, 0, 12)
-    monkeypatch.setattr(training, "_grouping", lambda *_: stopped)
+    monkeypatch.setattr(training, "with_batches", lambda *_: stopped)
     with pytest.raises(StoppedError):
         training.fine_tune(
             examples, Recipe.of("full", epochs=1), source=str(tiny), device=asked, dtype="float32", seed=0

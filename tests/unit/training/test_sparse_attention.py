@@ -132,7 +132,7 @@ def test_flex_attention_sees_the_same_in_sequences_of_any_length(
     """What CUDA computes, here without compiling: a CPU has its values, not its gradients."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    monkeypatch.setattr(sparse_attention, "_COMPILED", [flex_attention])
+    monkeypatch.setattr(sparse_attention, "_flex_attention", lambda: flex_attention)
     sparsity = Sparsity.of(Pattern.parse(pattern), [None, None], ends)
     for tokens in (60, 44, 60):
         query, key, value = (torch.randn(1, heads, tokens, 16) for heads in (4, 2, 2))

@@ -536,7 +536,7 @@ def test_how_far_a_packs_tokens_see_is_asked_of_the_device_once_a_step(
 def test_room_for_an_answer_is_made_while_it_is_written(backend: TransformersBackend) -> None:
     prompts = shared(3, [9, 4])
     backend.load_prefix(prompts)
-    pack = OpenPack.of(backend.cache, prompts.suffixes, [Free(("\n",), 10_000)] * 2)
+    pack = OpenPack(backend.cache, prompts.suffixes, 10_000)
     assert {held.tokens for held in pack._keys._held.values()} == {9}
     keys, like = PackKeys(2), torch.zeros(1, 3, 5, 4)
     keys.layer(0, like, 2).key[:] = 1.0

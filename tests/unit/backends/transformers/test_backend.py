@@ -31,6 +31,7 @@ from icl_bench.backends.transformers.attention_steps import Extend, Pack
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.device_memory import finish, out_of_memory
 from icl_bench.backends.transformers.forward_check import check_forward
+from icl_bench.backends.transformers.kv_cache import Prefix
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import PackLimits
 from icl_bench.errors import CellError, UserError
@@ -654,23 +655,21 @@ def test_a_long_query_that_cannot_fit_fails_its_cell_and_no_other(load, greedy, 
 
 
 def test_memory_kept_for_later_cells_does_not_fail_a_cell_that_fits(load, greedy, monkeypatch):
-    from icl_bench.backends.transformers import kv_cache as storage
+    real = Prefix.append_full
 
-    real = storage.grown
-
-    def grown(old: Any, new: torch.Tensor, size: int, used: int) -> torch.Tensor:
-        if size > 120:
+    def append(prefix: Prefix, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+        if max(prefix.capacity, prefix.length + key.shape[2]) > 120:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(old, new, size, used)
+        real(prefix, layer, key, value)
 
-    monkeypatch.setattr(storage, "grown", grown)
+    monkeypatch.setattr(Prefix, "append_full", append)
     backend = load("gemma3_text", chunk_tokens=16)
     for prefix in (9, 40, 100):
         prompts = prompts_of(prefix, [3, 4])
         (pack,) = packs_of(backend, prompts, greedy, [0, 1], 5_000)
         monkeypatch.undo()
         expected = run(load("gemma3_text"), prompts, greedy)
-        monkeypatch.setattr(storage, "grown", grown)
+        monkeypatch.setattr(Prefix, "append_full", append)
         assert_same(sorted(pack, key=lambda a: a.index), expected)
     assert backend.counters.prefix_tokens == 9 + 40 + (100 - 32)
     with pytest.raises(CellError, match="out of memory"):

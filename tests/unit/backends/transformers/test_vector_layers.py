@@ -10,7 +10,7 @@ import torch
 from support.models import plain_model, save_tiny_model, tiny_config
 from torch import Tensor
 
-from icl_bench.backends.transformers.vector_layers import GATE, CrossAttention, VectorReaders, VectorReading
+from icl_bench.backends.transformers.vector_layers import GATE, CrossAttention, VectorReaders
 from icl_bench.errors import UserError
 from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.vector_encoder import WEIGHTS, VectorSettings
@@ -53,7 +53,7 @@ def test_without_vectors_the_model_is_the_plain_one_to_the_bit(folder: Path):
     plain = logits(plain_model(folder))
     network, readers = with_readers(folder)
     assert torch.equal(logits(network), plain)
-    readers.reading = VectorReading(readers.project(drawn(1, 0, WIDTH)))
+    readers.reading = readers.project(drawn(1, 0, WIDTH))
     assert torch.equal(logits(network), plain)
 
 
@@ -91,7 +91,7 @@ def test_a_part_is_cross_attention_and_an_mlp_with_the_layers_own_weights(folder
     vectors, inputs = drawn(3, WIDTH), []
     layers = network.get_decoder().layers
     hooks = [layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0][0])) for layer in layers]
-    readers.reading = VectorReading(readers.project(vectors[None]))
+    readers.reading = readers.project(vectors[None])
     # hooks run in the order in which they were added: these see what the readers gave
     logits(network)
     entered = list(inputs)
@@ -120,11 +120,11 @@ def causal(tokens: int) -> Tensor:
 def test_vectors_are_a_set(folder: Path):
     network, readers = with_readers(folder, gate=0.5)
     vectors = drawn(1, 4, WIDTH)
-    readers.reading = VectorReading(readers.project(vectors))
+    readers.reading = readers.project(vectors)
     one = logits(network)
-    readers.reading = VectorReading(readers.project(vectors[:, [2, 0, 3, 1]]))
+    readers.reading = readers.project(vectors[:, [2, 0, 3, 1]])
     torch.testing.assert_close(logits(network), one, rtol=1e-4, atol=1e-4)
-    readers.reading = VectorReading(readers.project(vectors[:, :3]))
+    readers.reading = readers.project(vectors[:, :3])
     assert (logits(network) - one).abs().max() > 1e-2
 
 
@@ -133,9 +133,9 @@ def test_what_is_not_seen_changes_nothing_and_who_sees_nothing_passes(folder: Pa
     network, readers = with_readers(folder, gate=0.5)
     vectors = drawn(2, 3, WIDTH)
     seen = torch.tensor([[True, True, False], [False, False, False]])[:, None]
-    readers.reading = VectorReading(readers.project(vectors), seen)
+    readers.reading = readers.project(vectors, seen)
     both = network(torch.tensor([IDS, IDS]), use_cache=False).logits
-    readers.reading = VectorReading(readers.project(vectors[:1, :2]))
+    readers.reading = readers.project(vectors[:1, :2])
     torch.testing.assert_close(both[0], logits(network), rtol=1e-4, atol=1e-4)
     readers.reading = None
     torch.testing.assert_close(both[1], logits(network), rtol=1e-4, atol=1e-4)
@@ -150,7 +150,7 @@ def loss_of(network: Any) -> Tensor:
 def test_gradients_reach_every_added_weight_and_the_vectors(folder: Path):
     network, readers = with_readers(folder)
     vectors = drawn(1, 3, WIDTH).requires_grad_()
-    readers.reading = VectorReading(readers.project(vectors))
+    readers.reading = readers.project(vectors)
     loss_of(network).backward()
     without = [n for n, p in readers.named_parameters() if p.grad is None or not p.grad.any()]
     assert not without
@@ -165,7 +165,7 @@ def test_untrained_it_is_near_the_plain_model_and_nearer_with_smaller_gates(fold
     apart = {}
     for gate in (GATE, 10 * GATE, 1.0):
         network, readers = with_readers(folder, gate)
-        readers.reading = VectorReading(readers.project(drawn(1, 3, WIDTH)))
+        readers.reading = readers.project(drawn(1, 3, WIDTH))
         apart[gate] = abs(float(loss_of(network) - plain))
     assert apart[GATE] < 0.05
     assert apart[GATE] < apart[10 * GATE]
@@ -208,11 +208,11 @@ def test_what_was_saved_reads_as_before(folder: Path):
     network, readers = with_readers(folder, gate=0.3)
     told = settings(readers, readers.save(folder))
     vectors = drawn(1, 3, WIDTH)
-    readers.reading = VectorReading(readers.project(vectors))
+    readers.reading = readers.project(vectors)
     wanted = logits(network)
     again = plain_model(folder)
     loaded = VectorReaders.load(again.get_decoder(), str(folder), told)
-    loaded.reading = VectorReading(loaded.project(vectors))
+    loaded.reading = loaded.project(vectors)
     assert torch.equal(logits(again), wanted)
 
 

@@ -14,7 +14,7 @@ from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_co
 from icl_bench.backends.interface import Answer, Exact
 from icl_bench.backends.label_constraint import label_trie
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.backends.transformers.vector_layers import VectorReaders, VectorReading
+from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Vectors
 from icl_bench.models.text_encoders import PACKAGED
@@ -74,8 +74,8 @@ def chances(setup: Setup, ids: Ids, texts: tuple[str, ...]) -> np.ndarray:
     """Probability of each label behind a prompt, each by a forward pass of its own."""
     setup.readers.reading = None
     if texts:
-        vectors = torch.from_numpy(setup.encoder.vectors(texts, None))[None]
-        setup.readers.reading = VectorReading(setup.readers.project(vectors))
+        vectors = torch.stack(list(setup.encoder.tensors(texts).values()))[None]
+        setup.readers.reading = setup.readers.project(vectors)
     found = []
     for label in LABELS:
         both = torch.tensor([[*ids, *label]])

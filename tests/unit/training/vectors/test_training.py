@@ -8,14 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from support.models import tiny_checkpoint
 from unit.sweep.test_vectors_of_prompts import passages_task
 
-from icl_bench.backends.transformers.vector_layers import VectorReading
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import architecture_of
 from icl_bench.models.trained import LOG, training_of
@@ -135,8 +133,8 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
     for row in rows:
         model.readers.reading = None
         if row.texts:
-            found = torch.from_numpy(training.encoder.vectors(row.texts, None))[None]
-            model.readers.reading = VectorReading(model.readers.project(found))
+            found = torch.stack(list(training.encoder.tensors(row.texts).values()))[None]
+            model.readers.reading = model.readers.project(found)
         both = torch.tensor([[*row.prompt, *row.answer]])
         told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
         at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
@@ -262,7 +260,7 @@ def test_the_encoder_is_trained_after_the_epochs_that_are_named(tmp_path: Path, 
     assert told is not None
     own = VectorEncoder.of_checkpoint(str(spec.out), told)
     assert own.source == str(spec.out / ENCODER)
-    apart = np.abs(own.vectors(["a river"], None) - VectorEncoder.of(None, "mean").vectors(["a river"], None))
+    apart = (own.tensors(["a river"])["a river"] - VectorEncoder.of(None, "mean").tensors(["a river"])["a river"]).abs()
     assert apart.max() > 1e-4
 
     other = shutil.copytree(spec.out, tmp_path / "other")
