@@ -38,23 +38,9 @@ def shares() -> tuple[str, ...]:
 
 def csv_columns() -> tuple[str, ...]:
     """The columns of the CSV file, in this order."""
-    return (
-        "task",
-        "model",
-        "select",
-        "order",
-        "attention",
-        "k",
-        "draws",
-        "test_rows",
-        *shares(),
-        "saturation_k",
-        "version",
-        "data_hash",
-        "variant",
-        "interval_over",
-        "outlying_draws",
-    )
+    first = (*LINE[:-1], "draws", "test_rows")
+    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws")
+    return (*first, *shares(), *last)
 
 
 DIGITS = 6

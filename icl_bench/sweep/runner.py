@@ -139,7 +139,7 @@ class Runner:
         apart = True
         while open_groups := [(g, cells) for g, cells in open_groups if cells]:
             before = sum(len(cells) for _, cells in open_groups)
-            several = len(open_groups) > 1 and self.store.others_at_work()
+            several = len(open_groups) > 1 and self.store.journals.others_at_work()
             start = mine_first % len(open_groups) if several else 0
             for group, cells in open_groups[start:] + open_groups[:start]:
                 cells[:] = self._run_group(group, cells, outcome, apart)
