@@ -337,7 +337,7 @@ class Stored:
 
     predictions: pd.DataFrame
     """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
-    finished."""
+    finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
     cells: Mapping[str, CellMeta]
     """Cell -> metadata of its file; without imported cells."""
     variants: FactsOf
@@ -364,7 +364,7 @@ def read_stored(place: Place) -> Stored:
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
-    if own := [variant for variant, facts in variants.items() if facts.written_out]:  # answers are their row's own choices
+    if own := [variant for variant, facts in variants.items() if facts.written_out]:
         frame = frame.assign(own_choices=frame["variant"].astype(object).isin(own))
     return Stored(frame, cells, variants, failed)
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
-from icl_bench.prompts.encoding import parts
-
-if TYPE_CHECKING:
-    from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.encoding import PromptSet, parts
 
 ITEM_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -79,10 +76,6 @@ class ComputeCost:
     """Operations of a query with nothing cached (mean)."""
     cache_bytes: float
     """Bytes of the cached keys and values of the longest prompt."""
-
-    def as_json(self) -> dict[str, float]:
-        """Plain values, to store beside predictions."""
-        return asdict(self)
 
 
 def flops(

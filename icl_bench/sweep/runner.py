@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -268,7 +268,7 @@ class Runner:
             return None
         scored = self.plan.task.scored_tokens(queries)
         computed = float(np.mean(answers)) if scored is None else scored
-        return cost_of(cell.prompt_layout, self._architecture, computed, dtype).as_json()
+        return asdict(cost_of(cell.prompt_layout, self._architecture, computed, dtype))
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:
