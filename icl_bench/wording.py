@@ -16,17 +16,12 @@ HUGE_BITS, MOST_DIGITS = 200, 12
 
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
-    return f"{count:,} {what}{plural(count)}"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def counted_queries(count: int) -> str:
     """``1 query``, ``10,000 queries``."""
     return f"{count:,} {'query' if count == 1 else 'queries'}"
-
-
-def plural(count: int) -> str:
-    """The ``s`` behind a word of which there are so many."""
-    return "" if count == 1 else "s"
 
 
 def whole(number: int) -> str:

@@ -80,7 +80,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
     table = points.astype(names).merge(saturated.astype(names), on=setting, how="left")
     versions, data = _versions(stored), _data_hashes(stored, results)
-    table["version"] = [versions.get(key, "") for key in _keys(table)]
+    table["version"] = [versions.get(key, "") for key in table[LINE].itertuples(index=False, name=None)]
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
     table["saturation_k"] = table["saturation_k"].astype("Int64")
     table = table.reindex(columns=[*table, *(name for name in shares() if name not in table)])
@@ -89,10 +89,6 @@ def leaderboard(results: Place) -> pd.DataFrame:
     best = table["score"].astype(float).round(DIGITS)
     table = table.assign(best=-best).sort_values(["task", "best", *LINE], kind="stable")
     return table[list(csv_columns())].reset_index(drop=True)
-
-
-def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return list(table[LINE].itertuples(index=False, name=None))
 
 
 def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:

@@ -19,12 +19,11 @@ from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.storage import Place
 from icl_bench.wording import DASH, counted_queries, percent, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.results.storage import Place
 
 COST_COLUMNS: Mapping[str, tuple[str, float]] = {
     "tokens": ("tokens", 1.0),
