@@ -140,18 +140,13 @@ def _share_axis(title: str, look: Look) -> dict[str, Any]:
     }
 
 
-def _color(look: Look) -> alt.Color:
-    colours = [LIGHT["series"][slot % len(LIGHT["series"])] for slot in look.colours]
-    scale = alt.Scale(domain=list(look.series), range=colours)
-    return alt.Color("series:N", title=None, scale=scale)
-
-
 def _marks(look: Look) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
     names = list(look.series)
+    colours = [LIGHT["series"][slot % len(LIGHT["series"])] for slot in look.colours]
     shapes = [SHAPES[place % len(SHAPES)] for place in look.shapes]
     dashes = [list(DASHES[place % len(DASHES)]) for place in look.dashes]
     return (
-        _color(look),
+        alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=colours)),
         alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=shapes)),
         alt.StrokeDash("series:N", title=None, scale=alt.Scale(domain=names, range=dashes)),
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,25 +129,17 @@ def as_csv(table: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def _percent(value: Any) -> str:
-    return percent(value) if _known(value) else DASH
-
-
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{percent(low)} {DASH} {percent(high)}" if _known(low) else DASH
-
-
-def _known(value: Any) -> bool:
-    return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
+    return f"{percent(low)} {DASH} {percent(high)}" if low is not None else DASH
 
 
 def _word(value: Any) -> str:
-    return str(value) if _known(value) else DASH
+    return str(value) if value not in (None, "") else DASH
 
 
 def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: _percent(row[score])
+    return lambda row: percent(row[score])
 
 
 def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
@@ -157,12 +148,12 @@ def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
         "k": lambda row: f"{row['k']}",
         "draws": lambda row: f"{row['draws']}",
         "test rows": lambda row: f"{row['test_rows']}",
-        "accuracy %": lambda row: _percent(row["accuracy"]),
+        "accuracy %": lambda row: percent(row["accuracy"]),
         "95% interval": _interval,
-        "macro-F1 %": lambda row: _percent(row["macro_f1"]),
+        "macro-F1 %": lambda row: percent(row["macro_f1"]),
         **{title(name): _shower(name) for name in score_columns()},
         **{text: _shower(name) for name, text in corpus_numbers().items()},
-        "saturated at k": lambda row: f"{row['saturation_k']}" if _known(row["saturation_k"]) else DASH,
+        "saturated at k": lambda row: _word(row["saturation_k"]),
     }
 
 

@@ -11,8 +11,9 @@ from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
+from icl_bench.models import registry
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.models.registry import Model, load_tokenizer, resolve, served
+from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatSettings, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, PromptForm, demonstration_text
@@ -157,7 +158,7 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
     settings = ChatSettings.model_validate(
         {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items())}
     )
-    form = chat_form(spec.template, settings, model, load_tokenizer(model), piece)
+    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), piece)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "
@@ -169,8 +170,8 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
 def _model(meta: CellMeta) -> Model:
     """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
     if meta.tokenizer:
-        return served(str(meta.model_source), meta.tokenizer, 1)
-    return resolve(str(meta.model_source), prepare=False)
+        return registry.served(str(meta.model_source), meta.tokenizer, 1)
+    return registry.resolve(str(meta.model_source), prepare=False)
 
 
 def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
@@ -232,7 +233,7 @@ def _checked(text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: 
         model = _model(meta)
         if model.fingerprint != meta.facts.fingerprint:
             return "not checked: the model's files have changed since"
-        encoder = PromptTokenizer(form, load_tokenizer(model))
+        encoder = PromptTokenizer(form, registry.load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
     rebuilt = PromptSet((), (encoder.whole(text),)).with_vectors([vectors])

@@ -53,9 +53,11 @@ def export_results(results: Place, out: Path) -> int:
 
 
 def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
-    for field in table.schema:
-        if pa.types.is_list(field.type):
-            table = _as_json(table, field.name)
+    for place, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):  # as JSON, because CSV has no lists
+            lists = table[field.name].to_pylist()
+            texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
     frame = data_frame(table)
     # without a timestamp, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
@@ -89,11 +91,3 @@ def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
 def read_origins(stored: bytes) -> dict[str, Origin]:
     """Parse the origins stored in an export. Raises ``ValueError``."""
     return TypeAdapter(dict[str, Origin]).validate_json(stored)
-
-
-def _as_json(table: pa.Table, column: str) -> pa.Table:
-    """The table with the lists of one column as JSON, because CSV has no lists."""
-    lists = table[column].to_pylist()
-    texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
-    place = table.schema.get_field_index(column)
-    return table.set_column(place, column, pa.array(texts, pa.string()))

@@ -16,7 +16,7 @@ from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.cells import CellSpec, Prediction
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.compute_cost import cost_of
@@ -117,12 +117,9 @@ class Runner:
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
 
-    def identity(self, cell: CellPlan) -> Identity:
-        """The identity of a cell."""
-        return self._identities(cell)
-
     @cached_property
-    def _identities(self) -> Identities:
+    def identity(self) -> Identities:
+        """Returns the identity of a cell."""
         return Identities(self.plan.task, self.identity_of_backend)
 
     def run(self) -> Outcome:

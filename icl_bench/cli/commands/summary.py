@@ -149,13 +149,14 @@ def summary(
     if wanted is not None and not (forecast or json):
         raise UserError("--wanted: goes with --forecast")
     share = None if wanted is None else check_wanted(wanted)
+    only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:
         from icl_bench.cli.output.frontier import print_frontier
 
-        print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
+        print_frontier(results, queries, price, only, json=json)
         return
     if advice is not None:
-        print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price, json=json)
+        print_advice(results, advice, only, queries=queries, price=price, json=json)
         return
     flags = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
     options = [name for name, is_set in flags.items() if is_set]

@@ -162,13 +162,7 @@ def styled(column: Column, row: TableRow) -> TableCell:
 
 
 def print_advice(
-    results: Place,
-    budget_text: str,
-    only: Mapping[str, str | None],
-    *,
-    queries: int | None = None,
-    price: str | None = None,
-    json: bool,
+    results: Place, budget_text: str, only: Mapping[str, str], *, queries: int | None, price: str | None, json: bool
 ) -> None:
     """Print the advice for a budget with its test; as JSON, every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
@@ -179,9 +173,8 @@ def print_advice(
     from icl_bench.cli.output.working import watched, working
 
     budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
-    wanted = {n: v for n, v in only.items() if v is not None}
     with working() as say:
-        table = advise_folder(watched(results, say), budget, wanted)
+        table = advise_folder(watched(results, say), budget, only)
     if json:
         print_json({"budget": str(budget), "advice": records(table)})
     else:
