@@ -63,16 +63,15 @@ def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else rounded(p, 3)
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "and") -> str:
     """``one``, ``one and two``, ``one, two and three``."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def listed_or(names: Iterable[str]) -> str:
     """``one``, ``one or two``, ``one, two or three``."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
+    return listed(names, "or")
 
 
 def capital(text: str) -> str:

@@ -164,7 +164,9 @@ def _finished(
     """
     if look is not None:
         layers = [_switched(layer) for layer in layers]
-        parameters = [*parameters, *_switches(look)]
+        # what a legend switches: series off, one out of all, bands
+        switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
+        parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
     chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
         width="container",
         height=height,
@@ -176,15 +178,6 @@ def _finished(
 
 def _point(point: str) -> alt.Parameter:
     return alt.param(name="point", value=point)
-
-
-def _switches(look: Look) -> list[alt.Parameter]:
-    """What a legend switches: series off, one out of all, bands."""
-    return [
-        alt.param(name="hidden", value=list(look.hidden)),
-        alt.param(name="single", value=""),
-        alt.param(name="bands", value=look.bands),
-    ]
 
 
 def _switched(layer: alt.Chart) -> alt.Chart:

@@ -99,11 +99,10 @@ def import_predictions(file: Path, results: Place) -> Import:
         return Import(storage.where(name), rows, before=True)
     table = _read(raw, shown, ending)
     known = _known_columns(table, shown, variant=sha256[:8])
-    further = {
-        name: _further(table[name], name, f"{shown}: column {plain(name)}")
-        for name in table.column_names
-        if name not in known
-    }
+    further = {}
+    for name in (name for name in table.column_names if name not in known):
+        column, where = table[name], f"{shown}: column {plain(name)}"
+        further[name] = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
     name = f"{IMPORTED}/{slug(file.name[: -len(ending)])[:80]}-{sha256[:12]}{FINISHED}"
     about = ImportMeta(source=file.name, sha256=sha256, rows=len(table), protocol=PROTOCOL)
     known = {column: values for column, values in known.items() if column in ALWAYS or values.null_count < len(table)}
@@ -350,11 +349,6 @@ def _ids(text: str | None) -> list[str] | None:
     except (ValueError, RecursionError):
         return NO_IDS
     return value if isinstance(value, list) and all(isinstance(i, str) for i in value) else NO_IDS
-
-
-def _further(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """An optional column: a metric's score, or a column unknown to this program."""
-    return _fractions(column, where, name) if name in score_columns() else _kept(column, where)
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:

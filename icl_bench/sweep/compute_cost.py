@@ -52,10 +52,6 @@ class PromptLayout:
         read = prompts.read_by(pattern)
         return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors, read)
 
-    def vectors_of(self, index: int) -> int:
-        """Number of vectors that one prompt reads."""
-        return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
-
     def layout(self, index: int) -> BlockLayout | None:
         """The blocks of one prompt."""
         if not self.ends:
@@ -124,7 +120,7 @@ def _each(prompts: PromptLayout, architecture: Architecture, answer_tokens: floa
     known: dict[Any, tuple[float, float]] = {}
     result = []
     for i, own in enumerate(prompts.own_tokens):
-        read = prompts.vectors_of(i)
+        read = prompts.vectors[0 if len(prompts.vectors) == 1 else i] if prompts.vectors else 0
         key = (own, i) if len(prompts.ends) > 1 or prompts.read else (own, read)
         if key not in known:
             layout, end = prompts.layout(i), prefix + own
