@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.padding import Padding
 
-from icl_bench.cli.output.terminal import console
+from icl_bench.cli.output import terminal
 
 
 def print_json(value: object) -> None:
@@ -24,7 +24,7 @@ def print_records(records: Any, print_table: Callable[[Any, Console], None], *, 
     if json:
         print_json(records)
     else:
-        print_table(records, console())
+        print_table(records, terminal.console())
 
 
 def print_lines(console: Console, *texts: str) -> None:
