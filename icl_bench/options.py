@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -19,7 +20,6 @@ from pydantic_core import PydanticUndefined
 
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
-from icl_bench.registry import named_object
 from icl_bench.wording import comma_list, listed_or, nearest, plain, short
 
 TASK, PROMPTS, MODEL, SERVERS = "Task", "Prompts", "Model", "Servers"
@@ -211,45 +211,6 @@ def path_as_text(given: Any) -> Any:
     return str(given) if isinstance(given, Path) else given
 
 
-class Reading:
-    """Reads values of a class that has ``parse``, named as ``module:Class``: it is imported when a value is read,
-    so that help needs none of it.
-
-    A value that is one already is kept. Of ``several``, one text holds many with commas (``split`` says
-    where it is cut), or an iterable does; each is kept once, in the order of its first mention.
-    """
-
-    def __init__(self, kind: str, *, several: bool = False, split: str = "icl_bench.wording:comma_list") -> None:
-        self._kind, self._several, self._split = kind, several, split
-
-    def __call__(self, given: Any, info: ValidationInfo) -> Any:
-        """The value of a field. Raises ``UserError`` where it cannot be read."""
-        if given is None:
-            return None
-        name = str(info.field_name)
-        return self._each(name, given) if self._several else self._one(name, as_text(given))
-
-    def _one(self, name: str, given: Any) -> Any:
-        kind = named_object(self._kind)
-        if isinstance(given, str):
-            return kind.parse(given)
-        if not isinstance(given, kind):
-            raise _WrongKindError(name, given)
-        return given
-
-    def _each(self, name: str, given: Any) -> tuple[Any, ...]:
-        split = named_object(self._split)
-        if isinstance(given, str):
-            parts: Iterable[Any] = split(given)
-        elif isinstance(given, list | tuple | set | frozenset):
-            parts = [part for one in given for part in (split(one) if isinstance(one, str) else [one])]
-        else:
-            parts = [given]
-        if not (found := tuple(dict.fromkeys(self._one(name, part) for part in parts))):
-            raise _WrongKindError(name, given)
-        return found
-
-
 class _WrongKindError(Exception):
     """A value that is neither text nor what its reader makes of text."""
 
@@ -259,13 +220,41 @@ class _WrongKindError(Exception):
 
 
 def read(kind: str) -> BeforeValidator:
-    """Reads one value of a class (:class:`Reading`)."""
-    return BeforeValidator(Reading(kind))
+    """Reads one value of a class that has ``parse``, named as ``module:Class``; one that is a value already is kept."""
+
+    def reader(given: Any, info: ValidationInfo) -> Any:
+        return None if given is None else _one(kind, str(info.field_name), as_text(given))
+
+    return BeforeValidator(reader)
 
 
 def read_each(kind: str, split: str = "icl_bench.wording:comma_list") -> BeforeValidator:
-    """Reads several values of a class (:class:`Reading`)."""
-    return BeforeValidator(Reading(kind, several=True, split=split))
+    """Reads several values of a class, each kept once, in the order of its first mention.
+
+    One text holds many with commas (``split`` says where it is cut), or an iterable does.
+    """
+
+    def reader(given: Any, info: ValidationInfo) -> Any:
+        if given is None:
+            return None
+        cut, name = resolve_name(split), str(info.field_name)
+        items = given if isinstance(given, list | tuple | set | frozenset) else [given]
+        parts = [part for one in items for part in (cut(one) if isinstance(one, str) else [one])]
+        if not (found := tuple(dict.fromkeys(_one(kind, name, part) for part in parts))):
+            raise _WrongKindError(name, given)
+        return found
+
+    return BeforeValidator(reader)
+
+
+def _one(kind: str, name: str, given: Any) -> Any:
+    """The value of a field. Its class is imported only now, so that help needs none of it."""
+    of = resolve_name(kind)
+    if isinstance(given, str):
+        return of.parse(given)
+    if not isinstance(given, of):
+        raise _WrongKindError(name, given)
+    return given
 
 
 def read_with(parse: Callable[[str], Any]) -> BeforeValidator:

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import get_annotations
+from pkgutil import resolve_name
 from typing import Any
 
 from icl_bench.errors import UserError
@@ -94,7 +94,7 @@ class Registry(Mapping[str, Any]):
         """The object of this name. Raises ``KeyError``, or ``PluginError`` if a plugin cannot be used."""
         if name not in self._loaded:
             if name in self._built_in:
-                self._loaded[name] = named_object(self._built_in[name])
+                self._loaded[name] = resolve_name(self._built_in[name])
                 self._warn_of_taken(name)
             elif name in self:
                 self._loaded[name] = self._load(name, self._entries[name])
@@ -170,7 +170,7 @@ class Registry(Mapping[str, Any]):
 
     def _fault(self, name: str, thing: Any) -> str:
         """What is wrong with a plugin's object; empty if it is what its kind asks for."""
-        bases = tuple(map(named_object, self._bases))
+        bases = tuple(map(resolve_name, self._bases))
         if not self._as_class and not isinstance(thing, bases):
             return f"is {_what(thing)}, not {_article('function' if Callable in bases else bases[0].__name__)}"
         if self._as_class and not (isinstance(thing, type) and issubclass(thing, bases)):
@@ -196,12 +196,6 @@ class Registry(Mapping[str, Any]):
         if name not in self._warned:
             self._warned.add(name)
             warnings.warn(text, stacklevel=2)
-
-
-def named_object(place: str) -> Any:
-    """The object at ``module:object``."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _lacking(thing: Any) -> list[str]:

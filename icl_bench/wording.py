@@ -16,17 +16,12 @@ HUGE_BITS, MOST_DIGITS = 200, 12
 
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
-    return f"{count:,} {what}{plural(count)}"
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def counted_queries(count: int) -> str:
     """``1 query``, ``10,000 queries``."""
     return f"{count:,} {'query' if count == 1 else 'queries'}"
-
-
-def plural(count: int) -> str:
-    """The ``s`` behind a word of which there are so many."""
-    return "" if count == 1 else "s"
 
 
 def whole(number: int) -> str:
@@ -68,16 +63,15 @@ def p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else rounded(p, 3)
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "and") -> str:
     """``one``, ``one and two``, ``one, two and three``."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def listed_or(names: Iterable[str]) -> str:
     """``one``, ``one or two``, ``one, two or three``."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
+    return listed(names, "or")
 
 
 def capital(text: str) -> str:

@@ -19,10 +19,10 @@ OptionValues = Mapping[str, Any]
 """Values of a specification's options that a user gave, by name."""
 
 
-def typer_option(declared: Declared, *, several: bool = False, about: str | None = None) -> Any:
+def typer_option(declared: Declared, *, several: bool = False) -> Any:
     """An option of the command line; with ``several`` it takes a list with commas."""
     option = declared.option
-    text = about or option.help
+    text = option.help
     if several:
         text += " Several with commas."
     if declared.default:
@@ -120,6 +120,8 @@ ResultsDir = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
 

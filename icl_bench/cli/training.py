@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icl_bench.cli.output.progress import Display
-
-if TYPE_CHECKING:
-    from icl_bench.training.resumable import LongTraining, Say
+from icl_bench.training.resumable import LongTraining, Say
 
 
 def carry_out(prepare: Callable[[Any, Say], LongTraining], spec: Any, *, quiet: bool) -> None:

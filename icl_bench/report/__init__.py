@@ -68,7 +68,10 @@ def write_report(
     report = make_report(results, only, data_dir, say=say)
     say("writing the page")
     content = page(report).encode()
-    _write(out, content)
+    try:
+        write_whole(out, content)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
     if figures is not None:
         say("drawing figures")
     written = write_figures(report, figures) if figures is not None else []
@@ -140,10 +143,3 @@ def _check(out: Path) -> None:
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if not os.access(out if out.exists() else out.parent, os.W_OK):
         raise UserError(f"--out {out}: cannot be written (Permission denied)")
-
-
-def _write(out: Path, content: bytes) -> None:
-    try:
-        write_whole(out, content)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None

@@ -120,8 +120,7 @@ def _overview(frame: pd.DataFrame) -> str:
 
 def _notes(findings: Findings) -> list[str]:
     notes = []
-    failed = len(findings.summary.failed)
-    if failed:
+    if failed := len(findings.summary.failed):
         notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
     free = findings.context.table("truncated_answers")
     if cut := int(free["truncated"].sum()):
@@ -131,14 +130,12 @@ def _notes(findings: Findings) -> list[str]:
             "limit."
         )
     curves = unshuffled(findings.summary.curves)
-    left_out = int(findings.summary.curves["left_out"].sum())
-    if left_out:
+    if left_out := int(findings.summary.curves["left_out"].sum()):
         notes.append(
             f"{counted(left_out, 'prediction')} of draws that have no test row in common with the "
             "others are in no curve."
         )
-    missing = int(findings.summary.curves["missing"].sum())
-    if missing:
+    if missing := int(findings.summary.curves["missing"].sum()):
         notes.append(
             f"{counted(missing, 'prediction')} missing or without a score: points are means of "
             "the others, each test row counting alike."
@@ -150,14 +147,12 @@ def _notes(findings: Findings) -> list[str]:
     drawn = with_demonstrations(curves)
     drawn = drawn[drawn["select"].astype(str).map(is_drawn).astype(bool)]
     points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"
-    single = int((drawn["draws"] == 1).sum())
-    if single:
+    if single := int((drawn["draws"] == 1).sum()):
         notes.append(
             f"{single:,} {points} have a single draw: their intervals count test examples only "
             "and say nothing of other demonstrations."
         )
-    few = int(drawn["draws"].between(2, FEW_DRAWS).sum())
-    if few:
+    if few := int(drawn["draws"].between(2, FEW_DRAWS).sum()):
         notes.append(
             f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws spread widely."
         )
@@ -168,8 +163,7 @@ def _notes(findings: Findings) -> list[str]:
 def _failed(findings: Findings) -> Table | None:
     import pandas as pd
 
-    failed = findings.summary.failed
-    if not failed:
+    if not (failed := findings.summary.failed):
         return None
     rows = [{**failure.spec.model_dump(), "reason": failure.reason} for failure in failed]
     names = "task model select order attention k draw reason"
@@ -179,6 +173,4 @@ def _failed(findings: Findings) -> Table | None:
 def tables(report: Report) -> list[tuple[Any, Table]]:
     """Every table of the page with the section it stands in; failed cells stand in none."""
     pairs: list[tuple[Any, Table]] = [(s, t) for s in report.sections for t in s.tables]
-    if report.failed:
-        pairs.append((None, report.failed))
-    return pairs
+    return [*pairs, (None, report.failed)] if report.failed else pairs

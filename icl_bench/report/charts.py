@@ -35,6 +35,10 @@ PERCENT, POINTS = ".1%", "+.1%"
 HEIGHT = 250
 
 
+VISIBLE, OF_POINT = "indexof(hidden, datum.series) < 0", "datum.point == point"
+"""Which rows are shown: of series that are not switched off, or of the point to show."""
+
+
 MOST_BANDS = 3
 """Curves up to which their bands are shown at first."""
 
@@ -95,6 +99,12 @@ def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:
     return alt.Tooltip(f"{name}:Q", title=title, format=form)
 
 
+POINT_TIPS = [tip("series", "curve"), tip("k", "k", ",d")]
+
+
+RANGE_TIPS = [tip("low", "from", PERCENT), tip("high", "to", PERCENT)]
+
+
 def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
     """The rows that are shown over k, on a logarithmic axis with the tested numbers as its ticks.
 
@@ -104,18 +114,22 @@ def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
     low, high = look.shots
     zero = low / max(high / low, 4) ** (1 / 8)
     ticks = sorted({int(k) for k in frame["k"]})
-    shown = alt.Chart(ROWS).transform_filter(VISIBLE)
     if not look.zero_shot:
-        axis = alt.Axis(values=ticks, format=",d", **TICKS)
-        scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
-        return shown.encode(alt.X("k:Q", title=OVER_SHOTS, scale=scale, axis=axis))
-    axis = alt.Axis(
-        values=[k or zero for k in ticks], labelExpr=f"datum.value < {low} ? '0' : format(datum.value, ',d')", **TICKS
-    )
-    scale = alt.Scale(type="log", domain=[zero / 1.18, high * 1.18], nice=False)
-    return shown.transform_calculate(place=f"datum.k || {zero}").encode(
-        alt.X("place:Q", title=f"{OVER_SHOTS[:-1]} above 0)", scale=scale, axis=axis)
-    )
+        return _shown(_log_x("k", OVER_SHOTS, low, high, values=ticks, format=",d", **TICKS))
+    label, values = f"datum.value < {low} ? '0' : format(datum.value, ',d')", [k or zero for k in ticks]
+    x = _log_x("place", f"{OVER_SHOTS[:-1]} above 0)", zero, high, values=values, labelExpr=label, **TICKS)
+    return _shown(x).transform_calculate(place=f"datum.k || {zero}")
+
+
+def _shown(*encodings: Any, which: str = VISIBLE) -> alt.Chart:
+    """The rows of visible series, or those for which another expression holds."""
+    return alt.Chart(ROWS).transform_filter(which).encode(*encodings)
+
+
+def _log_x(field: str, title: str, low: float, high: float, **axis: Any) -> alt.X:
+    """A logarithmic axis for values from ``low`` to ``high``."""
+    scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(**axis))
 
 
 def _share_axis(title: str, look: Look) -> dict[str, Any]:
@@ -126,18 +140,13 @@ def _share_axis(title: str, look: Look) -> dict[str, Any]:
     }
 
 
-def _color(look: Look) -> alt.Color:
-    colours = [LIGHT["series"][slot % len(LIGHT["series"])] for slot in look.colours]
-    scale = alt.Scale(domain=list(look.series), range=colours)
-    return alt.Color("series:N", title=None, scale=scale)
-
-
 def _marks(look: Look) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
     names = list(look.series)
+    colours = [LIGHT["series"][slot % len(LIGHT["series"])] for slot in look.colours]
     shapes = [SHAPES[place % len(SHAPES)] for place in look.shapes]
     dashes = [list(DASHES[place % len(DASHES)]) for place in look.dashes]
     return (
-        _color(look),
+        alt.Color("series:N", title=None, scale=alt.Scale(domain=names, range=colours)),
         alt.Shape("series:N", title=None, scale=alt.Scale(domain=names, range=shapes)),
         alt.StrokeDash("series:N", title=None, scale=alt.Scale(domain=names, range=dashes)),
     )
@@ -155,7 +164,9 @@ def _finished(
     """
     if look is not None:
         layers = [_switched(layer) for layer in layers]
-        parameters = [*parameters, *_switches(look)]
+        # what a legend switches: series off, one out of all, bands
+        switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
+        parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
     chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
         width="container",
         height=height,
@@ -167,15 +178,6 @@ def _finished(
 
 def _point(point: str) -> alt.Parameter:
     return alt.param(name="point", value=point)
-
-
-def _switches(look: Look) -> list[alt.Parameter]:
-    """What a legend switches: series off, one out of all, bands."""
-    return [
-        alt.param(name="hidden", value=list(look.hidden)),
-        alt.param(name="single", value=""),
-        alt.param(name="bands", value=look.bands),
-    ]
 
 
 def _switched(layer: alt.Chart) -> alt.Chart:
@@ -191,9 +193,6 @@ def _switched(layer: alt.Chart) -> alt.Chart:
 
 FAINT = 0.13
 """What is left of a mark's opacity where another series stands out."""
-
-
-VISIBLE = "indexof(hidden, datum.series) < 0"
 
 
 BANDS = "bands || datum.series == single"
@@ -224,8 +223,7 @@ def over_shots(
     layers = [
         base.transform_filter(BANDS).mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
         single.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
-        base.mark_line(strokeWidth=1.8).encode(y, dash),
-        base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
+        *_line(base, y, shape, dash, tips),
     ]
     if "floor" in frame and frame["floor"].notna().any():
         floor = base.transform_filter("isValid(datum.floor)").encode(
@@ -259,29 +257,20 @@ def block_sizes(
     """
     color, shape, _ = _marks(look)
     sizes = sorted({int(size) for size in frame["size"].dropna()})
-    shown = alt.Chart(ROWS).transform_filter(VISIBLE)
-    blocks = shown.transform_filter("isValid(datum.size)").encode(
-        alt.X(
-            "size:Q",
-            title="demonstrations in a block (log scale)",
-            scale=alt.Scale(type="log", domain=[sizes[0] / 1.18, sizes[-1] * 1.18], nice=False),
-            axis=alt.Axis(values=sizes, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
-        )
-    )
-    whole = shown.transform_filter("!isValid(datum.size)").encode(color)
+    title = "demonstrations in a block (log scale)"
+    x = _log_x("size", title, sizes[0], sizes[-1], values=sizes, format=",d", **TICKS)
+    blocks = _shown(x).transform_filter("isValid(datum.size)")
+    whole = _shown(color).transform_filter("!isValid(datum.size)")
     y = alt.Y("value:Q", **_share_axis(measure, look))
     low = alt.Y("low:Q", title=measure)
-    return _finished(
-        [
-            whole.mark_rect(opacity=0.12).encode(low, y2="high:Q"),
-            whole.mark_rule(strokeWidth=1.8).encode(y, tooltip=list(tips)),
-            blocks.mark_line(style="reference").encode(y),
-            blocks.mark_rule(strokeWidth=1.6).encode(low, color, y2="high:Q"),
-            blocks.mark_point(filled=True, size=60, opacity=1).encode(y, color, shape, tooltip=list(tips)),
-        ],
-        description,
-        look=look,
-    )
+    layers = [
+        whole.mark_rect(opacity=0.12).encode(low, y2="high:Q"),
+        whole.mark_rule(strokeWidth=1.8).encode(y, tooltip=list(tips)),
+        blocks.mark_line(style="reference").encode(y),
+        blocks.mark_rule(strokeWidth=1.6).encode(low, color, y2="high:Q"),
+        blocks.mark_point(filled=True, size=60, opacity=1).encode(y, color, shape, tooltip=list(tips)),
+    ]
+    return _finished(layers, description, look=look)
 
 
 def differences(
@@ -293,17 +282,14 @@ def differences(
     axis = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+~g') : '0'", tickCount=5)
     y = alt.Y("value:Q", **{**_share_axis(title, look), "axis": axis})
     zero = alt.Chart(alt.InlineData([{"zero": 0}])).mark_rule(style="reference")
-    return _finished(
-        [
-            zero.encode(alt.Y("zero:Q", title=title)),
-            base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
-            base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
-            base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
-            *_beyond(base, frame, look, y),
-        ],
-        description,
-        look=look,
-    )
+    layers = [
+        zero.encode(alt.Y("zero:Q", title=title)),
+        base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
+        base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
+        *_beyond(base, frame, look, y),
+    ]
+    return _finished(layers, description, look=look)
 
 
 def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerChart:
@@ -312,41 +298,16 @@ def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerCha
     ``measure`` is what the score is called.
     """
     shots = sorted({int(k) for k in frame["k"]})
-    y = alt.Y("series:N", title=None, axis=None)
-    heat = (
-        alt.Chart(ROWS)
-        .mark_rect(height=alt.RelativeBandSize(band=0.52), width=alt.RelativeBandSize(band=0.94))
-        .encode(
-            alt.X(
-                "k:O",
-                title="demonstrations k",
-                sort=shots,
-                axis=alt.Axis(
-                    labelAngle=0, labelOverlap="greedy", labelSeparation=4, labelExpr="format(datum.value, ',d')"
-                ),
-            ),
-            y,
-            alt.Color(
-                "chance:Q",
-                title="chance",
-                scale=alt.Scale(domain=[0, 1]),
-                legend=alt.Legend(
-                    format=".0%",
-                    gradientLength=150,
-                    gradientThickness=8,
-                    tickCount=3,
-                    direction="horizontal",
-                    orient="bottom",
-                ),
-            ),
-            tooltip=[
-                tip("series", "curve"),
-                tip("k", "k", ",d"),
-                tip("chance", "chance", PERCENT),
-                tip("score", measure, PERCENT),
-            ],
-        )
+    label = "format(datum.value, ',d')"
+    axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=4, labelExpr=label)
+    legend = alt.Legend(
+        format=".0%", gradientLength=150, gradientThickness=8, tickCount=3, direction="horizontal", orient="bottom"
     )
+    x, y = alt.X("k:O", title="demonstrations k", sort=shots, axis=axis), alt.Y("series:N", title=None, axis=None)
+    color = alt.Color("chance:Q", title="chance", scale=alt.Scale(domain=[0, 1]), legend=legend)
+    tips = [*POINT_TIPS, tip("chance", "chance", PERCENT), tip("score", measure, PERCENT)]
+    band = alt.RelativeBandSize
+    heat = alt.Chart(ROWS).mark_rect(height=band(band=0.52), width=band(band=0.94)).encode(x, y, color, tooltip=tips)
     names = (
         alt.Chart(ROWS)
         .transform_aggregate(groupby=["series"])
@@ -359,37 +320,25 @@ def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerCha
 def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChart:
     """The most frequent mistakes of one point; columns: point, rank, pair, note, count, share."""
     rows = int(frame["rank"].max())
-    base = (
-        alt.Chart(ROWS)
-        .transform_filter("datum.point == point")
-        .encode(alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, rows + 1)))))
-    )
+    y = alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, rows + 1))))
+    base = _shown(y, which=OF_POINT)
     tips = [
         tip("gold", "right"),
         tip("prediction", "said"),
         tip("count", "times", ",d"),
         tip("share", "of the right label's", PERCENT),
     ]
-    return _finished(
-        [
-            base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(
-                alt.X("count:Q", title="predictions", axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d")),
-                tooltip=tips,
-            ),
-            base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width")).encode(
-                alt.Text("pair:N"), x=alt.value(0), tooltip=tips
-            ),
-        ],
-        description,
-        ROW * rows,
-        [_point(point)],
-    )
+    x = alt.X("count:Q", title="predictions", axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d"))
+    bars = base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(x, tooltip=tips)
+    names = base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width"))
+    names = names.encode(alt.Text("pair:N"), x=alt.value(0), tooltip=tips)
+    return _finished([bars, names], description, ROW * rows, [_point(point)])
 
 
 def against_gold(point: str, description: str) -> alt.LayerChart:
     """How often labels are predicted and right; columns: point, label, gold, predicted, most of both."""
     scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(format="~%", tickCount=5)
-    base = alt.Chart(ROWS).transform_filter("datum.point == point")
+    base = _shown(which=OF_POINT)
     x = alt.X("gold:Q", title="share of the right answers", scale=scale, axis=axis)
     y = alt.Y("predicted:Q", title="share of what was said", scale=scale, axis=axis)
     diagonal = (
@@ -410,141 +359,83 @@ def reliability(point: str, description: str) -> alt.LayerChart:
     axis = alt.Axis(format=".0%", tickCount=5)
     x = alt.X("probability:Q", title="probability given to the answer", scale=scale, axis=axis)
     y = alt.Y("accuracy:Q", title="accuracy", scale=scale, axis=axis)
-    base = alt.Chart(ROWS).transform_filter("datum.point == point").encode(x, y)
+    base = _shown(x, y, which=OF_POINT)
     tips = [
         tip("probability", "probability", PERCENT),
         tip("accuracy", "accuracy", PERCENT),
         tip("predictions", "predictions", ",d"),
     ]
-    return _finished(
-        [
-            alt.Chart(alt.InlineData([{"probability": 0, "accuracy": 0}, {"probability": 1, "accuracy": 1}]))
-            .mark_line(style="reference")
-            .encode(x, y),
-            base.mark_line(strokeWidth=1.2, opacity=0.6, style="one"),
-            base.mark_point(filled=True, size=60, opacity=1, style="one").encode(tooltip=tips),
-        ],
-        description,
-        parameters=[_point(point)],
-    )
+    ends = alt.InlineData([{"probability": 0, "accuracy": 0}, {"probability": 1, "accuracy": 1}])
+    layers = [
+        alt.Chart(ends).mark_line(style="reference").encode(x, y),
+        base.mark_line(strokeWidth=1.2, opacity=0.6, style="one"),
+        base.mark_point(filled=True, size=60, opacity=1, style="one").encode(tooltip=tips),
+    ]
+    return _finished(layers, description, parameters=[_point(point)])
 
 
 def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> alt.LayerChart:
     """Accuracy in bins of one point; columns: point, bin, at (its place), accuracy, low, high."""
     order = frame.sort_values("at")["bin"].drop_duplicates().tolist()
-    base = (
-        alt.Chart(ROWS)
-        .transform_filter("datum.point == point")
-        .encode(alt.X("bin:N", title=title, sort=order, axis=alt.Axis(labelAngle=0, labelOverlap="greedy")))
-    )
+    axis = alt.Axis(labelAngle=0, labelOverlap="greedy")
+    base = _shown(alt.X("bin:N", title=title, sort=order, axis=axis), which=OF_POINT)
     whole: dict[str, Any] = {"scale": alt.Scale(domain=[0, 1]), "axis": alt.Axis(format=".0%", tickCount=5)}
-    tips = [
-        tip("bin", title),
-        tip("accuracy", "accuracy", PERCENT),
-        tip("low", "from", PERCENT),
-        tip("high", "to", PERCENT),
-        tip("predictions", "predictions", ",d"),
+    low, y = (alt.Y(f"{name}:Q", title="accuracy", **whole) for name in ("low", "accuracy"))
+    accuracy, count = tip("accuracy", "accuracy", PERCENT), tip("predictions", "predictions", ",d")
+    tips = [tip("bin", title), accuracy, *RANGE_TIPS, count]
+    layers = [
+        base.mark_rule(strokeWidth=1.6, style="one").encode(low, y2="high:Q"),
+        base.mark_point(filled=True, size=60, opacity=1, style="one").encode(y, tooltip=tips),
     ]
-    return _finished(
-        [
-            base.mark_rule(strokeWidth=1.6, style="one").encode(alt.Y("low:Q", title="accuracy", **whole), y2="high:Q"),
-            base.mark_point(filled=True, size=60, opacity=1, style="one").encode(
-                alt.Y("accuracy:Q", title="accuracy", **whole), tooltip=tips
-            ),
-        ],
-        description,
-        parameters=[_point(point)],
-    )
+    return _finished(layers, description, parameters=[_point(point)])
 
 
 def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
     """Two shares of each row, joined; columns: row, series, value, and ``low``, ``high`` of it."""
     color, shape, _ = _marks(look)
-    base = alt.Chart(ROWS).transform_filter(VISIBLE)
-    y = alt.Y("row:N", title=None, axis=alt.Axis(labelLimit=160))
-    axis = alt.Axis(format=".0%", tickCount=5)
-    return _finished(
-        [
-            base.mark_rule(style="reference").encode(
-                alt.X("low:Q", title="share of the context until saturation", axis=axis), y, x2="high:Q"
-            ),
-            base.mark_point(filled=True, size=70, opacity=1).encode(
-                alt.X(
-                    "value:Q", title="share of the context until saturation", axis=axis, scale=alt.Scale(domain=[0, 1])
-                ),
-                y,
-                color,
-                shape,
-                tooltip=[tip("row", "curve"), tip("series", "labels"), tip("value", "share", PERCENT)],
-            ),
-        ],
-        description,
-        ROW * frame["row"].nunique(),
-        look=look,
-    )
+    base = _shown(alt.Y("row:N", title=None, axis=alt.Axis(labelLimit=160)))
+    title, axis = "share of the context until saturation", alt.Axis(format=".0%", tickCount=5)
+    low = alt.X("low:Q", title=title, axis=axis)
+    x = alt.X("value:Q", title=title, axis=axis, scale=alt.Scale(domain=[0, 1]))
+    tips = [tip("row", "curve"), tip("series", "labels"), tip("value", "share", PERCENT)]
+    layers = [
+        base.mark_rule(style="reference").encode(low, x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(x, color, shape, tooltip=tips),
+    ]
+    return _finished(layers, description, ROW * frame["row"].nunique(), look=look)
 
 
 def lengths(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Perplexity over length, both logarithmic; columns: series, length, value, low, high."""
     color, shape, dash = _marks(look)
     ticks = sorted({int(length) for length in frame["length"]})
-    base = (
-        alt.Chart(ROWS)
-        .transform_filter(VISIBLE)
-        .encode(
-            alt.X(
-                "length:Q",
-                title="tokens up to (log scale)",
-                scale=alt.Scale(type="log", domain=[ticks[0] / 1.18, ticks[-1] * 1.18], nice=False),
-                axis=alt.Axis(values=ticks, labelOverlap="greedy", labelSeparation=4, format=",d", grid=False),
-            ),
-            color,
-        )
-    )
+    x = _log_x("length", "tokens up to (log scale)", ticks[0], ticks[-1], values=ticks, format=",d", **TICKS)
+    base = _shown(x, color)
     low, high = float(frame["value"].min()), float(frame["value"].max())
     scale = alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False, clamp=True)
-    y = alt.Y(
-        "value:Q",
-        title="perplexity (log scale)",
-        scale=scale,
-        axis=alt.Axis(tickCount=5, labelOverlap="greedy", format="~g"),
-    )
-    band = alt.Y("low:Q", title="perplexity (log scale)", scale=scale)
-    return _finished(
-        [
-            base.transform_filter(BANDS).mark_area(opacity=0.1).encode(band, y2="high:Q"),
-            base.mark_line(strokeWidth=1.8).encode(y, dash),
-            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
-        ],
-        description,
-        look=look,
-    )
+    title, axis = "perplexity (log scale)", alt.Axis(tickCount=5, labelOverlap="greedy", format="~g")
+    y, band = alt.Y("value:Q", title=title, scale=scale, axis=axis), alt.Y("low:Q", title=title, scale=scale)
+    area = base.transform_filter(BANDS).mark_area(opacity=0.1).encode(band, y2="high:Q")
+    return _finished([area, *_line(base, y, shape, dash, tips)], description, look=look)
 
 
 def over_steps(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Losses over the steps of trainings; columns: series, step, value."""
     color, shape, dash = _marks(look)
-    base = (
-        alt.Chart(ROWS)
-        .transform_filter(VISIBLE)
-        .encode(alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)), color)
-    )
+    base = _shown(alt.X("step:Q", title="steps of training", axis=alt.Axis(format=",d", grid=False)), color)
     low, high = float(frame["value"].min()), float(frame["value"].max())
     room = 0.08 * (high - low) or 0.1
-    y = alt.Y(
-        "value:Q",
-        title="loss on held-back texts (nats)",
-        axis=alt.Axis(tickCount=5),
-        scale=alt.Scale(domain=[low - room, high + room], nice=False),
-    )
-    return _finished(
-        [
-            base.mark_line(strokeWidth=1.8).encode(y, dash),
-            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=list(tips)),
-        ],
-        description,
-        look=look,
-    )
+    scale = alt.Scale(domain=[low - room, high + room], nice=False)
+    y = alt.Y("value:Q", title="loss on held-back texts (nats)", axis=alt.Axis(tickCount=5), scale=scale)
+    return _finished(_line(base, y, shape, dash, tips), description, look=look)
+
+
+def _line(
+    base: alt.Chart, y: alt.Y, shape: alt.Shape, dash: alt.StrokeDash, tips: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """A line and its points."""
+    points = base.mark_point(filled=True, size=52, opacity=1)
+    return [base.mark_line(strokeWidth=1.8).encode(y, dash), points.encode(y, shape, tooltip=list(tips))]
 
 
 def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str) -> alt.LayerChart:
@@ -554,38 +445,16 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     """
     color, shape, dash = _marks(look)
     low, high = float(frame["cost"].min()), float(frame["cost"].max())
-    scale = alt.Scale(type="log", domain=[low / 1.18, high * 1.18], nice=False)
-    base = (
-        alt.Chart(ROWS)
-        .transform_filter(VISIBLE)
-        .encode(
-            alt.X(
-                "cost:Q",
-                title=f"{title} (log scale)",
-                scale=scale,
-                axis=alt.Axis(tickCount=5, labelOverlap="greedy", format=form, grid=False),
-            ),
-            color,
-        )
-    )
+    axis = {"tickCount": 5, "labelOverlap": "greedy", "format": form, "grid": False}
+    base = _shown(_log_x("cost", f"{title} (log scale)", low, high, **axis), color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
-    tips = [
-        tip("series", "curve"),
-        tip("k", "k", ",d"),
-        tip("cost", title, form),
-        tip("value", measure, PERCENT),
-        tip("low", "from", PERCENT),
-        tip("high", "to", PERCENT),
+    tips = [*POINT_TIPS, tip("cost", title, form), tip("value", measure, PERCENT), *RANGE_TIPS]
+    layers = [
+        base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), y2="high:Q"),
+        base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
+        base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
     ]
-    return _finished(
-        [
-            base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), y2="high:Q"),
-            base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
-            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
-        ],
-        description,
-        look=look,
-    )
+    return _finished(layers, description, look=look)
 
 
 def _names(base: alt.Chart, side: str) -> alt.Chart:
@@ -615,7 +484,7 @@ def frontier(
     scale = alt.Scale(type="log", domain=domain, nice=False)
     axis = alt.Axis(tickCount=6, labelOverlap="greedy", format=form, grid=False)
     x = alt.X("cost:Q", title=f"{title} (log scale)", scale=scale, axis=axis)
-    every = alt.Chart(ROWS).transform_filter("datum.point == point")
+    every = _shown(which=OF_POINT)
     base = every.transform_filter(VISIBLE).encode(x, color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
     limits = alt.Y("low:Q", title=measure)
@@ -625,32 +494,25 @@ def frontier(
         tip("k", "k", ",d"),
         tip("cost", title, form),
         tip("value", measure, PERCENT),
-        tip("low", "from", PERCENT),
-        tip("high", "to", PERCENT),
+        *RANGE_TIPS,
         tip("verdict", "verdict"),
         tip("p", "p of the verdict", ".2g"),
     ]
     faint = base.transform_filter("datum.verdict == 'dominated'")
     unsure = base.transform_filter("datum.verdict == 'undecided'")
     sure = base.transform_filter("datum.verdict == 'on the frontier'")
-    return _finished(
-        [
-            every.transform_filter("datum.on")
-            .mark_line(interpolate="step-after", strokeWidth=1.4, style="reference")
-            .encode(x, y),
-            faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
-            unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
-            sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
-            unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),
-            sure.mark_point(filled=True, size=70, opacity=1).encode(y, shape, tooltip=tips),
-            _names(base, "datum.left").mark_text(align="right", dx=-9, dy=-10).encode(y),
-            _names(base, "!datum.left").mark_text(align="left", dx=9, dy=9).encode(y),
-        ],
-        description,
-        height=2 * HEIGHT,
-        parameters=[_point(point)],
-        look=look,
-    )
+    steps = every.transform_filter("datum.on").mark_line(interpolate="step-after", strokeWidth=1.4, style="reference")
+    layers = [
+        steps.encode(x, y),
+        faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
+        unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
+        sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
+        unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),
+        sure.mark_point(filled=True, size=70, opacity=1).encode(y, shape, tooltip=tips),
+        _names(base, "datum.left").mark_text(align="right", dx=-9, dy=-10).encode(y),
+        _names(base, "!datum.left").mark_text(align="left", dx=9, dy=9).encode(y),
+    ]
+    return _finished(layers, description, 2 * HEIGHT, [_point(point)], look)
 
 
 def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerChart:
@@ -658,18 +520,7 @@ def break_even(frame: pd.DataFrame, look: Look, description: str) -> alt.LayerCh
     color, shape, dash = _marks(look)
     base = _by_shots(look, frame).encode(color)
     title = "queries until it pays"
-    y = alt.Y(
-        "value:Q",
-        title=f"{title} (log scale)",
-        scale=alt.Scale(type="log", domain=[1, 1.5 * float(frame["value"].max())], nice=False),
-        axis=alt.Axis(tickCount=5, format="~s"),
-    )
-    tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", title, ",.0f")]
-    return _finished(
-        [
-            base.mark_line(strokeWidth=1.8).encode(y, dash),
-            base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
-        ],
-        description,
-        look=look,
-    )
+    scale = alt.Scale(type="log", domain=[1, 1.5 * float(frame["value"].max())], nice=False)
+    y = alt.Y("value:Q", title=f"{title} (log scale)", scale=scale, axis=alt.Axis(tickCount=5, format="~s"))
+    tips = [*POINT_TIPS, tip("value", title, ",.0f")]
+    return _finished(_line(base, y, shape, dash, tips), description, look=look)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.attention import differences
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import founded_on, points, power, too_little
@@ -15,8 +16,6 @@ from icl_bench.wording import counted, listed, percent
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
 
 
 class Sentence(NamedTuple):

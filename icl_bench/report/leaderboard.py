@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,23 +37,9 @@ def shares() -> tuple[str, ...]:
 
 def csv_columns() -> tuple[str, ...]:
     """The columns of the CSV file, in this order."""
-    return (
-        "task",
-        "model",
-        "select",
-        "order",
-        "attention",
-        "k",
-        "draws",
-        "test_rows",
-        *shares(),
-        "saturation_k",
-        "version",
-        "data_hash",
-        "variant",
-        "interval_over",
-        "outlying_draws",
-    )
+    first = (*LINE[:-1], "draws", "test_rows")
+    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws")
+    return (*first, *shares(), *last)
 
 
 DIGITS = 6
@@ -95,7 +80,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
     table = points.astype(names).merge(saturated.astype(names), on=setting, how="left")
     versions, data = _versions(stored), _data_hashes(stored, results)
-    table["version"] = [versions.get(key, "") for key in _keys(table)]
+    table["version"] = [versions.get(key, "") for key in table[LINE].itertuples(index=False, name=None)]
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
     table["saturation_k"] = table["saturation_k"].astype("Int64")
     table = table.reindex(columns=[*table, *(name for name in shares() if name not in table)])
@@ -104,10 +89,6 @@ def leaderboard(results: Place) -> pd.DataFrame:
     best = table["score"].astype(float).round(DIGITS)
     table = table.assign(best=-best).sort_values(["task", "best", *LINE], kind="stable")
     return table[list(csv_columns())].reset_index(drop=True)
-
-
-def _keys(table: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return list(table[LINE].itertuples(index=False, name=None))
 
 
 def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
@@ -149,25 +130,17 @@ def as_csv(table: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def _percent(value: Any) -> str:
-    return percent(value) if _known(value) else DASH
-
-
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{percent(low)} {DASH} {percent(high)}" if _known(low) else DASH
-
-
-def _known(value: Any) -> bool:
-    return value not in (None, "") and not (isinstance(value, float) and math.isnan(value))
+    return f"{percent(low)} {DASH} {percent(high)}" if low is not None else DASH
 
 
 def _word(value: Any) -> str:
-    return str(value) if _known(value) else DASH
+    return str(value) if value not in (None, "") else DASH
 
 
 def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: _percent(row[score])
+    return lambda row: percent(row[score])
 
 
 def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
@@ -176,12 +149,12 @@ def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
         "k": lambda row: f"{row['k']}",
         "draws": lambda row: f"{row['draws']}",
         "test rows": lambda row: f"{row['test_rows']}",
-        "accuracy %": lambda row: _percent(row["accuracy"]),
+        "accuracy %": lambda row: percent(row["accuracy"]),
         "95% interval": _interval,
-        "macro-F1 %": lambda row: _percent(row["macro_f1"]),
+        "macro-F1 %": lambda row: percent(row["macro_f1"]),
         **{title(name): _shower(name) for name in score_columns()},
         **{text: _shower(name) for name, text in corpus_numbers().items()},
-        "saturated at k": lambda row: f"{row['saturation_k']}" if _known(row["saturation_k"]) else DASH,
+        "saturated at k": lambda row: _word(row["saturation_k"]),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import too_little
 from icl_bench.metrics.scores import title
@@ -17,8 +18,6 @@ from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
 
 WIDTH, HEIGHT = 132, 40
 """Of a small curve, in the units of its picture."""

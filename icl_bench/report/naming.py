@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.summary import Summary
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.demonstrations.selector_spec import RANDOM
 from icl_bench.models.attention_patterns import FULL, pattern_of
@@ -14,8 +15,6 @@ from icl_bench.results.trained_methods import BASELINES, kind
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.summary import Summary
 
 CURVE = ["task", "model", "series"]
 """What tells the curves of a named table apart."""

@@ -18,12 +18,11 @@ import numpy as np
 from icl_bench.metrics.scores import golds_of, score_columns, title
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_ends import Prompts, missing
+from icl_bench.results.reading import Stored
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.results.reading import Stored
 
 SEED = 0
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
+from icl_bench.models import registry
 from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
@@ -24,9 +26,7 @@ from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
-
-if TYPE_CHECKING:
-    from icl_bench.models.registry import Model
+from icl_bench.tasks.task_files import load_task
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,13 +154,11 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
     chat = meta.facts.chat
     if chat is None:
         return PlainForm(spec.template, piece)
-    from icl_bench.models.registry import load_tokenizer
-
     model = _model(meta)
     settings = ChatSettings.model_validate(
         {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items())}
     )
-    form = chat_form(spec.template, settings, model, load_tokenizer(model), piece)
+    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), piece)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "
@@ -171,11 +169,9 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
 
 def _model(meta: CellMeta) -> Model:
     """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
-    from icl_bench.models.registry import resolve, served
-
     if meta.tokenizer:
-        return served(str(meta.model_source), meta.tokenizer, 1)
-    return resolve(str(meta.model_source), prepare=False)
+        return registry.served(str(meta.model_source), meta.tokenizer, 1)
+    return registry.resolve(str(meta.model_source), prepare=False)
 
 
 def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
@@ -189,8 +185,6 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
     axes = {name: value for name, value in wanted.items() if name not in ("cell", "perturbation")}
     perturbation = wanted.get("perturbation")
     if str(axes["task"]).endswith((".yaml", ".yml")):
-        from icl_bench.tasks.task_files import load_task
-
         axes["task"] = load_task(str(axes["task"])).name
     if axes.get("k") == 0:  # without demonstrations these have one prompt together
         of_passages = "attention" in axes and Pattern.parse(axes["attention"]).reads_vectors
@@ -223,14 +217,10 @@ def _stem(name: str) -> str:
 
 
 def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]:
-    rows = read_rows(storage, name).to_pylist()
-    if test_id is None:
-        first: dict[str, Any] = rows[0]
-        return first
+    rows: list[dict[str, Any]] = read_rows(storage, name).to_pylist()
     for row in rows:
-        if row["test_id"] == test_id:
-            match: dict[str, Any] = row
-            return match
+        if test_id in (None, row["test_id"]):
+            return row
     raise UserError(
         f"--test-id {test_id}: not among the {len(rows)} test examples of {_stem(name)}{FINISHED} "
         f"(the first is {rows[0]['test_id']})"
@@ -239,13 +229,11 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
 
 def _checked(text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: CellMeta, form: PromptForm) -> str:
     """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
-    from icl_bench.models.registry import load_tokenizer
-
     try:
         model = _model(meta)
         if model.fingerprint != meta.facts.fingerprint:
             return "not checked: the model's files have changed since"
-        encoder = PromptTokenizer(form, load_tokenizer(model))
+        encoder = PromptTokenizer(form, registry.load_tokenizer(model))
     except UserError as error:
         return f"not checked: {error}"
     rebuilt = PromptSet((), (encoder.whole(text),)).with_vectors([vectors])

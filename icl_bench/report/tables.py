@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import COLUMNS, Column
+from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import cautions_of, comparison_notes, curve_notes, with_reasons
 from icl_bench.metrics.scores import ACCURACY, measure, title
@@ -14,8 +15,6 @@ from icl_bench.wording import capital
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.finding import Finding
 
 MOST_ROWS = 2000
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from icl_bench.errors import UserError
+from icl_bench.results.cells import AXES
 from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
 from icl_bench.results.storage import Place
@@ -21,25 +23,7 @@ from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-FIRST = (
-    "task",
-    "model",
-    "select",
-    "order",
-    "attention",
-    "k",
-    "draw",
-    "test_id",
-    "gold",
-    "prediction",
-    "correct",
-    "prompt_tokens",
-    "cached_tokens",
-    "backend",
-)
+FIRST = (*AXES, "test_id", "gold", "prediction", "correct", "prompt_tokens", "cached_tokens", "backend")
 """The first columns, in this order; the others follow."""
 
 
@@ -69,11 +53,11 @@ def export_results(results: Place, out: Path) -> int:
 
 
 def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
-    import pyarrow as pa
-
-    for field in table.schema:
-        if pa.types.is_list(field.type):
-            table = _as_json(table, field.name)
+    for place, field in enumerate(table.schema):
+        if pa.types.is_list(field.type):  # as JSON, because CSV has no lists
+            lists = table[field.name].to_pylist()
+            texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
     frame = data_frame(table)
     # without a timestamp, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
@@ -107,13 +91,3 @@ def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
 def read_origins(stored: bytes) -> dict[str, Origin]:
     """Parse the origins stored in an export. Raises ``ValueError``."""
     return TypeAdapter(dict[str, Origin]).validate_json(stored)
-
-
-def _as_json(table: pa.Table, column: str) -> pa.Table:
-    """The table with the lists of one column as JSON, because CSV has no lists."""
-    import pyarrow as pa
-
-    lists = table[column].to_pylist()
-    texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
-    place = table.schema.get_field_index(column)
-    return table.set_column(place, column, pa.array(texts, pa.string()))

@@ -18,9 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
@@ -33,13 +37,8 @@ from icl_bench.table_files import csv_rows, gunzip, parquet_bytes, parquet_table
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import one_line, plain, short
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
 NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
 """Columns that a file must have."""
-
 
 EMPTY_IS_VALUE = ("gold", "prediction")
 """Columns in which an empty text is a value; in other columns it is a missing value."""
@@ -100,13 +99,10 @@ def import_predictions(file: Path, results: Place) -> Import:
         return Import(storage.where(name), rows, before=True)
     table = _read(raw, shown, ending)
     known = _known_columns(table, shown, variant=sha256[:8])
-    further = {
-        name: _further(table[name], name, f"{shown}: column {plain(name)}")
-        for name in table.column_names
-        if name not in known
-    }
-    import pyarrow as pa
-
+    further = {}
+    for name in (name for name in table.column_names if name not in known):
+        column, where = table[name], f"{shown}: column {plain(name)}"
+        further[name] = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
     name = f"{IMPORTED}/{slug(file.name[: -len(ending)])[:80]}-{sha256[:12]}{FINISHED}"
     about = ImportMeta(source=file.name, sha256=sha256, rows=len(table), protocol=PROTOCOL)
     known = {column: values for column, values in known.items() if column in ALWAYS or values.null_count < len(table)}
@@ -128,8 +124,6 @@ def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
 
 
 def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
-    import pyarrow as pa
-
     storage.prepare()
     try:
         storage.put(name, parquet_bytes(table))
@@ -153,8 +147,6 @@ def _read(raw: bytes, shown: str, ending: str) -> pa.Table:
 
 
 def _parquet(raw: bytes, shown: str) -> pa.Table:
-    import pyarrow as pa
-
     with refusing_damaged_parquet(shown):
         table = parquet_table(raw)
         _check_names(table.column_names, shown)
@@ -163,19 +155,14 @@ def _parquet(raw: bytes, shown: str) -> pa.Table:
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column without categories or an extension type."""
-    import pyarrow as pa
-
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _decoded(column.cast(kind.storage_type))
-    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+    return column.cast(kind.value_type) if types.is_dictionary(kind) else column
 
 
 def _csv(text: str, shown: str) -> pa.Table:
     """All cells as text; an empty cell is a missing value, except in ``prediction``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = (cells for _, cells in csv_rows(text, shown))
     header = next(rows, [])
     _check_names(header, shown)
@@ -205,9 +192,6 @@ def _check_names(names: Sequence[str], shown: str) -> None:
 
 def _known_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.ChunkedArray]:
     """The columns of a results file: typed, completed and checked."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     schema = prediction_schema()
     columns = {
         field.name: _typed(table[field.name], field, f"{shown}: column {field.name}")
@@ -240,8 +224,6 @@ def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray
 
     A CSV file does not distinguish empty from missing.
     """
-    import pyarrow.compute as pc
-
     having = [
         m.column
         for metric in METRICS.values()
@@ -254,15 +236,11 @@ def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray
 
 
 def _plain_type(field: pa.Field) -> pa.DataType:
-    import pyarrow as pa
-
-    return field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    return field.type.value_type if types.is_dictionary(field.type) else field.type
 
 
 def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
     """Convert a column to its stored type. Raises ``UserError``."""
-    from pyarrow import types
-
     kind = _plain_type(field)
     if types.is_integer(kind):
         return _whole(column, where)
@@ -280,19 +258,14 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
 
 def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
     """Text, or whole numbers as their digits."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind = column.type
-    if not (_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+    if not (_is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
         _refuse_type(column, where, "text")
     text = column.cast(pa.string())
     return text if empty else pc.if_else(pc.equal(text, ""), None, text)
 
 
 def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-
     expected = f"a whole number from 0 to {LARGEST:,}"
     values = _numbers(column, where, expected)
     good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
@@ -301,8 +274,6 @@ def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 
 def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-
     probability = name in PROBABILITIES
     expected = "a probability from 0 to 1" if probability else "a share of 1, not a percentage"
     values = _numbers(column, where, expected)
@@ -313,9 +284,6 @@ def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArra
 
 def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
     """Numbers ``(rows,)``: NaN for a missing value, infinity for anything else."""
-    import pyarrow as pa
-    from pyarrow import types
-
     kind = column.type
     if _is_text(kind):
         column = column.cast(pa.string())
@@ -330,8 +298,6 @@ def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
 
 
 def _number(text: str | None) -> float:
-    import pyarrow as pa
-
     if text is None:
         return math.nan
     try:
@@ -342,10 +308,6 @@ def _number(text: str | None) -> float:
 
 def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Booleans, in any spelling: 1, 0, TRUE, False."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import types
-
     kind, expected = column.type, "true or false"
     if types.is_boolean(kind):
         return column
@@ -361,16 +323,11 @@ def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
     """Whether each value is one of ``values``, which may include None, ``(rows,)``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return np.asarray(pc.is_in(column, value_set=pa.array(values, pa.string())))
 
 
 def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Lists of ids; JSON in a text column."""
-    import pyarrow as pa
-
     kind = pa.list_(pa.string())
     if not _is_text(column.type):
         try:
@@ -394,15 +351,8 @@ def _ids(text: str | None) -> list[str] | None:
     return value if isinstance(value, list) and all(isinstance(i, str) for i in value) else NO_IDS
 
 
-def _further(column: pa.ChunkedArray, name: str, where: str) -> pa.ChunkedArray:
-    """An optional column: a metric's score, or a column unknown to this program."""
-    return _fractions(column, where, name) if name in score_columns() else _kept(column, where)
-
-
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """A column to keep unchanged. Raises ``UserError`` if it could not be read again."""
-    import pyarrow as pa
-
     try:
         column.to_pandas(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -411,8 +361,6 @@ def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
@@ -433,8 +381,6 @@ def _check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str)
 
 def _check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
     """Raise ``UserError`` if a test row has different correct answers."""
-    import pandas as pd
-
     keys = ["task", "variant", "label_space", "queries", "test_id"]
     codes = pd.DataFrame({name: _codes(columns[name].fill_null("")) for name in keys})
     codes["gold"] = _codes(columns["gold"])
@@ -457,8 +403,6 @@ def _check_correct(columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArra
 
     ``right`` is the comparison of gold and prediction, missing for free text.
     """
-    import pyarrow.compute as pc
-
     agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
     if not agrees.all():
         row = int(agrees.argmin())
@@ -483,9 +427,6 @@ def _cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArra
     Raises ``UserError`` if rows repeat, points without demonstrations have several draws, or the
     column does not name each cell by one hash.
     """
-    import pandas as pd
-    import pyarrow as pa
-
     keys = (*AXES, "variant")
     codes = pd.DataFrame({name: _codes(columns[name]) for name in (*keys, "test_id")})
     codes["cell"] = cell = codes.groupby(list(keys), sort=False).ngroup()

@@ -11,13 +11,10 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from icl_bench.results.cells import JOURNAL
 from icl_bench.results.storage import LocalStorage, Place, storage_at
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 LOCKS = ".locks"
 """The folder of the lock files."""
@@ -71,9 +68,11 @@ class LocalJournals:
 
     def take(self, cell: str) -> Callable[[], None] | None:
         """Lock the cell's lock file."""
-        from filelock import Timeout
+        from filelock import FileLock, Timeout
 
-        lock = self._lock(cell)
+        locks = self.root / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(locks / f"{cell.rpartition('-')[2]}.lock")  # by the hash that ends the name
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -103,13 +102,6 @@ class LocalJournals:
 
     def _path(self, cell: str) -> Path:
         return self.root / f"{cell}{JOURNAL}"
-
-    def _lock(self, cell: str) -> FileLock:
-        from filelock import FileLock
-
-        locks = self.root / LOCKS
-        locks.mkdir(parents=True, exist_ok=True)
-        return FileLock(locks / f"{cell.rpartition('-')[2]}.lock")  # by the hash that ends the name
 
 
 class LocalJournal:

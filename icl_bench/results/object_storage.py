@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import JOURNAL
@@ -96,7 +96,7 @@ class ObjectStorage:
 
     def names(self, under: str = "") -> list[str]:
         """Names of all objects, or of those under a name."""
-        return [path for path, _ in self.listed(under) if not _hidden(path)]
+        return [path for path, _ in self.listed(under) if not any(part.startswith(".") for part in path.split("/"))]
 
     def listed(self, under: str = "") -> list[tuple[str, str]]:
         """Name and e-tag of each object, including hidden ones; a write changes the e-tag."""
@@ -143,25 +143,22 @@ class ObjectStorage:
         """Put a new object. Returns its version, or None if the object exists."""
         from obstore.exceptions import AlreadyExistsError
 
-        try:
-            return _version(
-                _persist(lambda: self._store.put(name, content, mode="create", use_multipart=False), AlreadyExistsError)
-            )
-        except AlreadyExistsError:
-            # it may be our own, if the answer to an earlier attempt was lost
-            with suppress(FileNotFoundError):
-                if self.read(name) == content:
-                    return self.version(name)
-            return None
+        return self._put_if(name, content, "create", AlreadyExistsError)
 
     def replace(self, name: str, content: bytes, version: Version) -> Version | None:
         """Replace this version of an object. Returns the new version, or None if the object has changed."""
         from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
-        lost = (AlreadyExistsError, NotFoundError, PreconditionError)
+        return self._put_if(name, content, version, AlreadyExistsError, NotFoundError, PreconditionError)
+
+    def _put_if(
+        self, name: str, content: bytes, mode: Literal["create"] | Version, *lost: type[BaseException]
+    ) -> Version | None:
+        """Put an object. Returns its version, or None after an error of the types in ``lost``."""
         try:
-            return _version(_persist(lambda: self._store.put(name, content, mode=version, use_multipart=False), *lost))
+            return _version(_persist(lambda: self._store.put(name, content, mode=mode, use_multipart=False), *lost))
         except lost:
+            # it may be our own, if the answer to an earlier attempt was lost
             with suppress(FileNotFoundError):
                 if self.read(name) == content:
                     return self.version(name)
@@ -183,8 +180,8 @@ class ObjectJournals:
 
     def take(self, cell: str) -> Callable[[], None] | None:
         """Create the cell's lock, or take over a lock that has not been renewed for a lease."""
-        name, storage = _lock(cell), self.storage
-        content = _owner()
+        name = f"{LOCKS}/{cell.rpartition('-')[2]}.json"  # by the hash that ends the name
+        storage, content = self.storage, _owner()
         version = storage.create(name, content)
         if version is None:
             try:
@@ -308,14 +305,6 @@ def _owner() -> bytes:
     """The lock's owner, for people who look; the content is unique."""
     owner = {"host": socket.gethostname(), "process": os.getpid(), "id": uuid.uuid4().hex}
     return json.dumps(owner).encode()
-
-
-def _lock(cell: str) -> str:
-    return f"{LOCKS}/{cell.rpartition('-')[2]}.json"  # by the hash that ends the name
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from icl_bench.errors import UserError
 from icl_bench.results.reading import ASIDE
@@ -27,8 +28,6 @@ def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], met
 
     ``name`` comes from ``losses_name``. Raises ``UserError`` if it cannot be written.
     """
-    import pyarrow as pa
-
     rows = [{"window": i, "losses": row.astype(np.float32)} for i, row in enumerate(windows)]
     schema = pa.schema([("window", pa.int32()), ("losses", pa.list_(pa.float32()))])
     table = pa.Table.from_pylist(rows, schema)

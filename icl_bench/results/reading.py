@@ -195,7 +195,7 @@ def result_files(
         except DamagedError as problem:
             say(f"{storage.where(name)}: {problem}; left out; repeat the run or import to replace it")
             continue
-        cells = {cell["cell"]: _same(cell) for cell in file.cells()}
+        cells = {cell["cell"]: tuple(cell[name] for name in (*AXES, "variant")) for cell in file.cells()}
         copies = [cell for cell, key in cells.items() if key in seen]
         if copies:
             say(_copied(storage, name, seen[cells[copies[0]]], len(copies), len(cells)))
@@ -223,11 +223,6 @@ def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) ->
         return f"{where}: holds the same cell as {first}; left out"
     count = f"{copies:,} of its {cells:,} cells"
     return f"{where}: {count} are in other files too ({first}); left out"
-
-
-def _same(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The key by which copies of a cell are recognised."""
-    return tuple(cell[name] for name in (*AXES, "variant"))
 
 
 def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, CellMeta]]:
@@ -342,7 +337,7 @@ class Stored:
 
     predictions: pd.DataFrame
     """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
-    finished."""
+    finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
     cells: Mapping[str, CellMeta]
     """Cell -> metadata of its file; without imported cells."""
     variants: FactsOf
@@ -369,13 +364,9 @@ def read_stored(place: Place) -> Stored:
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
-    return Stored(_marked(frame, variants), cells, variants, failed)
-
-
-def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
-    """Add a column ``own_choices`` if some predictions are their row's own choices, written out."""
-    own = [variant for variant, facts in variants.items() if facts.written_out]
-    return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
+    if own := [variant for variant, facts in variants.items() if facts.written_out]:
+        frame = frame.assign(own_choices=frame["variant"].astype(object).isin(own))
+    return Stored(frame, cells, variants, failed)
 
 
 def no_results() -> pd.DataFrame:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -105,14 +105,10 @@ class Store:
             if opened is None:
                 yield None
                 return
-            with opened:
+            with closing(opened.journal):
                 yield opened
         finally:
             give_back()
-
-    def others_at_work(self) -> bool:
-        """Whether another process is computing a cell of this folder."""
-        return self.journals.others_at_work()
 
     def mark_failed(self, identity: Identity, reason: str) -> None:
         """Mark a cell as failed, with the reason. Raises ``UserError`` on a full disk."""
@@ -188,12 +184,6 @@ class OpenCell:
                 f"{where}: {count} of an interrupted run had {had} "
                 "(another library or machine chose other demonstrations?); computed again"
             )
-
-    def __enter__(self) -> OpenCell:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.journal.close()
 
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
         """Append a pack of predictions to the journal; they are on disk when this returns.

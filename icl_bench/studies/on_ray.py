@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import icl_bench
@@ -30,11 +30,9 @@ from icl_bench.results.store import Store
 from icl_bench.studies.cluster import LOCAL_RAY, ClusterSpec
 from icl_bench.studies.parts import Engines, Listener, Part, StudyProgress, Unit, share_room
 from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
+from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import first_line, plain
-
-if TYPE_CHECKING:
-    from icl_bench.sweep.plan import CellPlan
 
 STATUS_SECONDS = 0.5
 """Interval at which an engine reports its status."""

@@ -9,23 +9,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from icl_bench.models.registry import resolve
+from icl_bench.backends.device import device_name
+from icl_bench.backends.interface import Backend
+from icl_bench.models.registry import Model, resolve
 from icl_bench.results.cells import CellSpec, Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import StudyCell
 from icl_bench.studies.file import Job
-from icl_bench.sweep.notes import headline
+from icl_bench.sweep.notes import headline, notes
+from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.sweep.sweep import Sweep
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.training.finetune import Finetuning
-
-if TYPE_CHECKING:
-    from icl_bench.backends.interface import Backend
-    from icl_bench.models.registry import Model
-    from icl_bench.sweep.plan import Plan
 
 
 class Listener:
@@ -153,16 +151,14 @@ class Part(ABC):
     task: str
     model: str
     """Task and model as named in results."""
+    backend: str
+    """Name of the backend; ``training`` for trainings."""
+    tokenized: TokenizedTask
 
     @property
-    @abstractmethod
-    def backend(self) -> str:
-        """Name of the backend."""
-
-    @property
-    @abstractmethod
     def headline(self) -> str:
         """Test rows, pool and data, in one line."""
+        return headline(self.tokenized)
 
     @property
     def gpus(self) -> int:
@@ -245,23 +241,13 @@ class PromptPart(Part):
     def of(cls, sweep: Sweep, job: Job | None = None) -> PromptPart:
         """A sweep as a part; without a job, it belongs to no study."""
         task, model = sweep.task.data.spec.name, sweep.model.name
-        return cls(job or Job("run", task, model, {}), task, model, sweep)
+        return cls(job or Job("run", task, model, {}), task, model, sweep.loader.name, sweep.task, sweep)
 
     @cached_property
     def engine(self) -> object:
         """Identifies the loaded model; parts with equal engines share it."""
         loader = self.sweep.loader
         return loader.name, loader.spec, self.sweep.model.source
-
-    @property
-    def backend(self) -> str:
-        """See ``Part``."""
-        return self.sweep.loader.name
-
-    @property
-    def headline(self) -> str:
-        """See ``Part``."""
-        return headline(self.sweep.task)
 
     @property
     def gpus(self) -> int:
@@ -286,8 +272,6 @@ class PromptPart(Part):
 
     def problems(self) -> list[str]:
         """See ``Part``."""
-        from icl_bench.sweep.notes import notes
-
         plan = self.sweep.plan
         skipped = [f"skipped: {problem}" for problem in plan.problems]
         left_out = [f"left out: {reason}" for reason in plan.combinations.reasons]
@@ -361,17 +345,7 @@ class TrainingPart(Part):
     ) -> TrainingPart:
         """Trainings as a part; without a job, they belong to no study."""
         task, model = training.task.data.spec.name, training.task.model.name
-        return cls(job or Job("finetune", task, model, {}), task, model, training, wanted)
-
-    @property
-    def backend(self) -> str:
-        """See ``Part``."""
-        return "training"
-
-    @property
-    def headline(self) -> str:
-        """See ``Part``."""
-        return headline(self.training.task)
+        return cls(job or Job("finetune", task, model, {}), task, model, "training", training.task, training, wanted)
 
     def identities(self) -> list[Identity]:
         """See ``Part``."""
@@ -422,8 +396,6 @@ class TrainingPart(Part):
 
     def differs(self) -> str | None:
         """See ``Part``."""
-        from icl_bench.backends.device import device_name
-
         current = device_name(self.training.spec.device)
         if current == self.training.device:
             return None

@@ -7,14 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models.registry import resolve
 from icl_bench.results.cells import CellSpec
 from icl_bench.results.storage import Place
+from icl_bench.results.store import Store
 from icl_bench.results.studies import write_study
+from icl_bench.studies.cluster import Cluster
 from icl_bench.studies.file import Job, Problems, StudyFile
 from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, TrainingPart, share_room
 from icl_bench.studies.rules import Names, PointFilter
@@ -27,9 +29,6 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.training.finetune import Finetuning
 from icl_bench.training.spec import FinetuneSpec
-
-if TYPE_CHECKING:
-    from icl_bench.studies.cluster import Cluster
 
 Say = Callable[[str], None]
 
@@ -126,8 +125,6 @@ class Study:
 
     def run(self, results: Place, listener: Listener, cluster: Cluster | None = None) -> Outcome:
         """Compute what is missing in the results folder, here or on a cluster. Raises ``UserError``."""
-        from icl_bench.results.store import Store
-
         Store(results).prepare()
         self.record(results)
         if cluster is not None:

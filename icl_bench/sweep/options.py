@@ -102,9 +102,9 @@ Texts = Annotated[
 Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
 
 
-def seed_field(default: int = 0) -> Any:
+def seed_field() -> Any:
     """Default and range of a seed."""
-    return Field(default=default, ge=-(2**63), lt=2**63)
+    return Field(default=0, ge=-(2**63), lt=2**63)
 
 
 def draws_field(default: int | None = None) -> Any:

@@ -105,8 +105,8 @@ class Plan:
         """Why cells cannot run, once for all draws, with the numbers of the longest."""
         curves: dict[tuple[str, str, str, int], list[CellPlan]] = {}
         for cell in self.cells:
-            key = (cell.spec.select, cell.spec.order, cell.spec.attention, cell.spec.k)
-            curves.setdefault(key, []).append(cell)
+            spec = cell.spec
+            curves.setdefault((spec.select, spec.order, spec.attention, spec.k), []).append(cell)
         return list(dict.fromkeys(problem for cells in curves.values() if (problem := _problem(cells))))
 
 
@@ -141,10 +141,8 @@ def make_plan(
         select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
     )
     combinations.require_some()
-    groups = _zero_shot(task, [combination.attention for combination in combinations.possible if combination.k == 0])
-    curves = dict.fromkeys(
-        (combination.select, combination.order) for combination in combinations.possible if combination.k != 0
-    )
+    groups = _zero_shot(task, [one.attention for one in combinations.possible if one.k == 0])
+    curves = dict.fromkeys((one.select, one.order) for one in combinations.possible if one.k != 0)
     for choice, order in curves:
         groups += _Curves(task, choice, order, draws, combinations).groups(k_values)
     plan = Plan(task, groups, combinations)
@@ -183,14 +181,11 @@ class _Curves:
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """The groups with at least one possible k. Raises ``UserError``."""
         count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
-        mine = [
-            combination
-            for combination in self.combinations.possible
-            if (combination.select, combination.order) == (self.choice, self.order) and combination.k != 0
-        ]
+        curve = self.choice, self.order
+        mine = [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
         by_pattern = {
             pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern) for draw in range(count)]
-            for pattern in dict.fromkeys(combination.attention for combination in mine)
+            for pattern in dict.fromkeys(one.attention for one in mine)
         }
         first = next(iter(by_pattern.values()))
         # a k is compared over draws: the largest is one that fits in each of them
@@ -270,16 +265,8 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     pool, cells, cached = len(task.pool), [], 0
 
     def spec(k: int) -> CellSpec:
-        data, model = task.data.spec.name, task.model.name
-        return CellSpec(
-            task=data,
-            model=model,
-            select=str(group.choice),
-            order=str(group.order),
-            attention=str(group.pattern),
-            k=k,
-            draw=group.draw,
-        )
+        axes = {"select": str(group.choice), "order": str(group.order), "attention": str(group.pattern)}
+        return CellSpec(task=task.data.spec.name, model=task.model.name, **axes, k=k, draw=group.draw)
 
     over = [k for k in numbers if _over_pool(group, k)]
     for k, prompts in group.prompts([k for k in numbers if k not in over]):

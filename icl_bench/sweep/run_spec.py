@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,15 +21,6 @@ from icl_bench.sweep.options import RunOptions
 from icl_bench.sweep.tokenized_task import Scoring
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import plain
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The result of checking a request."""
-
-    backend: ChosenBackend
-    combinations: Combinations
-    """The possible combinations as far as is known without data."""
 
 
 class RunSpec(RunOptions):
@@ -89,7 +79,7 @@ class RunSpec(RunOptions):
         embeds = any(getattr(retriever, "embeds", False) for retriever in compared)
         return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
 
-    def check(self, task: TaskSpec, *, to_run: bool = True) -> Checked:
+    def check(self, task: TaskSpec, *, to_run: bool = True) -> tuple[ChosenBackend, Combinations]:
         """Check the request without data and model. Returns the backend and the combinations.
 
         The engine must be installed only if ``to_run``. Impossible combinations are left out, as long
@@ -112,7 +102,7 @@ class RunSpec(RunOptions):
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
                 "it is for dense, centroids and nearest-removed"
             )
-        return Checked(backend, combinations)
+        return backend, combinations
 
     def _combinations(self, task: TaskSpec, loader: BackendLoader) -> Combinations:
         """The combinations of this request, as far as is known without data."""
@@ -130,13 +120,10 @@ class RunSpec(RunOptions):
         """This request without selectors, orders and patterns that have no possible combination."""
         left = combinations.possible
         orders = {combination.order for combination in left}
-        return self.model_copy(
-            update={
-                "select": tuple(dict.fromkeys(combination.select for combination in left)),
-                "attention": tuple(dict.fromkeys(combination.attention for combination in left)),
-                "order": self.order and tuple(order for order in self.order if order in orders),
-            }
-        )
+        select = tuple(dict.fromkeys(combination.select for combination in left))
+        attention = tuple(dict.fromkeys(combination.attention for combination in left))
+        order = self.order and tuple(order for order in self.order if order in orders)
+        return self.model_copy(update={"select": select, "attention": attention, "order": order})
 
     def _check_backend(self, task: TaskSpec, loader: BackendLoader, *, to_run: bool) -> None:
         if FULL not in self.attention:  # else full attention remains possible, and unsupported patterns are left out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.cells import CellSpec, Prediction
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.compute_cost import cost_of
@@ -117,12 +117,9 @@ class Runner:
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
 
-    def identity(self, cell: CellPlan) -> Identity:
-        """The identity of a cell."""
-        return self._identities(cell)
-
     @cached_property
-    def _identities(self) -> Identities:
+    def identity(self) -> Identities:
+        """Returns the identity of a cell."""
         return Identities(self.plan.task, self.identity_of_backend)
 
     def run(self) -> Outcome:
@@ -139,7 +136,7 @@ class Runner:
         apart = True
         while open_groups := [(g, cells) for g, cells in open_groups if cells]:
             before = sum(len(cells) for _, cells in open_groups)
-            several = len(open_groups) > 1 and self.store.others_at_work()
+            several = len(open_groups) > 1 and self.store.journals.others_at_work()
             start = mine_first % len(open_groups) if several else 0
             for group, cells in open_groups[start:] + open_groups[:start]:
                 cells[:] = self._run_group(group, cells, outcome, apart)
@@ -268,7 +265,7 @@ class Runner:
             return None
         scored = self.plan.task.scored_tokens(queries)
         computed = float(np.mean(answers)) if scored is None else scored
-        return cost_of(cell.prompt_layout, self._architecture, computed, dtype).as_json()
+        return asdict(cost_of(cell.prompt_layout, self._architecture, computed, dtype))
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

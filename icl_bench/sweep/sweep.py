@@ -50,16 +50,19 @@ class Sweep:
         Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task)
-        checked = spec.check(spec_of_task, to_run=to_run)
+        chosen, combinations = spec.check(spec_of_task, to_run=to_run)
         say(f"reading {spec_of_task.name}")
         data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
         if spec.labels:
             data = spec.labels.of(data)
         say(f"preparing {spec.model}")
-        model = _model(spec)
-        checked.combinations.refuse(lambda combination: check_family(combination.attention, model))
-        checked.combinations.require_some()
-        loader = checked.backend.loader
+        if spec.tokenizer is None:
+            model = resolve(spec.model, spec.context)
+        else:
+            model = served(spec.model, spec.tokenizer, spec.context)
+        combinations.refuse(lambda combination: check_family(combination.attention, model))
+        combinations.require_some()
+        loader = chosen.loader
         task = TokenizedTask(
             data,
             model,
@@ -78,7 +81,7 @@ class Sweep:
         plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able)
         narrowed = spec.narrowed(plan.combinations)
         # combinations left out must not decide the backend
-        backend = checked.backend if narrowed == spec else narrowed.backend_for(spec_of_task)
+        backend = chosen if narrowed == spec else narrowed.backend_for(spec_of_task)
         return cls(narrowed, model, task, plan, backend)
 
     @property
@@ -207,9 +210,3 @@ def _k_values(spec: RunSpec, task: TokenizedTask) -> tuple[KValues, Mapping[int,
         except ChoiceError as error:
             refused[k] = str(error)
     return KValues(tuple(numbers)), refused
-
-
-def _model(spec: RunSpec) -> Model:
-    if spec.tokenizer is not None:
-        return served(spec.model, spec.tokenizer, spec.context)
-    return resolve(spec.model, spec.context)

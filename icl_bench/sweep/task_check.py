@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from icl_bench.models.registry import load_tokenizer, resolve
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
@@ -22,9 +24,6 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
     data = load_data(spec, data_dir=data_dir, test_size=test_size)
     report = asdict(report_on(data))
     if model is not None:
-        from icl_bench.models.registry import load_tokenizer, resolve
-        from icl_bench.sweep.tokenized_task import TokenizedTask
-
         resolved = resolve(model)
         task = TokenizedTask(data, resolved, load_tokenizer(resolved))
         bare = task.encoder.own_prompts([[] for _ in data.test], data.test)

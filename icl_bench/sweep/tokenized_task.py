@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
+from icl_bench.backends.label_constraint import Spellings, compile_labels, label_trie, spellings_of
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -20,6 +22,7 @@ from icl_bench.metrics.scores import ACCURACY, checked_scores, metrics_of
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.registry import Model
+from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.prompts.chat import ChatForm, ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import Ids, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
@@ -27,11 +30,6 @@ from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
 from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
-
-if TYPE_CHECKING:
-    from icl_bench.backends.interface import Decoding
-    from icl_bench.backends.label_constraint import Spellings
-    from icl_bench.models.tokenizers import Tokenizer
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
 
@@ -144,8 +142,6 @@ class TokenizedTask:
 
     @cached_property
     def _spellings(self) -> Spellings:
-        from icl_bench.backends.label_constraint import spellings_of
-
         return spellings_of(self.tokenizer)
 
     @property
@@ -156,8 +152,6 @@ class TokenizedTask:
     @cached_property
     def decoding(self) -> Decoding:
         """How a backend decodes answers of rows without their own choices."""
-        from icl_bench.backends.interface import Free
-
         if not self.data.spec.is_classification:
             return Free(self.stops, self.answer_tokens)
         if self.scoring == "unconstrained":
@@ -177,8 +171,6 @@ class TokenizedTask:
         """
         if self.scoring != "exact" or not queries:
             return None
-        from icl_bench.backends.interface import Exact
-
         decodings = self.decodings(queries)
         counts = [len(d.trie.inner) - 1 for d in decodings if isinstance(d, Exact)]
         return sum(counts) / len(decodings)
@@ -191,9 +183,6 @@ class TokenizedTask:
         return self._decodings[labels]
 
     def _exact(self, labels: Sequence[str]) -> Decoding:
-        from icl_bench.backends.interface import Exact
-        from icl_bench.backends.label_constraint import label_trie
-
         ids = [self._tokens_of[label] for label in labels]
         sizes = {
             "none": None,
@@ -204,9 +193,6 @@ class TokenizedTask:
         return Exact(label_trie(ids), sizes[self.normalize])
 
     def _greedy(self, labels: Sequence[str]) -> Decoding:
-        from icl_bench.backends.interface import Greedy
-        from icl_bench.backends.label_constraint import compile_labels
-
         held, ending = [self.encoder.form.answer(label) for label in labels], self._ending
         if ending is not None:
             held = [answer.removesuffix(ending[1]) for answer in held]
@@ -262,7 +248,4 @@ class TokenizedTask:
 
     def metric_facts(self) -> Mapping[str, Any]:
         """What decides the scores besides the answers. Raises ``UserError``."""
-        facts: dict[str, Any] = {}
-        for metric in self.metrics:
-            facts |= metric.facts()
-        return facts
+        return {name: fact for metric in self.metrics for name, fact in metric.facts().items()}

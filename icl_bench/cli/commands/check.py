@@ -11,12 +11,7 @@ from icl_bench.cli import options as o
 
 Baseline = Annotated[
     Path,
-    typer.Option(
-        "--baseline",
-        metavar="FILE",
-        help="A Parquet file of icl-bench export, or another results folder.",
-        show_default=False,
-    ),
+    typer.Option("--baseline", metavar="FILE", help="A Parquet file of icl-bench export, or another results folder."),
 ]
 
 

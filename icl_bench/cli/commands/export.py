@@ -9,9 +9,7 @@ import typer
 
 from icl_bench.cli import options as o
 
-Out = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False)
-]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.")]
 
 
 def export(out: Out, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:

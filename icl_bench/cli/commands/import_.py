@@ -9,9 +9,7 @@ import typer
 
 from icl_bench.cli import options as o
 
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.", show_default=False)
-]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.")]
 
 
 def import_(file: File, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:

@@ -16,7 +16,6 @@ Out = Annotated[
         "--out",
         metavar="FILE.csv",
         help="The file to write (leaderboard.csv in the results folder, or here if they are in object storage).",
-        show_default=False,
     ),
 ]
 

@@ -17,7 +17,6 @@ ResultsToCompare = Annotated[
         "--results",
         metavar="DIR",
         help="Results folder: the plan shows which cells are finished, and what is left to compute.",
-        show_default=False,
         rich_help_panel="Output",
     ),
 ]

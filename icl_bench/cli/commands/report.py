@@ -13,19 +13,15 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to wr
 
 
 Figures = Annotated[
-    Path | None,
-    typer.Option("--figures", metavar="DIR", help="Folder for the charts as SVG, PDF and PNG.", show_default=False),
+    Path | None, typer.Option("--figures", metavar="DIR", help="Folder for the charts as SVG, PDF and PNG.")
 ]
-
-
-Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
 
 
 def report(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
     out: Out = Path("report.html"),
-    task: Only = None,
-    model: Only = None,
+    task: o.Only = None,
+    model: o.Only = None,
     figures: Figures = None,
     data_dir: o.DataDir = None,
 ) -> None:

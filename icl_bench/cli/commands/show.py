@@ -8,24 +8,21 @@ import typer
 
 from icl_bench.cli import options as o
 
-OneK = Annotated[int, typer.Option("--k", metavar="N", help="Number of demonstrations.", show_default=False)]
+OneK = Annotated[int, typer.Option("--k", metavar="N", help="Number of demonstrations.")]
 
 
 TestId = Annotated[
-    str | None,
-    typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).", show_default=False),
+    str | None, typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).")
 ]
 
 
 OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
 
 
-CellHash = Annotated[
-    str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, if several match.", show_default=False)
-]
+CellHash = Annotated[str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, if several match.")]
 
 
-Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if several match.", show_default=False)]
+Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if several match.")]
 
 
 def show(

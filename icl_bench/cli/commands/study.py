@@ -10,10 +10,7 @@ from icl_bench.cli import options as o
 from icl_bench.studies.options import MachineOptions
 
 File = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE", help="A YAML file, or a shipped study's name; without it, lists these.", show_default=False
-    ),
+    str | None, typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name; without it, lists these.")
 ]
 
 
@@ -27,7 +24,6 @@ Only = Annotated[
         metavar="KEY=VALUES",
         help="A part: task=, model=, setting=, select=, order=, attention=, k=, draw=; several "
         "values with commas. Repeat it for several keys.",
-        show_default=False,
     ),
 ]
 
@@ -98,12 +94,8 @@ def study(
 
 def _list_shipped(json: bool) -> None:
     from icl_bench.cli.output.study import print_studies
-    from icl_bench.cli.output.tables import print_json
-    from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.tables import print_records
     from icl_bench.studies.file import known_studies, load_study
 
     shipped = [{"name": name, "description": load_study(name).fields.description} for name in known_studies()]
-    if json:
-        print_json(shipped)
-    else:
-        print_studies(shipped, console())
+    print_records(shipped, print_studies, json=json)

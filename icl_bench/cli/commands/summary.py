@@ -8,16 +8,10 @@ import typer
 
 from icl_bench.cli import options as o
 
-Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
-
-
 Base = Annotated[
     str | None,
     typer.Option(
-        "--base-model",
-        metavar="NAME",
-        help="The model that others are compared with (default: the first by name).",
-        show_default=False,
+        "--base-model", metavar="NAME", help="The model that others are compared with (default: the first by name)."
     ),
 ]
 
@@ -57,12 +51,7 @@ Provenance = Annotated[
 
 WantedScore = Annotated[
     float | None,
-    typer.Option(
-        "--wanted",
-        metavar="PERCENT",
-        help="With --forecast: also print from which k this score is likely.",
-        show_default=False,
-    ),
+    typer.Option("--wanted", metavar="PERCENT", help="With --forecast: also print from which k this score is likely."),
 ]
 
 
@@ -75,7 +64,6 @@ Advice = Annotated[
         "test. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any; "
         "with --queries, of prompts and trained classifiers, also operations=10 (GFLOP) or "
         "money=0.001 (with --price).",
-        show_default=False,
     ),
 ]
 
@@ -109,7 +97,6 @@ QueryCount = Annotated[
         metavar="N",
         help="With --frontier (1000) or --advice: number of queries that share one-time costs (a cached "
         "prefix or a training).",
-        show_default=False,
     ),
 ]
 
@@ -120,15 +107,14 @@ Price = Annotated[
         "--price",
         metavar="PRICES",
         help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5.",
-        show_default=False,
     ),
 ]
 
 
 def summary(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
-    task: Only = None,
-    model: Only = None,
+    task: o.Only = None,
+    model: o.Only = None,
     base: Base = None,
     cost: Cost = False,
     cascade: Cascade = False,
@@ -176,13 +162,14 @@ def summary(
     if wanted is not None and not (forecast or json):
         raise UserError("--wanted: goes with --forecast")
     share = None if wanted is None else check_wanted(wanted)
+    only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:
         from icl_bench.cli.output.frontier import print_frontier
 
-        print_frontier(results, queries, price, {"task": task, "model": model}, json=json)
+        print_frontier(results, queries, price, only, json=json)
         return
     if advice is not None:
-        print_advice(results, advice, {"task": task, "model": model}, queries=queries, price=price, json=json)
+        print_advice(results, advice, only, queries=queries, price=price, json=json)
         return
     if detect is not None:
         print_detectable(results, detect, {"task": task, "model": model}, json=json)

@@ -11,45 +11,28 @@ from icl_bench.cli import options as o
 from icl_bench.errors import UserError
 
 TestSize = Annotated[
-    int | None,
-    typer.Option(
-        "--test-size", metavar="N", min=1, help="With --check: use only the first N test rows.", show_default=False
-    ),
+    int | None, typer.Option("--test-size", metavar="N", min=1, help="With --check: use only the first N test rows.")
 ]
 
 TaskToCheck = Annotated[
     str | None,
-    typer.Option(
-        "--check",
-        metavar="NAME",
-        help="Check the data of one task: counts, labels, duplicates, leaks.",
-        show_default=False,
-    ),
+    typer.Option("--check", metavar="NAME", help="Check the data of one task: counts, labels, duplicates, leaks."),
 ]
 
 
 WithModel = Annotated[
-    str | None,
-    typer.Option("--model", metavar="NAME", help="With --check: token lengths for this model.", show_default=False),
+    str | None, typer.Option("--model", metavar="NAME", help="With --check: token lengths for this model.")
 ]
 
 
 FromLmEval = Annotated[
     Path | None,
-    typer.Option(
-        "--from-lm-eval",
-        metavar="FILE",
-        help="Convert a task file of lm-evaluation-harness and print it.",
-        show_default=False,
-    ),
+    typer.Option("--from-lm-eval", metavar="FILE", help="Convert a task file of lm-evaluation-harness and print it."),
 ]
 
 
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help="With --from-lm-eval: write the task to this new file.", show_default=False
-    ),
+    Path | None, typer.Option("--out", metavar="FILE", help="With --from-lm-eval: write the task to this new file.")
 ]
 
 
@@ -67,8 +50,7 @@ def tasks(
     --from-lm-eval imports a task of lm-evaluation-harness.
     """
     from icl_bench.cli.output.lists import print_report, print_tasks
-    from icl_bench.cli.output.tables import print_json
-    from icl_bench.cli.output.terminal import console
+    from icl_bench.cli.output.tables import print_records
     from icl_bench.tasks.catalogue import task_records
 
     if out is not None and from_lm_eval is None:
@@ -86,13 +68,6 @@ def tasks(
         with Display(quiet=json).preparing() as say:
             say(f"reading {check}")
             report = check_task(check, model=model, data_dir=data_dir, test_size=test_size)
-        if json:
-            print_json(report)
-        else:
-            print_report(report, console())
+        print_records(report, print_report, json=json)
         return
-    records = task_records(data_dir)
-    if json:
-        print_json(records)
-    else:
-        print_tasks(records, console())
+    print_records(task_records(data_dir), print_tasks, json=json)

@@ -16,15 +16,12 @@ Port = Annotated[
 Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")]
 
 
-Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.", show_default=False)]
-
-
 def view(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
     port: Port = 0,
     browser: Browser = True,
-    task: Only = None,
-    model: Only = None,
+    task: o.Only = None,
+    model: o.Only = None,
     data_dir: o.DataDir = None,
 ) -> None:
     """Show findings and all predictions in a browser.

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
-from icl_bench.analysis.baseline_check import point_name
-from icl_bench.analysis.regression import PAIR
+from icl_bench.analysis.baseline_check import Check, point_name
+from icl_bench.analysis.regression import PAIR, Overall
 from icl_bench.analysis.words import UNPERTURBED, USUAL_ORDERS
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import title
 from icl_bench.wording import DASH, counted, percent, plain, rounded, short
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from icl_bench.analysis.baseline_check import Check
-    from icl_bench.analysis.regression import Overall
 
 SHOWN_FLIPS = 5
 """Changed predictions shown for each point; ``--json`` has all of them."""

@@ -6,8 +6,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.text import Text
 
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, with_reasons
@@ -17,14 +19,11 @@ from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
+from icl_bench.results.storage import Place
 from icl_bench.wording import DASH, p_value, percent, rounded, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.results.storage import Place
 
 TableRow = Mapping[str, Any]
 
@@ -163,13 +162,7 @@ def styled(column: Column, row: TableRow) -> TableCell:
 
 
 def print_advice(
-    results: Place,
-    budget_text: str,
-    only: Mapping[str, str | None],
-    *,
-    queries: int | None = None,
-    price: str | None = None,
-    json: bool,
+    results: Place, budget_text: str, only: Mapping[str, str], *, queries: int | None, price: str | None, json: bool
 ) -> None:
     """Print the advice for a budget with its test; as JSON, every point's verdict."""
     from icl_bench.analysis.advice import Budget, advise_folder, lines
@@ -180,9 +173,8 @@ def print_advice(
     from icl_bench.cli.output.working import watched, working
 
     budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
-    wanted = {n: v for n, v in only.items() if v is not None}
     with working() as say:
-        table = advise_folder(watched(results, say), budget, wanted)
+        table = advise_folder(watched(results, say), budget, only)
     if json:
         print_json({"budget": str(budget), "advice": records(table)})
     else:

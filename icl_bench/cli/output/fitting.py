@@ -11,19 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rich import box
 from rich.cells import cell_len, chop_cells
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.escaping import visible
 from icl_bench.wording import DASH, counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 TableCell = str | Text
 
@@ -289,7 +287,7 @@ GAP = 2
 
 def _block(heads: list[ColumnHead], columns: list[list[TableCell]], width: int) -> list[ColumnBlock] | None:
     """All columns side by side, names folded as far as needed; None if they are too wide."""
-    widths = [_natural(head, column) for head, column in zip(heads, columns, strict=True)]
+    widths = [_widest(head, column, lambda line: [line]) for head, column in zip(heads, columns, strict=True)]
     room = width - GAP * (len(heads) - 1)
     if sum(widths) > room:
         least = [_least(head, column) for head, column in zip(heads, columns, strict=True)]
@@ -338,10 +336,6 @@ def _folded(cell: TableCell, width: int) -> TableCell:
     if isinstance(cell, Text):
         return Text(folded(cell.plain, width), cell.style)
     return folded(cell, width)
-
-
-def _natural(head: ColumnHead, column: list[TableCell]) -> int:
-    return _widest(head, column, lambda line: [line])
 
 
 def _least(head: ColumnHead, column: list[TableCell]) -> int:

@@ -20,12 +20,11 @@ from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.storage import Place
 from icl_bench.wording import DASH, counted_queries, percent, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.results.storage import Place
 
 COST_COLUMNS: Mapping[str, tuple[str, float]] = {
     "tokens": ("tokens", 1.0),
@@ -37,15 +36,14 @@ COST_COLUMNS: Mapping[str, tuple[str, float]] = {
 
 
 def print_frontier(
-    results: Place, queries: int | None, price: str | None, only: Mapping[str, str | None], *, json: bool
+    results: Place, queries: int | None, price: str | None, only: Mapping[str, str], *, json: bool
 ) -> None:
     """Print every point with its costs and verdict, cheapest first. Raises ``UserError``."""
     prices = Prices.parse(price) if price is not None else None
     number = QUERIES if queries is None else queries
     check_queries(number)
-    wanted = {name: value for name, value in only.items() if value is not None}
     with working() as say:
-        table = frontier_of_folder(watched(results, say), number, prices, wanted)
+        table = frontier_of_folder(watched(results, say), number, prices, only)
     if json:
         price_record = vars(prices) if prices else None
         print_json({"queries": number, "prices": price_record, "frontier": records(table)})

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import io
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import RenderableType
 
 from icl_bench.cli.output.terminal import Terminal
 from icl_bench.escaping import visible
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 WIDTH = 100
 """Of the text, in characters."""

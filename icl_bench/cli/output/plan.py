@@ -96,12 +96,13 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
     left = [row for row in rows if row[0].problem is None and not row[3]]
     remaining = sum(estimate or 0.0 for _, estimate, *_ in left)
     time_left = f", about {duration(remaining)} on this machine" if left and None not in seconds else ""
+    why = f" ({sweep.backend.reason})" if sweep.backend.reason else ""  # if the program chose it
     print_lines(
         console,
         *(f"note: {text}" for text in notes(sweep)),
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
         *(f"left out: {reason}" for reason in sweep.plan.combinations.reasons),
-        _backend(sweep),
+        f"backend: {sweep.backend.name}{why}",
         f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
         f"{queries_in_words(sweep.task)}{about}; {model.name} reads "
         f"{model.context_tokens:,} tokens; data: {data.origin}",
@@ -109,12 +110,6 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         * (results is not None),
         *["TFLOP: of a cell without sharing, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
-
-
-def _backend(sweep: Sweep) -> str:
-    """The backend, with the reason if the program chose it."""
-    chosen = sweep.backend
-    return f"backend: {chosen.name}" + (f" ({chosen.reason})" if chosen.reason else "")
 
 
 def _curve(cell: CellPlan) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,16 +22,12 @@ from icl_bench.escaping import visible
 from icl_bench.metrics.scores import title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.quiet_libraries import hush_libraries
-from icl_bench.studies.parts import Listener
-from icl_bench.sweep.runner import Watcher
+from icl_bench.results.storage import Place
+from icl_bench.studies.parts import Listener, Part
+from icl_bench.studies.parts import StudyProgress as Shared
+from icl_bench.sweep.plan import CellPlan, Plan
+from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import counted, percent
-
-if TYPE_CHECKING:
-    from icl_bench.results.storage import Place
-    from icl_bench.studies.parts import Part
-    from icl_bench.studies.parts import StudyProgress as Shared
-    from icl_bench.sweep.plan import CellPlan, Plan
-    from icl_bench.sweep.runner import Outcome
 
 
 class Display(Listener):

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import duration
+from icl_bench.cli.output.progress import Display, SharedBars
 from icl_bench.cli.output.tables import print_lines
-from icl_bench.studies.parts import Listener
+from icl_bench.studies.parts import Listener, Part, PlannedCell, StudyProgress
+from icl_bench.studies.study import Study
+from icl_bench.sweep.plan import Plan
+from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
-
-    from icl_bench.cli.output.progress import Display, SharedBars
-    from icl_bench.studies.parts import Part, PlannedCell, StudyProgress
-    from icl_bench.studies.study import Study
-    from icl_bench.sweep.plan import Plan
-    from icl_bench.sweep.runner import Outcome, Watcher
 
 
 class StudyDisplay(Listener):

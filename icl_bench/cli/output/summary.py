@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.summary import Summary
 from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -15,11 +18,6 @@ from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING
 from icl_bench.wording import DASH, counted, percent
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from icl_bench.analysis.summary import Summary
 
 PERTURBED = ["task", "model", "perturbation"]
 """Columns that distinguish tables of perturbed demonstrations."""

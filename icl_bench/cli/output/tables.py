@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
+from rich.console import Console
 from rich.padding import Padding
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from icl_bench.cli.output import terminal
 
 
 def print_json(value: object) -> None:
     """Print indented JSON on standard output, escaped if its encoding is not Unicode."""
     plain = not (sys.stdout.encoding or "").lower().startswith("utf")
     print(json.dumps(value, indent=1, ensure_ascii=plain, default=str))
+
+
+def print_records(records: Any, print_table: Callable[[Any, Console], None], *, json: bool) -> None:
+    """Print records with a function that makes a table of them, or as JSON."""
+    if json:
+        print_json(records)
+    else:
+        print_table(records, terminal.console())
 
 
 def print_lines(console: Console, *texts: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Lock, Timer
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from rich.console import Console
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
@@ -17,9 +18,6 @@ from icl_bench.escaping import visible
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.wording import counted
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 DELAY_SECONDS = 1.0
 """Delay before a command shows progress; most are finished by then."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, tip
-from icl_bench.report.naming import attention_name
+from icl_bench.report.charts import tip
+from icl_bench.report.naming import Naming, attention_name
 from icl_bench.report.sections.panels import (
-    LIMITS,
     Drawing,
     Panel,
     Subject,
@@ -20,6 +21,7 @@ from icl_bench.report.sections.panels import (
     common_look,
     file_name,
     groups,
+    point_tips,
     with_limits,
 )
 from icl_bench.report.tables import of_finding
@@ -27,10 +29,6 @@ from icl_bench.wording import capital
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 
 def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -54,9 +52,8 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         tips = [tip("series", "attention"), tip("length", "up to token", ",d"), tip("value", "perplexity", ".2f")]
         title = _title(base, pattern, adapted, losses)
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {title}")
-        name = file_name("adaptation-perplexity", base, pattern, adapted)
         shown = chart_rows(rows, "series after length value low high")
-        panels.append(Panel(name, title, chart, shown))
+        panels.append(Panel(file_name("adaptation-perplexity", base, pattern, adapted), title, chart, shown))
     by = ["base", "adapted", "pattern", "task", "select", "order"]
     for key, part in groups(points, by):
         rows = with_limits(part, "score")
@@ -64,30 +61,17 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         base, adapted, pattern, task, select, _ = key
         of = measure(part)
         title = f"{task}, {_title(base, pattern, adapted, points)}, {select}"
-        tips = [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
-        chart = charts.over_shots(rows, look, of, tips, f"{capital(of)} over k, {title}")
-        panels.append(
-            Panel(
-                file_name("adaptation", *key),
-                title,
-                chart,
-                chart_rows(rows, "series k value low high alone"),
-                Subject(task),
-            )
-        )
+        chart = charts.over_shots(rows, look, of, point_tips("attention", of), f"{capital(of)} over k, {title}")
+        shown = chart_rows(rows, "series k value low high alone")
+        panels.append(Panel(file_name("adaptation", *key), title, chart, shown, Subject(task)))
     for (base,), part in groups(course, ["base"]):
         rows = part.assign(value=part["validation"])
-        tips = [
-            tip("series", "attention"),
-            tip("model", "model"),
-            tip("step", "step", ",d"),
-            tip("value", "loss", ".3f"),
-        ]
+        tips = [tip("series", "attention"), tip("model", "model")]
+        tips += [tip("step", "step", ",d"), tip("value", "loss", ".3f")]
         title = f"{base}, while training"
         chart = charts.over_steps(rows, look, tips, f"Losses over steps, {title}")
-        panels.append(
-            Panel(file_name("adaptation-course", base), title, chart, chart_rows(rows, "series model step value"))
-        )
+        shown = chart_rows(rows, "series model step value")
+        panels.append(Panel(file_name("adaptation-course", base), title, chart, shown))
     return Drawing(panels, tables, look)
 
 

@@ -6,22 +6,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, Look, tip
-from icl_bench.report.naming import attention_name, unshuffled
-from icl_bench.report.sections.panels import BY_CURVE, LIMITS, Drawing, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.charts import Look, tip
+from icl_bench.report.naming import Naming, attention_name, unshuffled
+from icl_bench.report.sections.panels import (
+    BY_CURVE,
+    Drawing,
+    Panel,
+    common_look,
+    groups,
+    panel,
+    point_tips,
+    with_limits,
+)
 from icl_bench.report.tables import of_finding
 from icl_bench.wording import capital
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 KINDS = {
     "block": "In blocks, a demonstration sees its own block, the first ones (sink) and the last "
@@ -72,19 +78,11 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         beside = _beside(lined, curve)
         rows = lined[lined.index.isin([*part.index, *beside.index[beside["k"] == k]])]
         title, of = f"k = {k:,}, sink {sink}, local {local}", measure(rows)
-        yield panel(
-            ["context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"],
-            " · ".join([*curve, title]),
-            charts.block_sizes(
-                rows,
-                look,
-                of,
-                [*_tips(of), tip("size", "block size", ",d")],
-                f"{capital(of)} over block size, {' '.join(curve)}, {title}",
-            ),
-            rows,
-            "series k size value low high",
-        )
+        says = f"{capital(of)} over block size, {' '.join(curve)}, {title}"
+        tips = [*point_tips("attention", of), tip("size", "block size", ",d")]
+        name = ["context-sizes", *curve, f"k{k}", f"sink{sink}", f"local{local}"]
+        chart = charts.block_sizes(rows, look, of, tips, says)
+        yield panel(name, " · ".join([*curve, title]), chart, rows, "series k size value low high")
 
 
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
@@ -97,13 +95,9 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         rows = lined[lined.index.isin([*part.index, *_beside(lined, curve).index])]
         of = measure(rows)
         says = f"{capital(of)} over k with {name}, {' '.join(curve)}"
-        yield panel(
-            ["context-shots", *curve, name],
-            " · ".join([*curve, name]),
-            charts.over_shots(rows, look, of, _tips(of), says),
-            rows,
-            "series k value low high alone",
-        )
+        chart = charts.over_shots(rows, look, of, point_tips("attention", of), says)
+        title = " · ".join([*curve, name])
+        yield panel(["context-shots", *curve, name], title, chart, rows, "series k value low high alone")
 
 
 def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
@@ -116,18 +110,9 @@ def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
         if len(rows):
             title, of = f"TFLOP of {title}", measure(rows)
             says = f"{capital(of)} against {title}, {' '.join(curve)}"
-            yield panel(
-                ["context-work", *curve],
-                " · ".join([*curve, title]),
-                charts.cost(rows, look, of, title, "~g", says),
-                rows,
-                "series k cost value low high",
-            )
-
-
-def _tips(of: str) -> list[alt.Tooltip]:
-    """What hovering over a point shows, whose score is called so."""
-    return [tip("series", "attention"), tip("k", "k", ",d"), tip("value", of, PERCENT), *LIMITS]
+            chart = charts.cost(rows, look, of, title, "~g", says)
+            name = " · ".join([*curve, title])
+            yield panel(["context-work", *curve], name, chart, rows, "series k cost value low high")
 
 
 def _beside(lined: pd.DataFrame, curve: Sequence[str]) -> pd.DataFrame:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.metrics.scores import measure
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, tip
-from icl_bench.report.naming import CURVE, unshuffled
-from icl_bench.report.sections.panels import LIMITS, Drawing, common_look, groups, panel, with_limits
+from icl_bench.report.charts import tip
+from icl_bench.report.naming import CURVE, Naming, unshuffled
+from icl_bench.report.sections.panels import Drawing, common_look, groups, panel, point_tips, with_limits
 from icl_bench.report.tables import of_finding
-
-if TYPE_CHECKING:
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 
 def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -25,16 +20,10 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
     frame = frame[frame.groupby(CURVE)["k"].transform("size") > 1]
     if frame.empty:
         return None
-    panels = [
-        panel(
-            ["saturation", task, model],
-            f"{task} · {model}",
-            charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate"),
-            part,
-            "series k chance score",
-        )
-        for (task, model), part in groups(frame, ["task", "model"])
-    ]
+    panels = []
+    for (task, model), part in groups(frame, ["task", "model"]):
+        chart = charts.chances(part, measure(part), f"Where curves of {model} on {task} saturate")
+        panels.append(panel(["saturation", task, model], f"{task} · {model}", chart, part, "series k chance score"))
     points = unshuffled(naming.named(findings.context_shares))
     points_table = of_finding(FINDINGS["context_shares"], points)
     return Drawing(panels, [points_table, of_finding(finding, frame)])
@@ -54,26 +43,13 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawing | Non
     shown = frame.assign(series=frame["model"] + ", " + frame["series"])
     lined = with_limits(shown.sort_values(["series", "k"]), "changed")
     look = common_look(lined, room=True)
-    tips = [
-        tip("series", "curve"),
-        tip("k", "k", ",d"),
-        tip("value", "changed", PERCENT),
-        *LIMITS,
-        tip("reorderings", "reorderings", ",d"),
-        tip("draws", "draws", ",d"),
-    ]
-    panels = [
-        panel(
-            ["order", task],
-            task,
-            charts.over_shots(
-                part, look, "answers changed", tips, f"Answers that another order changes on {task}, over k"
-            ),
-            part,
-            "series k value low high reorderings draws alone floor",
-        )
-        for (task,), part in groups(lined, ["task"])
-    ]
+    counts = [tip(name, name, ",d") for name in ("reorderings", "draws")]
+    tips, names = [*point_tips("curve", "changed"), *counts], "series k value low high reorderings draws alone floor"
+    panels = []
+    for (task,), part in groups(lined, ["task"]):
+        says = f"Answers that another order changes on {task}, over k"
+        chart = charts.over_shots(part, look, "answers changed", tips, says)
+        panels.append(panel(["order", task], task, chart, part, names))
     tables = [of_finding(finding, frame)]
     if floor.empty:
         return Drawing(panels, tables, look)

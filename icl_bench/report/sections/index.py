@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
+from icl_bench.report.naming import Naming
 from icl_bench.report.sections.adaptation import adaptation
 from icl_bench.report.sections.attention import attention
 from icl_bench.report.sections.curves import order, saturation
@@ -22,9 +24,6 @@ from icl_bench.wording import capital, listed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.report.naming import Naming
 
 Drawer = Callable[[Finding, "Findings", "Naming"], Drawing | None]
 

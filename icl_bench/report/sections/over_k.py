@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
+
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Chart, Finding
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.report.naming import Naming
 
 TESTED = "The line is the 95% interval, paired by test example and, as the p values are, corrected over k (Holm)."
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import altair as alt
 import numpy as np
 
 from icl_bench.analysis.summary import records
@@ -15,7 +16,6 @@ from icl_bench.report.tables import Table
 from icl_bench.wording import percent, rounded
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
 
 BY_CURVE = ["task", "model", "curve"]
@@ -23,6 +23,11 @@ BY_CURVE = ["task", "model", "curve"]
 
 
 LIMITS = [tip("low", "95% from", PERCENT), tip("high", "95% to", PERCENT)]
+
+
+def point_tips(series: str, value: str) -> list[alt.Tooltip]:
+    """What hovering over a point shows, where its series and its value are called so."""
+    return [tip("series", series), tip("k", "k", ",d"), tip("value", value, PERCENT), *LIMITS]
 
 
 class Choice(NamedTuple):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
-from icl_bench.report.naming import attention_name
+from icl_bench.report.naming import Naming, attention_name
 from icl_bench.report.sections.panels import Drawing, groups, panel
 from icl_bench.report.tables import of_finding
-
-if TYPE_CHECKING:
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 
 def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
@@ -28,13 +23,9 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
     panels = []
     for (model,), part in groups(frame, ["model"]):
         rows = part.assign(value=part["perplexity"]).rename(columns={"ci_low": "low", "ci_high": "high"})
-        tips = [
-            tip("series", "attention"),
-            tip("length", "up to token", ",d"),
-            tip("value", "perplexity", ".2f"),
-            tip("low", "95% from", ".2f"),
-            tip("high", "95% to", ".2f"),
-        ]
+        numbers = (("value", "perplexity"), ("low", "95% from"), ("high", "95% to"))
+        tips = [tip("series", "attention"), tip("length", "up to token", ",d")]
+        tips += [tip(name, text, ".2f") for name, text in numbers]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
         panels.append(panel(["perplexity", model], model, chart, rows, "series after length value low high"))
     return Drawing(panels, [of_finding(finding, frame)], look)

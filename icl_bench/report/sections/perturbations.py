@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.metrics.scores import measure
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, Look, tip
+from icl_bench.report.charts import Look, tip
+from icl_bench.report.naming import Naming
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import BY_CURVE, LIMITS, Drawing, Panel, groups, panel, with_limits
+from icl_bench.report.sections.panels import BY_CURVE, Drawing, Panel, groups, panel, point_tips, with_limits
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 
 def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -62,21 +61,8 @@ def _curves(frame: pd.DataFrame, look: Look) -> Sequence[Panel]:
     for key, part in groups(frame, BY_CURVE):
         lined, of = with_limits(part.sort_values("k"), "score"), measure(part)
         says = f"{of} over k, demonstrations perturbed and unperturbed, {' and '.join(key)}"
-        tips = [
-            tip("series", "perturbation"),
-            tip("k", "k", ",d"),
-            tip("value", of, PERCENT),
-            *LIMITS,
-            tip("draws", "draws", ",d"),
-            tip("test_rows", "test rows", ",d"),
-        ]
-        panels.append(
-            panel(
-                ["perturbed-curves", *key],
-                " · ".join(key),
-                charts.over_shots(lined, look, of, tips, says),
-                lined,
-                "series k value low high draws test_rows alone",
-            )
-        )
+        tips = [*point_tips("perturbation", of), tip("draws", "draws", ",d"), tip("test_rows", "test rows", ",d")]
+        chart = charts.over_shots(lined, look, of, tips, says)
+        names = "series k value low high draws test_rows alone"
+        panels.append(panel(["perturbed-curves", *key], " · ".join(key), chart, lined, names))
     return panels

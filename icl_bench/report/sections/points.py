@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import altair as alt
+
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
-from icl_bench.report.naming import CURVE, unshuffled
+from icl_bench.report.naming import CURVE, Naming, unshuffled
 from icl_bench.report.sections.panels import Choice, Drawing, Panel, groups, panel
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 POINT_ROWS = 6000
 
@@ -62,17 +61,8 @@ def _panels(
     panels = []
     for (task, model), part in groups(frame, ["task", "model"]):
         choices = _choices(part)
-        description = says.format(model=model, task=task)
-        panels.append(
-            panel(
-                [name, task, model],
-                f"{task} · {model}",
-                chart(part, _usual(part, choices), description),
-                part,
-                names,
-                choices=choices,
-            )
-        )
+        drawn = chart(part, _usual(part, choices), says.format(model=model, task=task))
+        panels.append(panel([name, task, model], f"{task} · {model}", drawn, part, names, choices=choices))
     return tuple(panels)
 
 

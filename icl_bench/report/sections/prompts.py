@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.frontier import leading, undominated
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.analysis.words import USUAL_ORDERS
@@ -14,7 +16,7 @@ from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
-from icl_bench.report.naming import unshuffled
+from icl_bench.report.naming import Naming, unshuffled
 from icl_bench.report.sections.panels import Choice, Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
@@ -22,10 +24,6 @@ from icl_bench.wording import capital, counted_queries
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 COST_AXES = {
     "prompt_tokens": ("prompt tokens a query", "~s"),
@@ -46,16 +44,10 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
     ends = long.groupby(["task", "row"])["value"]
     long = long.assign(low=ends.transform("min"), high=ends.transform("max"))
     look = Look(["all labels", "half of the labels"])
-    panels = tuple(
-        panel(
-            ["label-spaces", task],
-            task,
-            charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}"),
-            part,
-            "row series value low high",
-        )
-        for (task,), part in groups(long, ["task"])
-    )
+    panels = []
+    for (task,), part in groups(long, ["task"]):
+        chart = charts.shares_of_context(part, look, f"Saturation with all labels and half, {task}")
+        panels.append(panel(["label-spaces", task], task, chart, part, "row series value low high"))
     return Drawing(panels, [of_finding(finding, frame)], look)
 
 
@@ -87,13 +79,8 @@ def _against(
         rows = part[part[column] > 0]
         rows = rows.assign(cost=rows[column])
         if len(rows):
-            yield panel(
-                [name, column, *key],
-                " · ".join([*key, axis]),
-                charts.cost(rows, look, of, axis, form, says),
-                rows,
-                "series k cost value low high",
-            )
+            chart, title = charts.cost(rows, look, of, axis, form, says), " · ".join([*key, axis])
+            yield panel([name, column, *key], title, chart, rows, "series k cost value low high")
 
 
 FRONTIER_AXES = {
@@ -149,22 +136,13 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
     steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
     usual = counted_queries(QUERIES)
     in_files = tuple(step for step in steps if step.text in FRONTIER_FILES)
-    panels = []
+    names, panels = "point series cascade k cost value low high verdict p on left", []
     for (task, model), part in groups(shown, ["task", "model"]):
         of = measure(part)
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
-        panels.append(
-            panel(
-                ["frontier", task, model],
-                f"{task} · {model}",
-                charts.frontier(part, look, of, axis, form, usual, says),
-                part,
-                "point series cascade k cost value low high verdict p on left",
-                choices=steps,
-                slides=True,
-                in_files=in_files,
-            )
-        )
+        chart = charts.frontier(part, look, of, axis, form, usual, says)
+        name, title = ["frontier", task, model], f"{task} · {model}"
+        panels.append(panel(name, title, chart, part, names, choices=steps, slides=True, in_files=in_files))
     return Drawing(panels, [of_finding(finding, frame)], look)
 
 
@@ -197,14 +175,8 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     frame = frame.assign(series=frame["select"] + " beside " + frame["beside"])
     shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
     look = common_look(shown.sort_values(["series", "k"]))
-    panels = tuple(
-        panel(
-            ["even", *key],
-            " · ".join(key),
-            charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}"),
-            part,
-            "series k value",
-        )
-        for key, part in groups(shown, ["task", "model"])
-    )
+    panels = []
+    for key, part in groups(shown, ["task", "model"]):
+        chart = charts.break_even(part, look, f"Queries until training pays, {' and '.join(key)}")
+        panels.append(panel(["even", *key], " · ".join(key), chart, part, "series k value"))
     return Drawing(panels, [of_finding(finding, frame)], look)

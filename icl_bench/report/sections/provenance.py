@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS
+from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.findings.provenance import FACT_COLUMNS, as_pairs
+from icl_bench.report.naming import Naming
 from icl_bench.report.sections.panels import Drawing
 from icl_bench.report.tables import table
-
-if TYPE_CHECKING:
-    from icl_bench.analysis.all_findings import Findings
-    from icl_bench.analysis.finding import Finding
-    from icl_bench.report.naming import Naming
 
 
 def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:

@@ -19,16 +19,23 @@ from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
-from icl_bench.results.reading import Seen, cells_of, nothing_in, nothing_of, read_row, result_files, variants_of
+from icl_bench.results.reading import (
+    ResultFile,
+    Seen,
+    cells_of,
+    nothing_in,
+    nothing_of,
+    read_row,
+    result_files,
+    variants_of,
+)
 from icl_bench.results.storage import Place, folder_of, storage_at
+from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame
 from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from icl_bench.results.reading import ResultFile
-    from icl_bench.results.stored_meta import CellMeta
 
 PAUSE_SECONDS = {True: 2.0, False: 20.0}
 """How long to wait before a folder of this machine, or a place elsewhere, is looked at again."""
@@ -123,11 +130,10 @@ class Folder:
         """The page as far as it is known."""
         if self.report:
             return self.report[1]
-        if self.now is None:
-            return page(pending((), (), 0), with_library=False)
-        predictions = self.now.predictions
-        options = predictions.options()
-        waiting = pending(options["task"], options["model"], len(predictions))
+        waiting = pending((), (), 0)
+        if self.now is not None:
+            options = self.now.predictions.options()
+            waiting = pending(options["task"], options["model"], len(self.now.predictions))
         return page(waiting, with_library=False)
 
     def prediction(self, cell: str, test_id: str) -> dict[str, Any] | None:
@@ -173,7 +179,8 @@ class Folder:
     def _read(self, names: frozenset[str]) -> None:
         finished = [name for name in names if name.endswith(FINISHED)]
         self.progress = ReadingProgress(len(finished))
-        for file in result_files(self._storage, _unheard, HELD_COLUMNS, finished, self._seen):
+        # the findings report what is left out, among the page's notes
+        for file in result_files(self._storage, lambda _: None, HELD_COLUMNS, finished, self._seen):
             if len(table := self._those(file.table)):
                 self._files.append(replace(file, table=table))
             self.progress.read += 1
@@ -245,10 +252,6 @@ class Folder:
             process.start()
             theirs.close()
             self._work = revision, process, ours
-
-
-def _unheard(_: str) -> None:
-    """Ignored: the findings report what is left out, among the page's notes."""
 
 
 def _joined(files: list[ResultFile]) -> pa.Table:

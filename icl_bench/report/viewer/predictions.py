@@ -20,7 +20,6 @@ from icl_bench.report.naming import Naming
 from icl_bench.results.facts import FactsOf
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 CURVE_COLUMNS = ("task", "model", "select", "order", "attention", "variant", "perturbation")
@@ -71,6 +70,11 @@ class TextColumn:
     def places(self) -> Mapping[str, int]:
         """The code of each text."""
         return {value: code for code, value in enumerate(self.values)}
+
+    def at(self, place: int) -> str | None:
+        """The text of a row."""
+        code = self.codes[place]
+        return self.values[code] if code >= 0 else None
 
     def equal(self, text: str) -> np.ndarray:
         """Which rows have this text, ``(predictions,)``; an empty one is also what is missing."""
@@ -184,7 +188,7 @@ class Predictions:
             "won": int((~right & also).sum()),
             "unpaired": alone,
         }
-        answers = self._answers()
+        answers = self.texts["prediction"].codes
         wanted = {"lost": right & ~also, "won": ~right & also, "changed": answers[here] != answers[there]}
         kept = wanted.get(flips, np.ones(len(here), dtype=bool))
         return Pairs(here[kept], there[kept], counts)
@@ -194,7 +198,7 @@ class Predictions:
         names = ("task", "model", "series", "perturbation", "test_id", "gold", "prediction", "cell")
         rows = []
         for place in positions:
-            row: dict[str, Any] = {name: self._text(name, place) for name in names}
+            row: dict[str, Any] = {name: self.texts[name].at(place) or "" for name in names}
             correct = int(self.numbers["correct"][place])
             row |= {name: int(self.numbers[name][place]) for name in ("k", "draw")}
             rows.append({**row, "correct": None if correct < 0 else bool(correct)})
@@ -205,11 +209,6 @@ class Predictions:
     def _values(self, name: str) -> list[str]:
         column = self.texts[name]
         return [column.values[code] if code >= 0 else "" for code in np.unique(column.codes)]
-
-    def _text(self, name: str, place: int) -> str:
-        column = self.texts[name]
-        code = column.codes[place]
-        return column.values[code] if code >= 0 else ""
 
     def _with_word(self, word: str) -> np.ndarray:
         if not word:
@@ -228,9 +227,6 @@ class Predictions:
                 known[hits] = True
                 kept |= known[tests.codes] & self.texts["task"].equal(task)
         return np.asarray(kept)
-
-    def _answers(self) -> np.ndarray:
-        return self.texts["prediction"].codes
 
     def _matching(self, here: np.ndarray, beside: np.ndarray, same: Sequence[str]) -> np.ndarray:
         """For each position here that of its partner, -1 where there is none."""
@@ -294,22 +290,11 @@ def _series(texts: Mapping[str, TextColumn], facts: FactsOf) -> tuple[Naming, Te
     codes = np.stack([texts[name].codes for name in CURVE_COLUMNS])
     keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE_COLUMNS])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    table = pd.DataFrame({name: [_or_none(texts[name], place) for place in first] for name in CURVE_COLUMNS}).astype(
-        object
-    )
+    table = pd.DataFrame({name: [texts[name].at(place) for place in first] for name in CURVE_COLUMNS}).astype(object)
     unperturbed = table["perturbation"].isna() | (table["perturbation"] == "")
-    naming = naming_of(facts, table[unperturbed], table[~unperturbed])
+    curves, perturbed = table[unperturbed], table[~unperturbed]
+    naming = Naming.of_curves(curves, settings_of(facts, curves, perturbed))
     names = list(naming.named(table)["series"])
     values = sorted(set(names))
     places = {name: code for code, name in enumerate(values)}
     return naming, TextColumn(np.array([places[name] for name in names], np.int32)[which], values)
-
-
-def naming_of(facts: FactsOf, curves: pd.DataFrame, perturbed: pd.DataFrame) -> Naming:
-    """What the page calls these curves, a row each."""
-    return Naming.of_curves(curves, settings_of(facts, curves, perturbed))
-
-
-def _or_none(column: TextColumn, place: int) -> str | None:
-    code = column.codes[place]
-    return column.values[code] if code >= 0 else None

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from icl_bench.errors import UserError
 from icl_bench.report.page import library
+from icl_bench.report.viewer.folder import Folder
 from icl_bench.report.viewer.predictions import SIDE
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from icl_bench.report.viewer.folder import Folder
 
 HOST = "127.0.0.1"
 

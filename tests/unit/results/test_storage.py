@@ -119,8 +119,8 @@ def test_a_sweep_in_memory_goes_on_where_it_was_and_takes_no_taken_cell(tmp_path
     with store.claim(identity, 6) as first, store.claim(identity, 6) as second:
         assert first is not None
         assert second is None
-        assert store.others_at_work()
-    assert not store.others_at_work()
+        assert store.journals.others_at_work()
+    assert not store.journals.others_at_work()
 
 
 def test_messages_name_a_storage_as_it_names_itself():

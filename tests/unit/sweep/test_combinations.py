@@ -232,7 +232,7 @@ def test_a_pattern_that_the_backend_does_not_compute_is_left_out_beside_one_that
         backend="openai",
         base_url="http://127.0.0.1:9/v1",
     )
-    asked = spec.check(load_task("stdlib")).combinations
+    _, asked = spec.check(load_task("stdlib"))
     assert [one.attention for one in asked.possible] == [FULL]
     (reason,) = asked.reasons
     assert "runs on --backend transformers, not openai" in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
     expected = cost_of(cell.prompt_layout, GLOBAL, len(beginnings), "float32")
-    assert meta.compute == expected.as_json()
+    assert meta.compute == asdict(expected)
     assert tokenized_task(tmp_path / "task").scored_tokens(task.data.test) is None
 
 
@@ -149,7 +150,7 @@ def test_blocks_that_all_prompts_share_are_given_once():
 
 
 def test_costs_are_stored_under_their_names():
-    assert ComputeCost(1.0, 2.0, 3.0, 4.0).as_json() == {
+    assert asdict(ComputeCost(1.0, 2.0, 3.0, 4.0)) == {
         "prefix_flops": 1.0,
         "query_flops": 2.0,
         "whole_flops": 3.0,
