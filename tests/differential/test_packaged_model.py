@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.program import as_words
 
 from icl_bench.models import tokenizers
 from icl_bench.models.fingerprints import sha256_of
@@ -88,15 +89,8 @@ def test_the_config_is_transformers_own(model: PackagedModel, converted: Path, f
         read = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         own = json.loads(read.to_json_string(use_diff=False))
     found = json.loads(AutoConfig.from_pretrained(converted).to_json_string(use_diff=False))
-    aside = {
-        "_name_or_path",
-        "_model_name_or_path",
-        "architectures",
-        "dtype",
-        "quantization_config",
-        "transformers_version",
-        "_sliding_window_pattern",
-    }
+    names = "_name_or_path _model_name_or_path architectures dtype quantization_config transformers_version"
+    aside = {*as_words(names), "_sliding_window_pattern"}
     for name in own.keys() | found.keys() - aside:
         if name not in aside:
             assert found.get(name) == own.get(name), name

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import tiny_checkpoint
 from support.program import Run, as_words
 
 import icl_bench
@@ -16,30 +16,25 @@ pytestmark = pytest.mark.slow
 PATTERN = "grouped:2,4"
 
 
+def adapting(folder: Path, name: str) -> tuple[str, ...]:
+    return as_words(
+        f"adapt --model {folder}/base --texts {folder}/learnt --length 64 --tokens 20k --batch 4 "
+        f"--learning-rate 5e-3 --dtype float32 --device cpu --out {folder}/{name}"
+    )
+
+
 @pytest.fixture(scope="module")
 def folder(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three models: as it is, adapted to the pattern, trained on in full; texts to learn and to be read."""
     made: Path = tmp_path_factory.mktemp("adapt")
-    tokenizer = qwen_tokenizer()
-    save_tiny_model(tiny_config("llama", len(tokenizer)), made / "base")
-    tokenizer.save_pretrained(made / "base")
+    tiny_checkpoint(made / "base")
     for split, first in (("learnt", 0), ("read", 700)):
         (made / split).mkdir()
         for word in ("river", "stone", "cloud"):
             lines = [f"The {word} is {i * 7 % 11} and then {i * 5 % 9}." for i in range(first, first + 400)]
             (made / split / f"{word}.txt").write_text("\n".join(lines))
     for name, attention in (("sparse", PATTERN), ("full", "full")):
-        done = program(
-            "adapt",
-            "--model",
-            made / "base",
-            "--attention",
-            attention,
-            "--texts",
-            made / "learnt",
-            *as_words("--length 64 --tokens 20k --batch 4 --learning-rate 5e-3 --dtype float32 --device cpu --out"),
-            made / name,
-        )
+        done = program(*adapting(made, name), "--attention", attention)
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
         assert "million parameters" in done.stderr
@@ -89,15 +84,7 @@ def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, fold
 
 
 def test_what_is_there_is_kept_and_other_options_are_refused(program: Run, folder: Path):
-    words = [
-        "adapt",
-        "--model",
-        folder / "base",
-        "--texts",
-        folder / "learnt",
-        *as_words("--length 64 --tokens 20k --batch 4 --learning-rate 5e-3 --dtype float32 --device cpu --out"),
-        folder / "sparse",
-    ]
+    words = adapting(folder, "sparse")
     done = program(*words, "--attention", PATTERN)
     assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
     done = program(*words, "--attention", "approx:8,2")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support import fakes
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 from support.outside import described
 from support.warm_program import WarmProgram
 
@@ -73,9 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     described(site, "other", dict.fromkeys(BUILT_IN, "both = flawed:TEXT"))
     (site / "flawed.py").write_text(CODE, encoding="utf-8")
     (site / "ending.py").write_text(ENDS, encoding="utf-8")
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(root / "tiny")
-    save_tiny_model(tiny_config("llama", len(tokenizer)), root / "tiny")
+    tiny_checkpoint(root / "tiny", tokenizer=llama_tokenizer())
     fakes.write_task(root)
     return root
 
@@ -164,8 +162,9 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("name", ["absent", "ends", "text", "bare", "both"])
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize(
+    ("kind", "name"), zip(NAMED, ["absent", "ends", "text", "bare", "both", "absent"], strict=True)
+)
 def test_a_command_that_asks_for_one_by_name_fails_with_one_line(program: Program, kind: str, name: str) -> None:
     done = program(*NAMED[kind], name)
     assert done.returncode == 2, done.stderr

@@ -52,18 +52,8 @@ def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, cha
     assert set(styles) == {"plain", "turns", "single"}
     for (k, style), rows in frame[styles != "plain"].groupby(["k", styles], observed=True):
         row = rows.iloc[0]
-        words = (
-            *as_words("show --task stdlib_six --k"),
-            k,
-            "--cell",
-            row["cell"],
-            "--test-id",
-            row["test_id"],
-            "--results",
-            chats,
-            "--json",
-        )
-        shown = json.loads(program(*words).stdout)
+        words = as_words(f"show --task stdlib_six --k {k} --cell {row['cell']} --results {chats} --json --test-id")
+        shown = json.loads(program(*words, row["test_id"]).stdout)
         assert shown["checked"].startswith("the very token ids")
         messages = turns_of(shown["prompt"])
         assert len(messages) == (2 * k + 2 if style == "turns" else 2)

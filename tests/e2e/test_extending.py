@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.api_server import serving
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 from support.outside import described
 from support.program import as_words
 from support.warm_program import WarmProgram
@@ -56,9 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {group: "\n".join(f"{n} = {at}" for n, at in found.items()) for group, found in groups.items()},
     )
     (root / "colours.yaml").write_text(TASK, encoding="utf-8")
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(root / "tiny")
-    save_tiny_model(tiny_config("llama", len(tokenizer)), root / "tiny")
+    tiny_checkpoint(root / "tiny", tokenizer=llama_tokenizer())
     return root
 
 

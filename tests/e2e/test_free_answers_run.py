@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.program import Run
+from support.program import Run, as_words
 
 pytestmark = pytest.mark.slow
 ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "2")
@@ -41,3 +41,14 @@ def test_a_number_is_taken_out_of_a_worked_solution(program: Run, data_dir: Path
     shown = json.loads(program("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout)
     assert shown["gold"].isdigit()
     assert f"#### {shown['prediction']}" in shown["text"] or not shown["valid"]
+
+
+def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
+    words = f"run --task samsum --k 2 --draws 1 --test-size 2 --model gemma3-270m --data-dir {data_dir} --json"
+    done = program(*as_words(words), "--results", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (point,) = json.loads(done.stdout)["curves"]
+    assert point["accuracy"] is None
+    for name in ("rouge1", "rouge2", "rougeL", "bertscore"):
+        assert 0 <= point[name] <= 1
+    assert point["bertscore"] > point["rouge2"]

@@ -28,15 +28,12 @@ def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
         return (429 if server == "asks for patience" else 500), {"error": {"message": "later"}}
 
     with serving(answer) as there:
-        command = [
-            *PROGRAM,
-            *as_words("run --task stdlib --model m --tokenizer gemma3-270m --backend openai --base-url"),
-            there.url,
-            *as_words("--unconstrained --k 1 --draws 1 --test-size 24 --results"),
-            str(tmp_path / "results"),
-        ]
+        command = as_words(
+            f"run --task stdlib --model m --tokenizer gemma3-270m --backend openai --base-url {there.url} "
+            f"--unconstrained --k 1 --draws 1 --test-size 24 --results {tmp_path}/results"
+        )
         running = subprocess.Popen(
-            command,
+            [*PROGRAM, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import faulty_engine
+from support.api_server import free_port
 from support.models import tiny_checkpoint
 from support.outside import looked_for_again
 from support.program import PROGRAM, as_words, heed_interrupts
@@ -301,24 +301,13 @@ def test_run_and_finetune_share_out_what_they_compute(
     assert len(predictions(tmp_path / "r")) == 2 * (2 * 2 + 2) * 4
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 def test_a_cluster_is_reached_from_outside(environment: dict[str, str], folder: Path, tmp_path: Path):
     port, alone = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone, "RAY_USAGE_STATS_ENABLED": "0"}
-    start = [
-        *as_words("--head --port 0 --ray-client-server-port"),
-        str(port),
-        *as_words(
-            "--num-cpus 2 --node-ip-address 127.0.0.1 --include-dashboard false --block "
-            "--min-worker-port 0 --max-worker-port 0"
-        ),
-    ]
+    start = as_words(
+        f"--head --port 0 --ray-client-server-port {port} --num-cpus 2 --node-ip-address 127.0.0.1 "
+        "--include-dashboard false --block --min-worker-port 0 --max-worker-port 0"
+    )
     head = subprocess.Popen(
         [Path(sys.executable).parent / "ray", "start", *start],
         env=outer,
@@ -326,15 +315,7 @@ def test_a_cluster_is_reached_from_outside(environment: dict[str, str], folder: 
         stderr=subprocess.DEVNULL,
     )
     try:
-        command = [
-            *PROGRAM,
-            "study",
-            str(folder / "faulty.yaml"),
-            "--results",
-            str(tmp_path),
-            "--on",
-            f"ray://127.0.0.1:{port}",
-        ]
+        command = [*PROGRAM, *as_words(f"study {folder}/faulty.yaml --results {tmp_path} --on ray://127.0.0.1:{port}")]
         del outer["RAY_TMPDIR"]
         deadline = time.monotonic() + 120
         while True:
@@ -360,13 +341,7 @@ def test_ctrl_c_ends_it_in_order_and_the_same_command_goes_on(
 ):
     faults = Path(environment[faulty_engine.FAULTS])
     (faults / "slow").write_text("0")
-    command = [
-        *PROGRAM,
-        "study",
-        str(folder / "faulty.yaml"),
-        *as_words("--on ray --engines 2 --results"),
-        str(tmp_path),
-    ]
+    command = [*PROGRAM, *as_words(f"study {folder}/faulty.yaml --on ray --engines 2 --results {tmp_path}")]
     alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone}
     started = subprocess.Popen(

@@ -18,20 +18,20 @@ from vectors import write_decoder, write_task
 pytestmark = pytest.mark.slow
 
 
+def training(folder: Path) -> tuple[str, ...]:
+    return as_words(
+        f"train-vectors --task {folder}/colours.yaml --model {folder}/decoder --train all --epochs 4 --batch 64 "
+        f"--learning-rate 5e-4 --dtype float32 --out {folder}/reader"
+    )
+
+
 @pytest.fixture(scope="module")
 def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small decoder that was trained on texts of three assignments, drawn anew for every question."""
     folder: Path = tmp_path_factory.mktemp("vectors")
-    task, decoder = write_task(folder, 3, 3000), write_decoder(folder / "decoder", 256, 2)
-    done = program(
-        "train-vectors",
-        "--task",
-        task,
-        "--model",
-        decoder,
-        *as_words("--vectors 3 --train all --epochs 4 --batch 64 --learning-rate 5e-4 --dtype float32 --out"),
-        folder / "reader",
-    )
+    write_task(folder, 3, 3000)
+    write_decoder(folder / "decoder", 256, 2)
+    done = program(*training(folder), "--vectors", 3)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     said = done.stderr.splitlines()
@@ -40,19 +40,9 @@ def trained(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(program: Run, folder: Path, *more: object, model: str = "reader", k: str = "0") -> list[str]:
-    done = program(
-        "run",
-        "--task",
-        folder / "colours.yaml",
-        "--model",
-        folder / model,
-        "--k",
-        k,
-        *as_words("--draws 1 --dtype float32 --device cpu --results"),
-        folder / "results",
-        *more,
-    )
+def run(program: Run, folder: Path, *more: object) -> list[str]:
+    words = f"run --task {folder}/colours.yaml --model {folder}/reader --k 0 --draws 1 --dtype float32 --device cpu"
+    done = program(*as_words(f"{words} --results {folder}/results"), *more)
     return [str(done.returncode), done.stdout, done.stderr]
 
 
@@ -73,16 +63,8 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
     assert costs.loc["full", "training_flops"] == costs.loc["vectors:3", "training_flops"]
 
     row = frame[frame["attention"] == "vectors:3"].iloc[0]
-    done = program(
-        "show",
-        "--task",
-        trained / "colours.yaml",
-        *as_words("--k 0 --attention vectors:3 --test-id"),
-        row["test_id"],
-        "--results",
-        trained / "results",
-        "--json",
-    )
+    words = as_words(f"show --task {trained}/colours.yaml --k 0 --attention vectors:3 --results {trained}/results")
+    done = program(*words, "--test-id", row["test_id"], "--json")
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     assert shown["checked"].startswith("the very token ids")
@@ -92,33 +74,8 @@ def test_what_stands_in_vectors_alone_is_answered(program: Run, trained: Path):
 
 
 def test_training_again_does_nothing_and_other_options_are_refused(program: Run, trained: Path):
-    words = [
-        "train-vectors",
-        "--task",
-        trained / "colours.yaml",
-        "--model",
-        trained / "decoder",
-        *as_words("--train all --epochs 4 --batch 64 --learning-rate 5e-4 --dtype float32 --out"),
-        trained / "reader",
-    ]
-    done = program(*words, "--vectors", 3)
+    done = program(*training(trained), "--vectors", 3)
     assert (done.returncode, "holds this training already" in done.stderr) == (0, True)
-    done = program(*words, "--vectors", 2)
+    done = program(*training(trained), "--vectors", 2)
     assert done.returncode == 2
     assert "holds another training (vectors 3 instead of 2)" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--attention", "vectors:2", "--model", "decoder"], "was not trained to read vectors"),
-        (["--attention", "vectors:0"], "N 0; must be at least 1"),
-        (["--attention", "vectors:2", "--backend", "vllm"], "vllm"),
-    ],
-)
-def test_what_cannot_be_read_ends_in_one_line(program: Run, trained: Path, words: list[str], said: str):
-    *words, model = [*words, "reader"] if "--model" not in words else [*words[:2], words[3]]
-    code, _, err = run(program, trained, *words, model=model)
-    assert code == "2"
-    assert said in err
-    assert err.count("\n") == 1

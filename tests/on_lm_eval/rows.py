@@ -34,87 +34,28 @@ def _letter(n: int) -> str:
     return LETTERS[n % 4]
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 COLUMNS: dict[str, Value] = {
     **{
         name: _text(name)
-        for name in (
-            "question",
-            "Question",
-            "passage",
-            "premise",
-            "hypothesis",
-            "text",
-            "query",
-            "context",
-            "sentence",
-            "sentence1",
-            "sentence2",
-            "input",
-            "prompt",
-            "goal",
-            "source",
-            "support",
-            "instruction",
-            "startphrase",
-            "Sentence",
-            "pronoun",
-            "qtext",
-            "document_str",
-            "question_str",
-            "question_stem",
-            "flores_passage",
-            "prompt_serial",
-            "inputs",
-            "input_sentence_1",
-            "input_sentence_2",
-            "input_sentence_3",
-            "input_sentence_4",
-            "idx",
+        for name in _words(
+            "question Question passage premise hypothesis text query context sentence sentence1 sentence2 "
+            "input prompt goal source support instruction startphrase Sentence pronoun qtext document_str "
+            "question_str question_stem flores_passage prompt_serial inputs input_sentence_1 "
+            "input_sentence_2 input_sentence_3 input_sentence_4 idx"
         )
     },
     **{
         name: lambda n, name=name: f"{name} is {n}"
-        for name in (
-            "A",
-            "B",
-            "C",
-            "D",
-            "E",
-            "sol1",
-            "sol2",
-            "solution0",
-            "solution1",
-            "mc_answer1",
-            "mc_answer2",
-            "mc_answer3",
-            "mc_answer4",
-            "option_a",
-            "option_b",
-            "option_c",
-            "option_d",
-            "distractor1",
-            "distractor2",
-            "distractor3",
-            "correct_answer",
-            "answerA",
-            "answerB",
-            "answerC",
-            "ending0",
-            "ending1",
-            "ending2",
-            "ending3",
-            "ending_good",
-            "ending_bad",
-            "sentence_quiz1",
-            "sentence_quiz2",
-            "occupation",
-            "participant",
-            "target",
-            "correction",
-            "completion",
-            "sentence_cat_Latn",
-            "sentence_por_Latn",
-            "solution",
+        for name in _words(
+            "A B C D E sol1 sol2 solution0 solution1 mc_answer1 mc_answer2 mc_answer3 mc_answer4 option_a "
+            "option_b option_c option_d distractor1 distractor2 distractor3 correct_answer answerA answerB "
+            "answerC ending0 ending1 ending2 ending3 ending_good ending_bad sentence_quiz1 sentence_quiz2 "
+            "occupation participant target correction completion sentence_cat_Latn sentence_por_Latn "
+            "solution"
         )
     },
     "choices": _texts("choice", 4),

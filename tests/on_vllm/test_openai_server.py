@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api_server import Reply, serving
+from support.api_server import Reply, free_port, serving
 from support.program import as_words
 
 import icl_bench
@@ -25,13 +24,6 @@ pytestmark = pytest.mark.slow
 
 KEY = "sk-loopback-secret"
 ROWS = 60
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 class VllmServer:
@@ -45,31 +37,15 @@ class VllmServer:
     def start(self) -> None:
         from icl_bench.models.registry import resolve
 
-        command = [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            resolve("gemma3-270m").source,
-            "--served-model-name",
-            "gemma",
-            "--port",
-            self.port,
-            "--host",
-            "127.0.0.1",
-            "--api-key",
-            KEY,
-            *as_words(
-                "--dtype float32 --max-model-len 4096 --enforce-eager --enable-prompt-tokens-details "
-                "--kv-cache-memory-bytes"
-            ),
-            2**29,
-            # one process less, which would take all cores for itself
-            "--distributed-executor-backend",
-            "uni",
-        ]
+        # uni: one process less, which would take all cores for itself
+        words = (
+            "-m vllm.entrypoints.openai.api_server --served-model-name gemma --dtype float32 --max-model-len 4096 "
+            f"--enforce-eager --enable-prompt-tokens-details --kv-cache-memory-bytes {2**29} "
+            f"--distributed-executor-backend uni --host 127.0.0.1 --port {self.port} --api-key {KEY} --model"
+        )
+        command = [sys.executable, *as_words(words), resolve("gemma3-270m").source]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def wait(self, seconds: float = 400) -> None:
         deadline = time.monotonic() + seconds
@@ -102,19 +78,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 def command(url: str, data_dir: Path, results: Path, *more: object) -> list[str]:
-    words = [
-        sys.executable,
-        *as_words("-m icl_bench run --task banking77 --backend openai --base-url"),
-        url,
-        *as_words("--model gemma --tokenizer gemma3-270m --k 5 --draws 1 --test-size"),
-        ROWS,
-        "--data-dir",
-        data_dir,
-        "--results",
-        results,
-        *more,
-    ]
-    return list(map(str, words))
+    words = (
+        f"-m icl_bench run --task banking77 --backend openai --base-url {url} --model gemma --tokenizer gemma3-270m "
+        f"--k 5 --draws 1 --test-size {ROWS} --data-dir {data_dir} --results {results}"
+    )
+    return [sys.executable, *as_words(words), *map(str, more)]
 
 
 def started(words: list[str]) -> subprocess.Popen[str]:

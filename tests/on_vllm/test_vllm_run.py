@@ -22,7 +22,7 @@ STORED = Path(__file__).parents[1] / "golden" / "predictions" / "vllm.csv"
 
 def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(tmp_path: Path, data_dir: Path):
     """Over three selectors; nothing of the engine's own is printed."""
-    command = [sys.executable, "-m", "icl_bench", *VLLM, "--results", str(tmp_path / "results")]
+    command = [sys.executable, "-m", "icl_bench", *VLLM.split(), "--results", str(tmp_path / "results")]
     settings = {**os.environ, "COLUMNS": "300", "ICL_BENCH_DATA": str(data_dir),
                 "VLLM_CPU_KVCACHE_SPACE": "1"}  # fmt: skip  # another engine may be beside it
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=settings)

@@ -25,7 +25,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.fakes import write_task
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 
 from icl_bench.errors import UserError
 from icl_bench.quiet_libraries import hush_libraries
@@ -158,12 +158,10 @@ def predictions(results: Path) -> pd.DataFrame:
 
 def planned(folder: Path, selectors: str, patterns: str) -> list[Sweep]:
     """The sweeps of a tiny model with these selectors and patterns, and one of reuse."""
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder / "tiny")
-    save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
+    tiny = tiny_checkpoint(folder / "tiny", tokenizer=llama_tokenizer())
     task = write_task(folder / "task")
     engine = {"backend": "transformers", "device": "cpu", "dtype": "float32", "pack": 1}
-    common = {"task": str(task), "model": str(folder / "tiny"), "k": "3,6", "draws": 1, **engine}
+    common = {"task": str(task), "model": str(tiny), "k": "3,6", "draws": 1, **engine}
     specs = [
         RunSpec(**common, select=selectors, attention=patterns),
         RunSpec(**common, select="bm25", attention="block:1,reuse"),

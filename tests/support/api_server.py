@@ -7,6 +7,7 @@ say something odd. The backend's own client talks to it over the loopback.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ class Body:
     content: bytes
     kind: str = "application/json"
     lacking: int = 0
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
 PAGE = Body(b"<!doctype html>\n<html><title>Welcome</title></html>", "text/html")

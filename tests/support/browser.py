@@ -12,15 +12,11 @@ from typing import Any
 
 import pytest
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+from support.program import as_words
+
+FLAGS = as_words(
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
 )
 TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
 

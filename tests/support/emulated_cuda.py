@@ -27,6 +27,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.program import as_words
+
 aten = torch.ops.aten
 DEVICE = torch.device("cuda:0")
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
@@ -360,40 +362,20 @@ INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 """Operations that take the CPU's tensors of indices for a card's values."""
 
 NO_SCALARS = {
-    "cat",
-    "stack",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "linear",
-    "matmul",
-    "gather",
-    "index_select",
-    "embedding",
-    "scatter",
-    "scatter_",
-    "scatter_reduce",
-    "index_add",
-    "index_copy",
-    "index_copy_",
+    *as_words(
+        "cat stack mm bmm addmm baddbmm linear matmul gather index_select embedding scatter scatter_ "
+        "scatter_reduce index_add index_copy index_copy_"
+    )
 }
 """Operations that do not take the CPU's single numbers either."""
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "addmv", "mv", "dot"}
 
 WAITS = {
-    "_local_scalar_dense",
-    "item",
-    "equal",
-    "nonzero",
-    "masked_select",
-    "_unique",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "bincount",
-    "is_nonzero",
+    *as_words(
+        "_local_scalar_dense item equal nonzero masked_select _unique _unique2 unique_dim unique_consecutive "
+        "bincount is_nonzero"
+    )
 }
 """Operations whose result, or its size, the host must know before it goes on."""
 

@@ -20,28 +20,13 @@ from icl_bench.table_files import parquet_bytes, parquet_table
 from support.api_server import PAGE, Body, Reply, completion, serving
 from support.fakes import FREE_TEXT, FakeBackend, plan, row, runner, write_task
 from support.in_process import run_command
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 from support.program import as_words
 
 NASTY = (
     "",
     " ",
-    ",",
-    ":",
-    "=",
-    "0",
-    "-1",
-    "1",
-    "2",
-    "3",
-    "1.5",
-    "010",
-    "1e999",
-    "nan",
-    "inf",
-    "true",
-    "null",
-    "None",
+    *as_words(", : = 0 -1 1 2 3 1.5 010 1e999 nan inf true null None"),
     "9" * 20,
     "9" * 5000,
     "1" + "0" * 400,
@@ -108,31 +93,9 @@ READERS: tuple[tuple[str, ...], ...] = (
 """What looks at results; the dearest, which work out all findings, less often."""
 
 
-COLUMNS = (
-    "task",
-    "model",
-    "select",
-    "order",
-    "attention",
-    "k",
-    "draw",
-    "test_id",
-    "gold",
-    "prediction",
-    "correct",
-    "valid",
-    "probability",
-    "margin",
-    "label_mass",
-    "rouge1",
-    "prompt_tokens",
-    "queries",
-    "label_space",
-    "perturbation",
-    "variant",
-    "cell",
-    "demonstration_ids",
-    "note",
+COLUMNS = as_words(
+    "task model select order attention k draw test_id gold prediction correct valid probability margin "
+    "label_mass rouge1 prompt_tokens queries label_space perturbation variant cell demonstration_ids note"
 )
 
 
@@ -149,9 +112,7 @@ class World:
 
 def make_world(folder: Path) -> World:
     """A task, a tiny model, and results with some of everything."""
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder / "tiny")
-    model = save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
+    model = tiny_checkpoint(folder / "tiny", tokenizer=llama_tokenizer())
     task, results = write_task(folder / "task"), folder / "results"
     runner(plan(folder / "task", "1,3", draws=2), results, FakeBackend()).run()
     runner(plan(folder / "task", "1", selects=["bm25"], scoring="exact"), results, FakeBackend()).run()
@@ -190,32 +151,12 @@ Commands = Iterator[Words | Command]
 def _options(rng: random.Random, world: World, here: Path) -> Commands:
     """A command with some options that are absurd."""
     command = rng.choice(
-        [
-            "plan",
-            "plan",
-            "plan",
-            "run",
-            "summary",
-            "show",
-            "check",
-            "tasks",
-            "perplexity",
-            "finetune",
-            "models",
-            "leaderboard",
-            "export",
-        ]
+        as_words("plan plan plan run summary show check tasks perplexity finetune models leaderboard export")
     )
     given: dict[str, str] = {}
+    on_cpu = {"--device": "cpu", "--dtype": "float32"}
     if command in ("plan", "run", "finetune"):
-        given = {
-            "--task": str(world.task),
-            "--model": str(world.model),
-            "--k": "1,3",
-            "--device": "cpu",
-            "--dtype": "float32",
-            "--draws": "1",
-        }
+        given = {"--task": str(world.task), "--model": str(world.model), "--k": "1,3", **on_cpu, "--draws": "1"}
         if command == "finetune":
             given |= {"--method": "none"}  # nothing is trained
     elif command == "show":
@@ -225,13 +166,7 @@ def _options(rng: random.Random, world: World, here: Path) -> Commands:
     elif command == "perplexity":
         (here / "texts").mkdir()
         (here / "texts" / "a.txt").write_text("word " * rng.randrange(40))
-        given = {
-            "--model": str(world.model),
-            "--texts": "texts",
-            "--lengths": "8",
-            "--device": "cpu",
-            "--dtype": "float32",
-        }
+        given = {"--model": str(world.model), "--texts": "texts", "--lengths": "8", **on_cpu}
     elif command == "export":
         given = {"--out": "out.csv"}
     known = OPTIONS.get("sweep" if command in ("plan", "run") else command, ("--results",))
@@ -295,22 +230,8 @@ def _task_file(rng: random.Random, world: World, here: Path) -> Commands:
     path = here / "task" / "cards.yaml"
     for _ in range(rng.randrange(1, 3)):
         inside = rng.choice([task, *(value for value in task.values() if isinstance(value, dict))])
-        names = [
-            *inside,
-            "test",
-            "pool",
-            "hub",
-            "folder",
-            "embedded",
-            "source",
-            "names",
-            "size",
-            "seed",
-            "ids",
-            "separator",
-            rng.choice(NASTY),
-        ]
-        inside[rng.choice(names)] = _value(rng)
+        known = as_words("test pool hub folder embedded source names size seed ids separator")
+        inside[rng.choice([*inside, *known, rng.choice(NASTY)])] = _value(rng)
     content = json.dumps(task).encode()
     if rng.random() < 0.2:
         content = rng.choice([content[:-1] + b", ", b""]) + rng.choice(YAML_TRAPS).encode()
@@ -336,14 +257,11 @@ def _rows(rng: random.Random, world: World, here: Path) -> Commands:
     path = str(here / "task" / "cards.yaml")
     yield ("tasks", "--check", path)
     if rng.random() < 0.3:
-        yield (
-            "plan",
-            "--task",
-            path,
-            "--model",
-            str(world.model),
-            *as_words("--k 1 --draws 1 --device cpu --dtype float32"),
-        )
+        yield _plan(path, world)
+
+
+def _plan(task: Path | str, world: World) -> Words:
+    return as_words(f"plan --task {task} --model {world.model} --k 1 --draws 1 --device cpu --dtype float32")
 
 
 def _csv(rng: random.Random, nasty: float) -> bytes:
@@ -353,19 +271,9 @@ def _csv(rng: random.Random, nasty: float) -> bytes:
     writer = csv.writer(stream)
     writer.writerow(names)
     for number in range(16):
-        usual = [
-            "wines",
-            f"m{number % 2}",
-            "random",
-            "drawn",
-            "full",
-            1 + number % 4 // 2,
-            0,
-            number // 4,
-            "ab"[number // 4 % 2],
-            rng.choice("ab"),
-        ]
-        cells = list(map(str, usual)) + [""] * (len(names) - len(usual))
+        axes = f"wines m{number % 2} random drawn full {1 + number % 4 // 2} 0 {number // 4} {'ab'[number // 4 % 2]}"
+        usual = [*as_words(axes), rng.choice("ab")]
+        cells = usual + [""] * (len(names) - len(usual))
         if rng.random() < nasty:
             cells[rng.randrange(len(cells))] = rng.choice(NASTY)
         writer.writerow(cells)
@@ -540,15 +448,9 @@ def _server(rng: random.Random, world: World, here: Path) -> Commands:
     models: Reply = (200, {"object": "list", "data": [{"id": "m", "object": "model"}]})
     os.environ["OPENAI_API_KEY"] = "key"
     with serving(lambda _: odd(completion(" card lost")), models=odd(models)) as server:
-        yield (
-            "run",
-            "--task",
-            str(world.task),
-            *as_words("--backend openai --model m --base-url"),
-            server.url,
-            "--tokenizer",
-            str(world.model),
-            *as_words("--k 1,3 --draws 1 --concurrency 1 --context 2000"),
+        yield as_words(
+            f"run --task {world.task} --backend openai --model m --base-url {server.url} --tokenizer {world.model} "
+            "--k 1,3 --draws 1 --concurrency 1 --context 2000"
         )
     if rng.random() < 0.1:
         yield ("summary",)
@@ -558,23 +460,7 @@ def _output(rng: random.Random, world: World, here: Path) -> Commands:
     """Standard output that takes nothing, or lacks letters, or whose reader is gone."""
     shutil.copytree(world.results, here / "results")
     shutil.copy(world.base, here / "base.parquet")
-    words = rng.choice(
-        [
-            *READERS,
-            ("models",),
-            ("tasks",),
-            ("tasks", "--json"),
-            ("--help",),
-            (
-                "plan",
-                "--task",
-                str(world.task),
-                "--model",
-                str(world.model),
-                *as_words("--k 1 --draws 1 --device cpu --dtype float32"),
-            ),
-        ]
-    )
+    words = rng.choice([*READERS, ("models",), ("tasks",), ("tasks", "--json"), ("--help",), _plan(world.task, world)])
     yield Command(words, rng.choice(["latin-1", "ascii", "full", "closed"]))
 
 

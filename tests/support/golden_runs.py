@@ -8,178 +8,117 @@ to it. Each run has a results folder of its own.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # where it is run as a script
 
-from support.program import as_words
+from support.in_process import said
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FREE_TEXT = GOLDEN / "free_text.yaml"
 WRITTEN_OUT = GOLDEN / "written_out.yaml"
 SMOLLM2 = "--model smollm2-135m-instruct"
-SYSTEM = "Name the type of a question."
+SYSTEM = "'Name the type of a question.'"
 PORT = 18437
 """Of the run against a server: its address is a part of its cells' names."""
 SERVER = f"--backend openai --base-url http://127.0.0.1:{PORT}/v1 --model m"
 COMMON = ("--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
 """Of a run that names no backend; one that names a model has that in place of this one."""
 
-RUNS: Mapping[str, Sequence[str]] = {
-    "selectors": as_words(
-        "run --task trec --k 6 --draws 1 --test-size 8 --select "
-        "random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"
+RUNS: Mapping[str, str] = {
+    "selectors": (
+        "run --task trec --k 6 --draws 1 --test-size 8 "
+        "--select random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"
     ),
-    "orders": as_words("run --task trec --k 6 --draws 2 --test-size 8 --order drawn,shuffled:1,by-label"),
-    "orders-of-retrieval": as_words(
+    "orders": "run --task trec --k 6 --draws 2 --test-size 8 --order drawn,shuffled:1,by-label",
+    "orders-of-retrieval": (
         "run --task trec --k 6 --test-size 8 --select bm25 --order relevance,relevance-reversed,shuffled:2,by-label"
     ),
-    "attention": as_words(
-        "run --task trec --k 12,24 --draws 1 --test-size 8 --attention "
-        "full,block:4,sink=1,local=1,block:6,sink=0,local=0,grouped:2,64,approx:64,8"
+    "attention": (
+        "run --task trec --k 12,24 --draws 1 --test-size 8 "
+        "--attention full,block:4,sink=1,local=1,block:6,sink=0,local=0,grouped:2,64,approx:64,8"
     ),
-    "reuse": as_words(
-        "run --task trec --k 6 --select bm25 --test-size 8 --attention "
-        "block:1,reuse,block:1,sink=0,local=0,reuse,block:2"
+    "reuse": (
+        "run --task trec --k 6 --select bm25 --test-size 8 "
+        "--attention block:1,reuse,block:1,sink=0,local=0,reuse,block:2"
     ),
-    "permuted": as_words("run --task trec --k 8 --draws 2 --test-size 8 --perturbation labels:permuted"),
-    "noise": as_words(
-        "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --perturbation labels:noise=0.3"
-    ),
-    "inputs-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation inputs-only"),
-    "labels-only": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation labels-only"),
-    "nearest-removed": as_words("run --task trec --k 8 --draws 1 --test-size 8 --perturbation nearest-removed:25"),
-    "half-of-the-labels": as_words("run --task trec --k 8 --draws 1 --test-size 30 --labels half:1"),
-    "copied": as_words("run --task trec --k 8 --draws 1 --test-size 8 --queries copied"),
-    "unconstrained": as_words("run --task trec --k 8 --draws 1 --test-size 8 --unconstrained"),
-    "exact": as_words("run --task trec --k 8 --draws 1 --test-size 8 --score exact"),
-    "per-label": as_words("run --task trec --per-label 2 --draws 1 --test-size 8 --select balanced"),
-    "seed": as_words("run --task banking77 --k 20 --draws 1 --test-size 8 --seed 5"),
-    "free-text": as_words(f"run --task {FREE_TEXT} --k 2,4 --draws 1 --test-size 4"),
-    "simple-methods": as_words("finetune --task trec --k 12 --draws 2 --test-size 8 --method probe,knn"),
-    "training": as_words(
+    "permuted": "run --task trec --k 8 --draws 2 --test-size 8 --perturbation labels:permuted",
+    "noise": "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --perturbation labels:noise=0.3",
+    "inputs-only": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation inputs-only",
+    "labels-only": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation labels-only",
+    "nearest-removed": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation nearest-removed:25",
+    "half-of-the-labels": "run --task trec --k 8 --draws 1 --test-size 30 --labels half:1",
+    "copied": "run --task trec --k 8 --draws 1 --test-size 8 --queries copied",
+    "unconstrained": "run --task trec --k 8 --draws 1 --test-size 8 --unconstrained",
+    "exact": "run --task trec --k 8 --draws 1 --test-size 8 --score exact",
+    "per-label": "run --task trec --per-label 2 --draws 1 --test-size 8 --select balanced",
+    "seed": "run --task banking77 --k 20 --draws 1 --test-size 8 --seed 5",
+    "free-text": f"run --task {FREE_TEXT} --k 2,4 --draws 1 --test-size 4",
+    "simple-methods": "finetune --task trec --k 12 --draws 2 --test-size 8 --method probe,knn",
+    "training": (
         "finetune --task trec --k 12 --draws 1 --test-size 8 --method lora,full --epochs 1 --validation examples"
     ),
-    "server": as_words(
-        "run --task trec --k 4 --draws 1 --test-size 6 --backend openai --base-url "
-        f"http://127.0.0.1:{PORT}/v1 --tokenizer gemma3-270m --model m"
+    "server": (
+        f"run --task trec --k 4 --draws 1 --test-size 6 --backend openai --base-url http://127.0.0.1:{PORT}/v1 "
+        "--tokenizer gemma3-270m --model m"
     ),
-    "zero-shot": as_words("run --task trec --k 0 --test-size 8"),
-    "context": as_words("run --task trec --k 4,max --context 300 --draws 1 --test-size 8 --select random,bm25"),
-    "per-label-retrieved": as_words(
+    "zero-shot": "run --task trec --k 0 --test-size 8",
+    "context": "run --task trec --k 4,max --context 300 --draws 1 --test-size 8 --select random,bm25",
+    "per-label-retrieved": (
         "run --task trec --k 6 --draws 1 --test-size 6 --select per-label:1,per-label:1,by=bm25,hybrid:per-label:1"
     ),
-    "orders-of-hybrid": as_words(
-        "run --task trec --k 6 --draws 1 --test-size 6 --select hybrid:3 --order drawn,shuffled:1,by-label"
-    ),
-    "block-exact": as_words("run --task trec --k 8 --draws 1 --test-size 6 --attention block:2 --score exact"),
-    "reuse-exact": as_words(
-        "run --task trec --k 4 --select bm25 --test-size 4 --attention block:1,reuse --score exact"
-    ),
-    "copied-selected": as_words(
-        "run --task trec --k 6 --draws 1 --test-size 6 --select balanced,centroids --queries copied"
-    ),
-    "permuted-retrieved": as_words(
-        "run --task trec --k 6 --test-size 6 --select bm25,hybrid:3 --draws 1 --perturbation labels:permuted"
-    ),
-    "choices-letters": as_words("run --task commonsenseqa --k 0,3 --draws 1 --test-size 6"),
-    "choices-letters-exact": as_words(
-        "run --task commonsenseqa --k 3 --draws 1 --test-size 6 --select random,bm25 --score exact"
-    ),
-    "choices-letters-unconstrained": as_words("run --task commonsenseqa --k 3 --draws 1 --test-size 6 --unconstrained"),
-    "choices-letters-noise": as_words(
-        "run --task commonsenseqa --k 6 --draws 1 --test-size 6 --perturbation labels:noise=0.5"
-    ),
-    "choices-letters-block": as_words("run --task commonsenseqa --k 6 --draws 1 --test-size 6 --attention block:2"),
-    "choices-written": as_words(f"run --task {WRITTEN_OUT} --k 0,4 --draws 1 --test-size 6"),
-    "choices-written-bytes": as_words(f"run --task {WRITTEN_OUT} --k 0,4 --draws 1 --test-size 6 --score exact"),
-    "choices-written-tokens": as_words(
-        f"run --task {GOLDEN}/written_out_tokens.yaml --k 4 --draws 1 --test-size 6 --score exact"
-    ),
-    "choices-written-jinja": as_words(
+    "choices-letters": "run --task commonsenseqa --k 0,3 --draws 1 --test-size 6",
+    "choices-letters-unconstrained": "run --task commonsenseqa --k 3 --draws 1 --test-size 6 --unconstrained",
+    "choices-written": f"run --task {WRITTEN_OUT} --k 0,4 --draws 1 --test-size 6",
+    "choices-written-bytes": f"run --task {WRITTEN_OUT} --k 0,4 --draws 1 --test-size 6 --score exact",
+    "choices-written-jinja": (
         f"run --task {GOLDEN}/written_out_jinja.yaml --k 2 --draws 1 --test-size 6 --score exact"
     ),
-    "choices-written-noise": as_words(
+    "choices-written-noise": (
         f"run --task {WRITTEN_OUT} --k 6 --select random,bm25 --draws 1 --test-size 6 --perturbation labels:noise=0.5"
     ),
-    "choices-copied": as_words(f"run --task {WRITTEN_OUT} --k 6 --draws 1 --test-size 6 --queries copied"),
-    "numeric": as_words("run --task gsm8k_answers --k 1,4 --draws 1 --test-size 6"),
-    "numeric-of-solutions": as_words(f"run --task {GOLDEN}/solutions.yaml --k 2 --draws 1 --test-size 4"),
-    "several-golds": as_words("run --task nq_open,webquestions --k 0,5 --draws 1 --test-size 4"),
-    "golds-in-a-path": as_words("run --task commonsenseqa_free --k 5 --draws 1 --test-size 6 --select random,bm25"),
-    "passages": as_words("run --task nq_open_passage --k 2 --draws 1 --test-size 4 --attention block:1"),
-    "unanswerable": as_words("run --task squad2 --k 2 --draws 1 --test-size 6"),
-    "summaries": as_words(f"run --task {GOLDEN}/summaries.yaml --k 2 --draws 1 --test-size 4"),
-    "free-metrics": as_words(f"run --task {GOLDEN}/free_metrics.yaml --k 4 --draws 1 --test-size 6"),
-    "free-copied": as_words("run --task nq_open --k 4 --draws 1 --test-size 4 --queries copied"),
-    "free-perturbed": as_words(
-        "run --task nq_open --k 5 --draws 1 --test-size 5 --select random,bm25 --perturbation labels:permuted"
-    ),
-    "chat-plain": as_words(f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8"),
-    "chat-turns": as_words(
-        f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat turns --select random,bm25"
-    ),
-    "chat-turns-system": (
-        *as_words(f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat turns --system"),
-        SYSTEM,
-    ),
-    "chat-single": as_words(
-        f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat single --select random,bm25"
-    ),
-    "chat-single-system": (
-        *as_words(f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat single --system"),
-        SYSTEM,
-    ),
+    "numeric": "run --task gsm8k_answers --k 1,4 --draws 1 --test-size 6",
+    "several-golds": "run --task nq_open,webquestions --k 0,5 --draws 1 --test-size 4",
+    "golds-in-a-path": "run --task commonsenseqa_free --k 5 --draws 1 --test-size 6 --select random,bm25",
+    "passages": "run --task nq_open_passage --k 2 --draws 1 --test-size 4 --attention block:1",
+    "unanswerable": "run --task squad2 --k 2 --draws 1 --test-size 6",
+    "summaries": f"run --task {GOLDEN}/summaries.yaml --k 2 --draws 1 --test-size 4",
+    "free-metrics": f"run --task {GOLDEN}/free_metrics.yaml --k 4 --draws 1 --test-size 6",
+    "chat-turns": f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat turns --select random,bm25",
+    "chat-turns-system": f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat turns --system {SYSTEM}",
+    "chat-single": f"run --task trec {SMOLLM2} --k 0,6 --draws 1 --test-size 8 --chat single --select random,bm25",
     "chat-exact": (
-        *as_words(f"run --task trec {SMOLLM2} --k 4 --draws 1 --test-size 6 --chat turns --system"),
-        SYSTEM,
-        *as_words("--score exact"),
+        f"run --task trec {SMOLLM2} --k 4 --draws 1 --test-size 6 --chat turns --system {SYSTEM} --score exact"
     ),
-    "chat-unconstrained": as_words(
-        f"run --task trec {SMOLLM2} --k 4 --draws 1 --test-size 6 --chat turns --unconstrained"
-    ),
-    "chat-attention": as_words(
+    "chat-attention": (
         f"run --task trec {SMOLLM2} --k 8 --draws 1 --test-size 6 --chat turns --attention full,block:2"
     ),
-    "chat-perturbed": as_words(
-        f"run --task trec {SMOLLM2} --k 6 --draws 1 --test-size 6 --chat turns --perturbation "
-        "labels:permuted --order drawn,shuffled:1"
+    "chat-perturbed": (
+        f"run --task trec {SMOLLM2} --k 6 --draws 1 --test-size 6 --chat turns --perturbation labels:permuted "
+        "--order drawn,shuffled:1"
     ),
-    "chat-letters": as_words(f"run --task commonsenseqa {SMOLLM2} --k 3 --draws 1 --test-size 6 --chat turns"),
-    "chat-written": as_words(
-        f"run --task {WRITTEN_OUT} {SMOLLM2} --k 3 --draws 1 --test-size 6 --chat single --score exact"
-    ),
-    "chat-free": as_words(f"run --task nq_open,squad2 {SMOLLM2} --k 2 --draws 1 --test-size 4 --chat turns"),
-    "chat-numeric": (
-        *as_words(f"run --task gsm8k_answers {SMOLLM2} --k 3 --draws 1 --test-size 6 --chat single --system"),
-        "Answer by a number.",
-    ),
-    "server-choices": as_words(
+    "chat-written": (f"run --task {WRITTEN_OUT} {SMOLLM2} --k 3 --draws 1 --test-size 6 --chat single --score exact"),
+    "chat-free": f"run --task nq_open,squad2 {SMOLLM2} --k 2 --draws 1 --test-size 4 --chat turns",
+    "server-choices": (
         f"run --task commonsenseqa,{WRITTEN_OUT} --k 3 --draws 1 --test-size 6 {SERVER} --tokenizer gemma3-270m"
     ),
-    "server-free": as_words(
+    "server-free": (
         f"run --task nq_open,gsm8k_answers,squad2 --k 2 --draws 1 --test-size 4 {SERVER} --tokenizer gemma3-270m"
     ),
     "server-chat": (
-        *as_words(
-            f"run --task trec,nq_open --k 0,3 --draws 1 --test-size 4 {SERVER} --tokenizer smollm2-135m-instruct --chat turns --system"
-        ),
-        SYSTEM,
-    ),
-    "server-chat-single": as_words(
-        f"run --task trec --k 3 --draws 1 --test-size 6 --select random,bm25 {SERVER} --tokenizer "
-        "smollm2-135m-instruct --chat single"
+        f"run --task trec,nq_open --k 0,3 --draws 1 --test-size 4 {SERVER} --tokenizer smollm2-135m-instruct "
+        f"--chat turns --system {SYSTEM}"
     ),
 }
 """By name: the command's words but for those that all have."""
 
-VLLM = as_words(
+VLLM = (
     "run --backend vllm --task trec --model gemma3-270m --dtype float32 --k 6,12 --draws 1 --test-size 8 "
     "--select random,bm25,hybrid:4"
 )
@@ -188,31 +127,19 @@ VLLM = as_words(
 
 def carry_out(name: str, folder: Path) -> bytes:
     """Carry out one run in this process and return its export as CSV."""
-    words = [*(VLLM if name == "vllm" else RUNS[name])]
+    words = shlex.split(VLLM if name == "vllm" else RUNS[name])
     if "--backend" not in words:
         words += COMMON[2:] if "--model" in words else COMMON
     results = folder / "results"
     with _server() if "--base-url" in words else contextlib.nullcontext():
-        _call([*words, "--results", str(results), "--quiet"])
+        said(*words, "--results", results, "--quiet")
     return exported(results, folder / f"{name}.csv")
 
 
 def exported(results: Path, out: Path) -> bytes:
     """Export a results folder in this process, into a CSV file that is returned."""
-    _call(["export", "--results", str(results), "--out", str(out)])
+    said("export", "--results", results, "--out", out)
     return out.read_bytes()
-
-
-def _call(words: Sequence[str]) -> None:
-    from icl_bench.cli import main
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said):
-            main(words)
-    except SystemExit as ended:
-        if ended.code:
-            raise RuntimeError(f"{' '.join(words)}: exit {ended.code}: {said.getvalue()}") from None
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import NamedTuple, TextIO
@@ -26,6 +27,7 @@ def run_command(*words: object, output: str = "utf-8") -> Ended:
     reads.
     """
     said, told = io.BytesIO(), io.BytesIO()
+    warns = warnings.showwarning
     err = io.TextIOWrapper(told, "utf-8", "backslashreplace", write_through=True)
     try:
         with _output(output, said) as out, redirect_stdout(out), redirect_stderr(err):
@@ -33,6 +35,8 @@ def run_command(*words: object, output: str = "utf-8") -> Ended:
     except SystemExit as ended:
         encoding = "utf-8" if output in ("full", "closed") else output
         return Ended(int(ended.code or 0), said.getvalue().decode(encoding, "replace"), told.getvalue().decode())
+    finally:
+        warnings.showwarning = warns  # the program shows warnings in its own way
     raise AssertionError("the command line exits by itself")
 
 

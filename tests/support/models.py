@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -84,6 +85,11 @@ def tokenized(tokenizer: Any, text: str) -> Ids:
 # -- tiny models --------------------------------------------------------------------------------
 
 WINDOW = 8
+FAMILIES = ("llama", "mistral", "qwen2", "gemma3_text")
+
+
+def random_ids(count: int, seed: int) -> Ids:
+    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def tiny_config(kind: str, vocabulary: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from scipy.special import expit
 
 from icl_bench.metrics.macro_f1 import MacroF1
+from icl_bench.results.importing import import_predictions
 
 AXES: dict[str, Any] = {
     "task": "t",
@@ -37,6 +39,13 @@ def cell(said: str, gold: str = "aabb", **changes: Any) -> pd.DataFrame:
 
 def frame(*cells: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(cells, ignore_index=True)
+
+
+def imported(folder: Path, *cells: pd.DataFrame, name: str = "made") -> Path:
+    """A results folder, ``folder/results``, into which these predictions are imported."""
+    frame(*cells).drop(columns="variant").to_parquet(folder / f"{name}.parquet")
+    import_predictions(folder / f"{name}.parquet", folder / "results")
+    return folder / "results"
 
 
 def scored(correct: np.ndarray, **changes: Any) -> pd.DataFrame:

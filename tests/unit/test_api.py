@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import FREE_TEXT, row, write_task
 from support.in_process import run_command, said
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 
 import icl_bench
 from icl_bench import Results, UserError
@@ -52,9 +52,7 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("api")
-    tokenizer = llama_tokenizer(add_bos_token=True)
-    tokenizer.save_pretrained(folder / "tiny")
-    model = save_tiny_model(tiny_config("llama", len(tokenizer)), folder / "tiny")
+    model = tiny_checkpoint(folder / "tiny", tokenizer=llama_tokenizer(add_bos_token=True))
     task = write_task(folder / "task")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ICL_BENCH_CACHE", str(folder / "cache"))
@@ -224,7 +222,9 @@ def asked(call: Callable[[], object]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("name", "spec"), [("run", RunSpec), ("finetune", FinetuneSpec)])
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(data=st.data())
 def test_every_option_is_read_in_python_as_on_the_command_line(name: str, spec: type[Any], data: st.DataObject):
     chosen = data.draw(of(spec))

@@ -7,23 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from support.program import as_words
 
 import icl_bench
 
 ROOT = Path(icl_bench.__file__).parent
 
-GROUND = (
-    "errors",
-    "wording",
-    "seeds",
-    "frozen",
-    "quiet_libraries",
-    "registry",
-    "text_files",
-    "table_files",
-    "escaping",
-    "options",
-)
+GROUND = as_words("errors wording seeds frozen quiet_libraries registry text_files table_files escaping options")
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "models": GROUND,
     "metrics": (*GROUND, "models"),
@@ -39,18 +29,9 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "analysis"),
     "cli": (
         *GROUND,
-        "models",
-        "metrics",
-        "tasks",
-        "prompts",
-        "results",
-        "demonstrations",
-        "backends",
-        "sweep",
-        "analysis",
-        "training",
-        "studies",
-        "report",
+        *as_words(
+            "models metrics tasks prompts results demonstrations backends sweep analysis training studies report"
+        ),
     ),
     "api": (*GROUND, "tasks", "results", "sweep", "analysis", "training", "studies", "report", "cli"),
 }

@@ -11,26 +11,19 @@ from pathlib import Path
 
 import pytest
 from support import fakes
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
+from support.program import PROGRAM, as_words
 
 from icl_bench.models import tokenizers
 
 HEAVY = {
-    "torch",
-    "transformers",
-    "pandas",
-    "pyarrow",
-    "scipy",
-    "datasets",
-    "sklearn",
-    "altair",
-    "sentence_transformers",
-    "huggingface_hub",
-    "tokenizers",
-    "numpy",
+    *as_words(
+        "torch transformers pandas pyarrow scipy datasets sklearn altair sentence_transformers huggingface_hub "
+        "tokenizers numpy"
+    )
 }
 
-PROGRAM = """
+SCRIPT = """
 import sys
 from icl_bench.cli import main
 try:
@@ -44,7 +37,7 @@ print(" ".join(sys.modules), file=sys.stderr)
 def loaded(*arguments: str | Path) -> set[str]:
     """The heavy libraries that a command loads."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stderr.splitlines()[-1].split())
@@ -53,10 +46,7 @@ def loaded(*arguments: str | Path) -> set[str]:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama whose tokenizer is kept, in a cache folder of its own."""
-    folder = tmp_path_factory.mktemp("startup") / "tiny"
-    tokenizer = llama_tokenizer(add_bos_token=True)
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    return tiny_checkpoint(tmp_path_factory.mktemp("startup") / "tiny", tokenizer=llama_tokenizer(add_bos_token=True))
 
 
 @pytest.fixture
@@ -87,26 +77,8 @@ def test_a_plan_loads_neither_torch_nor_transformers(model: Path, tmp_path: Path
 def test_a_summary_and_a_trace_load_neither_torch_nor_transformers(model: Path, tmp_path: Path):
     task = fakes.write_task(tmp_path)
     results = tmp_path / "results"
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "icl_bench",
-            "run",
-            "--task",
-            task,
-            "--model",
-            model,
-            "--k",
-            "1",
-            "--draws",
-            "1",
-            "--results",
-            results,
-            "--quiet",
-        ],
-        check=True,
-    )
+    words = as_words(f"run --task {task} --model {model} --k 1 --draws 1 --results {results} --quiet")
+    subprocess.run([*PROGRAM, *words], check=True)
     assert list((model.parent / "cache").glob("rates.json"))  # for plans, which load no torch
     light = {"numpy", "pandas", "pyarrow", "scipy"}
     assert loaded("summary", "--results", results) <= light

@@ -193,7 +193,7 @@ def test_a_nearly_valid_text_reads_back_what_it_writes_or_is_refused_on_one_line
     outcomes: list[bool] = []
 
     @given(nearly(option.valid))
-    @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
     def accepted_or_refused(text: str) -> None:
         outcomes.append(read(option, text))
 

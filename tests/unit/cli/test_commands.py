@@ -7,22 +7,22 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer.main
 from support import fakes
 from support.api_server import Reply, completion, serving
 from support.fakes import FREE_TEXT, write_rows, write_task
+from support.in_process import Ended, run_command
 from support.program import as_words
 from transformers.utils import logging
 
 from icl_bench import __version__
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.cli import main, program
+from icl_bench.cli import program
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
@@ -30,31 +30,18 @@ from icl_bench.results.reading import failed_cells, read_results
 COMMANDS = typer.main.get_command(program()).commands
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def icl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def icl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run a command in an empty folder, without a data folder."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
     monkeypatch.delenv("ICL_BENCH_DATA", raising=False)
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "400")  # no line is broken
     monkeypatch.chdir(tmp_path)
     logging.disable_progress_bar()  # the program says so before it imports the library
-
-    def run(*words: object) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        return Done(int(ended.value.code or 0), *capfd.readouterr())
-
-    return run
+    return run_command
 
 
 @pytest.fixture
@@ -155,7 +142,7 @@ def test_a_name_with_a_comma_that_is_there_is_one(icl: Run, sweep: tuple[Any, ..
 
 
 def test_quiet_prints_nothing(icl: Run, sweep: tuple[Any, ...]):
-    assert icl("run", *sweep, "--quiet") == Done(0, "", "")
+    assert icl("run", *sweep, "--quiet") == Ended(0, "", "")
 
 
 def test_json_is_all_that_is_printed(icl: Run, sweep: tuple[Any, ...]):
@@ -309,8 +296,8 @@ def test_show_prints_the_prompt_and_that_it_was_checked(icl: Run, sweep: tuple[A
 
 def test_export_says_how_much_it_wrote(icl: Run, sweep: tuple[Any, ...]):
     icl("run", *sweep)
-    assert icl("export", "--out", "all.csv") == Done(0, "24 predictions in all.csv\n", "")
-    assert icl("export", "--out", "all.csv", "--quiet") == Done(0, "", "")
+    assert icl("export", "--out", "all.csv") == Ended(0, "24 predictions in all.csv\n", "")
+    assert icl("export", "--out", "all.csv", "--quiet") == Ended(0, "", "")
 
 
 def test_the_unconstrained_share_of_invalid_answers_is_in_the_table(icl: Run, sweep: tuple[Any, ...]):
@@ -446,6 +433,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--chat", "turns", "--perturbation", "inputs-only"],
         "--perturbation inputs-only: with --chat turns each demonstration",
     ),
+    "a model without vectors": (["--k", "3", "--attention", "vectors:2"], "tiny was not trained to read vectors"),
     "base model": (["--chat", "turns"], "--chat: model tiny has no chat template; give an instruct model"),
     "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
     "pack 0": (["--pack", "0"], "--pack 0: expected 1 or more"),
@@ -474,7 +462,7 @@ SERVED: dict[str, tuple[list[object], str]] = {
 }
 
 
-def refused(done: Done, expected: str) -> None:
+def refused(done: Ended, expected: str) -> None:
     assert (done.code, done.out) == (2, "")
     last = done.err.splitlines()[-1]
     assert last.startswith("error: "), done.err

@@ -10,20 +10,16 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from support.fakes import write_task
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.in_process import said
+from support.models import llama_tokenizer, save_tiny_model, tiny_checkpoint, tiny_config
 from support.program import as_words
-
-from icl_bench.cli import main
 
 WEIGHTS, UP = "model.safetensors", "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer(add_bos_token=True)
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny", tokenizer=llama_tokenizer(add_bos_token=True))
 
 
 def configured(folder: Path, **fields: object) -> None:
@@ -88,12 +84,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def refused(words: str, task: Path, model: Path, *more: object) -> str:
     """The one line of a command that ends with 2."""
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, words)])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2, error
+    common = ("--task", task, "--model", model, "--draws", 1, "--device", "cpu", "--quiet")
+    error = said(*as_words(words), *common, *more, code=2)
     (line,) = [line for line in error.splitlines() if line.startswith("error:")]
     assert "Traceback" not in error
     return line
@@ -102,23 +96,13 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 @pytest.mark.parametrize("options", [(), ("--context", 512)])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_model_is_refused_in_one_line(
-    damage: str, options: tuple[object, ...], whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str, options: tuple[object, ...], whole: Path, tmp_path: Path
 ) -> None:
     folder, (change, expected) = tmp_path / "model", DAMAGES[damage]
     shutil.copytree(whole, folder)
     change(folder)
-    line = said(
-        capsys,
-        "run",
-        "--task",
-        write_task(tmp_path / "task"),
-        "--model",
-        folder,
-        *as_words("--k 2 --draws 1 --device cpu --dtype float32 --results"),
-        tmp_path / "results",
-        "--quiet",
-        *options,
-    )
+    words = f"run --k 2 --dtype float32 --results {tmp_path}/results"
+    line = refused(words, write_task(tmp_path / "task"), folder, *options)
     assert expected in line
     assert not list((tmp_path / "results").rglob("*.parquet"))
 
@@ -126,23 +110,11 @@ def test_a_damaged_model_is_refused_in_one_line(
 @pytest.mark.parametrize("method", ["probe", "lora"])
 @pytest.mark.parametrize("damage", ["half of the weights", "a weight less"])
 def test_training_on_a_damaged_model_is_refused_in_one_line(
-    damage: str, method: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str, method: str, whole: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("peft")
     folder, (change, _) = tmp_path / "model", DAMAGES[damage]
     shutil.copytree(whole, folder)
     change(folder)
-    line = said(
-        capsys,
-        "finetune",
-        "--task",
-        write_task(tmp_path / "task"),
-        "--model",
-        folder,
-        *as_words("--k 12 --draws 1 --method"),
-        method,
-        *as_words("--validation examples --device cpu --results"),
-        tmp_path / "results",
-        "--quiet",
-    )
-    assert str(folder) in line
+    words = f"finetune --k 12 --method {method} --validation examples --results {tmp_path}/results"
+    assert str(folder) in refused(words, write_task(tmp_path / "task"), folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 from support import fuzz as fuzzer
 from support.fuzz_cases import Command
@@ -13,7 +11,6 @@ CASES = 30
 
 
 def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
     for name in ("ICL_BENCH_CACHE", "ICL_BENCH_DATA", "OPENAI_API_KEY", "COLUMNS"):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)

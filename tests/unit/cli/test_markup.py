@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import FakeBackend, model, planned, runner, small_tokenizer, write_rows, write_task
 from support.in_process import run_command
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
+from support.models import llama_tokenizer, tiny_checkpoint
 from support.predictions import cell, frame
 
 from icl_bench.escaping import visible
@@ -28,7 +27,6 @@ ODD = "[a][/red] :tada: [link=x]y[/] \\[b] \\"
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
     monkeypatch.setenv("COLUMNS", "600")  # no line is broken
     monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
 
@@ -77,10 +75,7 @@ def test_check_prints_odd_names_as_they_are(results: Path, tmp_path: Path):
 
 
 def test_a_tasks_data_and_plan_are_printed_as_they_are(tmp_path: Path):
-    tokenizer = llama_tokenizer()
-    folder = tmp_path / "[a][b] :tada:"
-    tokenizer.save_pretrained(folder)
-    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
+    folder = tiny_checkpoint(tmp_path / "[a][b] :tada:", tokenizer=llama_tokenizer())
     path = odd_task(tmp_path / "[b][i]")
     done = run_command("tasks", "--check", path, "--model", folder)
     assert (done.code, done.err) == (0, "")

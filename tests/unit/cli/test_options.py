@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import fakes
 from support.in_process import run_command
-from support.models import llama_tokenizer, save_tiny_model, tiny_config
 from support.outside import described
 
 from icl_bench.cli import COMMANDS, program
@@ -130,14 +129,6 @@ def test_the_help_names_selectors_that_installed_packages_add(tmp_path: Path) ->
     )
     assert "Installed packages add: mine." in " ".join(done.stdout.split())
     assert done.stderr == ""
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = llama_tokenizer()
-    tokenizer.save_pretrained(folder)
-    return save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
 
 
 def test_a_plan_says_what_is_finished_and_what_is_left(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.program import as_words
 
 from icl_bench.demonstrations.balanced import Balanced
 from icl_bench.demonstrations.centroids import Centroids
@@ -16,23 +17,12 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec, cautions, known
 from icl_bench.errors import UserError
 
 WRITTEN = [
-    "random",
-    "bm25",
-    "bertscore",
-    "dense",
-    "balanced",
-    "centroids",
-    "centroids,of=queries",
-    "hybrid:20",
-    "hybrid:20,by=dense",
-    "hybrid:1,by=bertscore",
-    "centroids+hybrid:20",
-    "centroids,of=queries+hybrid:20,by=dense",
-    "balanced+hybrid:3,by=dense",
-    "per-label:2",
-    "per-label:2,by=bm25",
-    "hybrid:per-label:2",
-    "centroids,of=queries+hybrid:per-label:3,by=bertscore",
+    *as_words(
+        "random bm25 bertscore dense balanced centroids centroids,of=queries hybrid:20 hybrid:20,by=dense "
+        "hybrid:1,by=bertscore centroids+hybrid:20 centroids,of=queries+hybrid:20,by=dense "
+        "balanced+hybrid:3,by=dense per-label:2 per-label:2,by=bm25 hybrid:per-label:2 "
+        "centroids,of=queries+hybrid:per-label:3,by=bertscore"
+    )
 ]
 bys = st.sampled_from(["bm25", "bertscore", "dense"])
 bases = st.sampled_from([Random(), Balanced(), Centroids(), Centroids("queries")])

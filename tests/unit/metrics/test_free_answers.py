@@ -12,6 +12,7 @@ import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
+from support.program import as_words
 
 from icl_bench.metrics.bleu import Bleu
 from icl_bench.metrics.chrf import Chrf
@@ -22,26 +23,7 @@ from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.numeric import Numeric, number
 from icl_bench.metrics.rouge import Rouge
 
-WORDS = st.sampled_from(
-    [
-        "the",
-        "a",
-        "An",
-        "cat",
-        "cats,",
-        "Paris.",
-        "paris",
-        "in;",
-        "14",
-        "December",
-        "—",
-        "is",
-        "'quoted'",
-        "Ärzte",
-        "",
-        "\t",
-    ]
-)
+WORDS = st.sampled_from([*as_words("the a An cat cats, Paris. paris in; 14 December — is 'quoted' Ärzte"), "", "\t"])
 TEXTS = st.lists(WORDS, max_size=6).map(" ".join) | st.text(max_size=20)
 
 
@@ -183,29 +165,8 @@ def test_a_number_is_read_with_separators_currency_and_sign(text: str, value: st
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        ".",
-        "-",
-        "$",
-        "%",
-        "eighteen",
-        "18 apples",
-        "1,23",
-        "1,2345",
-        "12,34,567",
-        "1.2.3",
-        "--3",
-        "nan",
-        "inf",
-        "e5",
-        "1e99999",
-        "18,",
-        "1 2",
-        "1,000 000",
-        "½",
-        "²",
-        "0x10",
-        "1_000",
+        *as_words(". - $ % eighteen 1,23 1,2345 12,34,567 1.2.3 --3 nan inf e5 1e99999 18, ½ ² 0x10 1_000"),
+        *("", "18 apples", "1 2", "1,000 000"),
     ],
 )
 def test_what_is_no_number_is_wrong_and_cannot_be_a_right_answer(text: str):

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.fakes import FREE_TEXT, FakeBackend, model, plan, row, runner, small_tokenizer, write_rows, write_task
-from support.predictions import cell, frame
+from support.in_process import said
+from support.predictions import cell, frame, imported
 
 from icl_bench.analysis.all_findings import find
-from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
 from icl_bench.report import write_report
@@ -187,10 +187,8 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
 
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
     """The key findings of imported predictions of one task and model, by topic."""
-    frame(*cells).drop(columns="variant").to_parquet(folder / "made.parquet")
-    import_predictions(folder / "made.parquet", folder / "results")
-    (said,) = make_report(folder / "results").headlines
-    return dict(said.sentences)
+    (of_pair,) = make_report(imported(folder, *cells)).headlines
+    return dict(of_pair.sentences)
 
 
 @pytest.mark.parametrize("draws", [1, 2])
@@ -254,10 +252,8 @@ def test_a_key_finding_names_its_outlying_draws_and_what_was_left_out(tmp_path: 
 
 
 def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
-    made = frame(cell("aabb"), cell("abba", select="balanced"))
-    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
-    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
-    found = Parsed(page(make_report(tmp_path / "results")))
+    results = imported(tmp_path, cell("aabb"), cell("abba", select="balanced"))
+    found = Parsed(page(make_report(results)))
     assert "Selection balanced against random selection: " in " ".join(found.text.split())
     assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
@@ -282,10 +278,8 @@ def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
 
 
 def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_better(tmp_path: Path):
-    made = frame(cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced"))
-    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
-    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
-    found = Parsed(page(make_report(tmp_path / "results")))
+    results = imported(tmp_path, cell("a" * 40, "a" * 40), cell("b" * 40, "a" * 40, select="balanced"))
+    found = Parsed(page(make_report(results)))
     (shown,) = table(found, "Chosen less random").to_dict("records")
     assert (shown["advice"], shown["draws"], shown["base_draws"]) == ("one draw", 1, 1)
     assert shown["interval_over"] == "test examples only"
@@ -295,14 +289,12 @@ def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_b
 
 def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
     saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
-    made = frame(
+    made = [
         cell("aabb", select="centroids,of=queries"),
         cell("abba", model="other"),
         cell("aaaa", select="hybrid:3", model="other"),
-    )
-    made.drop(columns="variant").to_parquet(tmp_path / "made.parquet")
-    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
-    report = make_report(tmp_path / "results")
+    ]
+    report = make_report(imported(tmp_path, *made))
     assert [note for note in report.notes if saw in note]
     tables = {t.caption: t for section in report.sections for t in section.tables}
     assert saw in str(tables["Accuracy over k"].notes)
@@ -337,11 +329,8 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
 def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(tmp_path: Path):
     changed = cell("abbb", perturbation="labels:permuted")
     elsewhere = changed.assign(select="balanced", test_id="other " + changed["test_id"])
-    files = {"plain": frame(cell("aabb"), cell("aabb", select="balanced")), "changed": frame(changed, elsewhere)}
-    for name, made in files.items():
-        made.drop(columns="variant").to_parquet(tmp_path / f"{name}.parquet")
-        import_predictions(tmp_path / f"{name}.parquet", tmp_path / "results")
-    report = make_report(tmp_path / "results")
+    imported(tmp_path, cell("aabb"), cell("aabb", select="balanced"), name="plain")
+    report = make_report(imported(tmp_path, changed, elsewhere, name="changed"))
     (section,) = [section for section in report.sections if section.name == "perturbations"]
     assert [panel.title.split(" · ")[2].split(",")[0] for panel in section.panels] == ["random"] * 2
 
@@ -576,17 +565,9 @@ def test_figures_are_svg_pdf_and_png(tmp_path: Path):
 # -- the command line ---------------------------------------------------------------------------
 
 
-def run(*words: object) -> int:
-    with pytest.raises(SystemExit) as done:
-        main([str(word) for word in words])
-    return int(done.value.code or 0)
-
-
-def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, capsys: Any):
+def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path):
     out = tmp_path / "page.html"
-    assert run("report", "--results", results, "--out", out, "--task", "texts") == 0
-    said = capsys.readouterr().out
-    assert re.search(r"page\.html \(\d\.\d MB\)", said)
+    assert re.search(r"page\.html \(\d\.\d MB\)", said("report", "--results", results, "--out", out, "--task", "texts"))
     found = Parsed(out.read_text(encoding="utf-8"))
     assert set(table(found, "ROUGE-1 over k")["task"]) == {"texts"}
 
@@ -602,12 +583,10 @@ def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path, 
         (lambda t: ["--data-dir", t / "none"], "the data folder"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(results: Path, tmp_path: Path, capsys: Any, make: Any, says: str):
+def test_bad_input_is_one_line_and_exit_2(results: Path, tmp_path: Path, make: Any, says: str):
     (tmp_path / "file").write_text("")
     words = ["--results", results, "--out", tmp_path / "r.html", *make(tmp_path)]
-    assert run("report", *words) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.strip().splitlines()
+    (line,) = said("report", *words, code=2).splitlines()
     assert line.startswith("error: ")
     assert says in line
     assert not (tmp_path / "r.html").exists()

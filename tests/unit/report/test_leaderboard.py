@@ -9,49 +9,28 @@ import json
 import os
 import re
 import shutil
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
+from support.in_process import Ended, run_command
 
 from icl_bench.analysis.summary import summarise_folder
-from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_markdown
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.leaderboard import as_csv, as_markdown, csv_columns, leaderboard, write
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.reading import read_results
 from icl_bench.tasks.label_subset import HalfLabels
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Board = Callable[..., Done]
-
-
-@pytest.fixture
-def board(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Board:
-    """``icl-bench leaderboard`` with these words."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
-
-    def run(*words: object) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(["leaderboard", *map(str, words)])
-        return Done(int(ended.value.code or 0), *capfd.readouterr())
-
-    return run
+def board(*words: object) -> Ended:
+    return run_command("leaderboard", *words)
 
 
 def sweep(task: Path, results: Path, k: str = "1,2,4", version: str = "1.0", **changes: object) -> None:
@@ -145,7 +124,7 @@ def test_free_text_has_its_scores_and_no_accuracy(tmp_path: Path):
 # -- files --------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_the_table_and_writes_both_files(board: Board, results: Path):
+def test_the_command_prints_the_table_and_writes_both_files(results: Path):
     done = board("--results", results)
     assert done.code == 0
     assert done.out == (results / "leaderboard.md").read_text()
@@ -158,9 +137,9 @@ def test_the_command_prints_the_table_and_writes_both_files(board: Board, result
     assert found[0]["accuracy"] == pytest.approx(float(rows[0]["accuracy"]), abs=1e-6)
 
 
-def test_another_file_can_be_named(board: Board, results: Path, tmp_path: Path):
+def test_another_file_can_be_named(results: Path, tmp_path: Path):
     out = tmp_path / "new" / "board.csv"
-    assert board("--results", results, "--out", out, "--quiet") == Done(0, "", "")
+    assert board("--results", results, "--out", out, "--quiet") == Ended(0, "", "")
     assert sorted(path.name for path in out.parent.iterdir()) == ["board.csv", "board.md"]
 
 
@@ -190,7 +169,7 @@ def test_a_table_that_cannot_be_written_leaves_the_old_one(
 
 
 @pytest.mark.parametrize("name", ["board.md", "board", "board.csv.gz"])
-def test_another_ending_is_refused(board: Board, results: Path, tmp_path: Path, name: str):
+def test_another_ending_is_refused(results: Path, tmp_path: Path, name: str):
     done = board("--results", results, "--out", tmp_path / name)
     assert done.code == 2
     assert "must end in .csv" in done.err
@@ -200,7 +179,7 @@ def fails(prompts: PromptSet) -> None:
     raise CellError("out of memory")
 
 
-def test_a_folder_without_results_is_refused_in_one_line(board: Board, tmp_path: Path):
+def test_a_folder_without_results_is_refused_in_one_line(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     runner(plan(tmp_path / "task", "1"), tmp_path / "failed", FakeBackend(fails=fails)).run()
     for name in ("none", "empty", "failed"):
@@ -246,9 +225,3 @@ def test_no_name_breaks_the_table(text: str):
     assert not re.search(r"[<>]", shown)
     bare = re.sub(r"\\[\\`*\[\]|~$_]", "", shown)  # without what is escaped
     assert not re.search(r"[|`*\[\]~$]", bare)
-
-
-def test_files_beside_the_cells_are_no_results(results: Path):
-    before = len(list(finished_cells(results)))
-    write(leaderboard(results), results / "leaderboard.csv")
-    assert len(list(finished_cells(results))) == before

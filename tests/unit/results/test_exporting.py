@@ -63,13 +63,6 @@ def test_a_file_that_cannot_be_written_is_refused(results: Path, tmp_path: Path)
             export_results(results, out)
 
 
-def test_an_export_inside_the_results_folder_does_not_become_a_result(results: Path):
-    before = read_results(results)
-    export_results(results, results / "baseline" / "all.parquet")
-    after = read_results(results)  # without a warning: it is where baselines are kept
-    pd.testing.assert_frame_equal(before, after)
-
-
 @pytest.mark.parametrize("name", ["all.parquet", "all.csv", "all.csv.gz"])
 def test_an_export_that_fails_half_way_leaves_the_old_file_and_nothing_else(results: Path, tmp_path: Path, name: str):
     out = tmp_path / "exports" / name

@@ -16,10 +16,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.fakes import ENGINE, FakeBackend, plan
+from support.in_process import said
+from support.program import as_words
 from support.s3 import BUCKET, S3Server
 from unit.results.test_storage import everything, fill, sweep
 
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results import object_storage
 from icl_bench.results.exporting import export_results
@@ -69,17 +70,6 @@ def test_a_sweep_in_object_storage_is_the_sweep_in_a_folder(place: str, tmp_path
     names = {name for name, _ in storage.listed()}
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     assert names == {name for name in there if not name.startswith(LOCKS) and ".journal" not in name}
-
-
-def test_what_is_damaged_is_set_aside_and_mended(place: str, tmp_path: Path):
-    sweep(tmp_path, Store(place))
-    storage = ObjectStorage(place)
-    name = min(name for name in storage.names() if name.endswith(".parquet"))
-    storage.put(name, storage.read(name)[:50])
-    with pytest.warns(UserWarning, match=r"cannot be read .*set aside"):
-        assert len(sweep(tmp_path, Store(place)).computed) == 1
-    assert storage.has(f"{name}.damaged")
-    assert not sweep(tmp_path, Store(place)).computed
 
 
 # -- locks ----------------------------------------------------------------------------------------
@@ -145,63 +135,21 @@ def test_of_many_that_take_a_cell_one_has_it(place: str):
     one()  # type: ignore[operator]
 
 
-def test_a_lock_whose_answer_was_lost_is_known_as_ones_own(place: str, monkeypatch: pytest.MonkeyPatch):
-    storage = ObjectStorage(place)
-    storage.put("a", b"mine")  # what a request did whose answer was lost
-    assert storage.create("a", b"mine") == storage.version("a")
-    assert storage.create("a", b"another's") is None
-    before = storage.version("a")
-    storage.put("a", b"renewed")
-    assert storage.replace("a", b"renewed", before) == storage.version("a")
-    assert storage.replace("a", b"other", before) is None
-
-
-# -- journals -------------------------------------------------------------------------------------
-
-
-def test_a_journal_is_what_was_added_to_it_in_its_order(place: str):
-    journals = ObjectJournals(ObjectStorage(place))
-    journal = journals.open("t/m/a-1")
-    for part in (b"one\n", b"two\n", b"three\n"):
-        journal.append(part)
-    journal.close()
-    journal = journals.open("t/m/a-1")
-    assert journal.read() == b"one\ntwo\nthree\n"
-    journal.cut(6)
-    assert journals.open("t/m/a-1").read() == b"one\ntw"
-    journal.append(b"o\n")
-    assert journals.open("t/m/a-1").read() == b"one\ntwo\n"
-    # a name that only begins alike is another cell's
-    journals.open("t/m/a-12").append(b"other")
-    journals.delete("t/m/a-1")
-    assert journals.open("t/m/a-1").read() == b""
-    assert journals.open("t/m/a-12").read() == b"other"
-
-
 # -- faults ---------------------------------------------------------------------------------------
 
 
-def test_throttling_loses_nothing(place: str, server: S3Server, tmp_path: Path):
-    server.faults.throttled = 0.2
-    before = server.faults.requests
+@pytest.mark.parametrize(("throttled", "late"), [(0.2, 0.0), (0.0, 0.1)])
+def test_requests_that_are_throttled_or_time_out_lose_nothing(
+    place: str, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, throttled: float, late: float
+):
+    """Late ones are held up for longer than the client waits, and then carried out nevertheless."""
+    monkeypatch.setenv("AWS_TIMEOUT", "500 ms")
+    server.faults.throttled, server.faults.late = throttled, late
+    before, held_up = server.faults.requests, server.faults.held_up
     assert len(sweep(tmp_path, Store(place)).computed) == 8
     assert server.faults.requests - before > 50
-    server.faults.throttled = 0.0
-    frame = read_results(place)
-    assert not frame.duplicated(["cell", "test_id"]).any()
-    sweep(tmp_path, Store(tmp_path / "results"))
-    assert len(frame) == len(read_results(tmp_path / "results"))
-
-
-def test_requests_that_time_out_lose_nothing(
-    place: str, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Some are held up for longer than the client waits, and then carried out nevertheless."""
-    monkeypatch.setenv("AWS_TIMEOUT", "500 ms")
-    server.faults.late = 0.1
-    assert len(sweep(tmp_path, Store(place)).computed) == 8
-    server.faults.late = 0.0
-    assert server.faults.held_up > 5
+    assert (server.faults.held_up - held_up > 5) == bool(late)
+    server.faults.throttled = server.faults.late = 0.0
     frame = read_results(place)
     assert not frame.duplicated(["cell", "test_id"]).any()
     sweep(tmp_path, Store(tmp_path / "results"))
@@ -266,7 +214,7 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "why"),
     [
         ("s3://nobucket/x", "nobucket"),
         ("ftp://somewhere/x", "not a kind of storage"),
@@ -274,19 +222,11 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
         ("file://host/x", "expected file:///"),
     ],
 )
-def test_a_place_that_is_none_is_refused_in_one_line(
-    place: str, address: str, said: str, capsys: pytest.CaptureFixture[str]
-):
-    for words in (
-        ["summary"],
-        ["run", "--task", "stdlib_six", "--model", "gemma3-270m", "--k", "1", "--test-size", "1", "--draws", "1"],
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--results", address])
-        assert ended.value.code == 2
-        line = capsys.readouterr().err.strip().splitlines()[-1]
+def test_a_place_that_is_none_is_refused_in_one_line(place: str, address: str, why: str):
+    for words in ("summary", "run --task stdlib_six --model gemma3-270m --k 1 --test-size 1 --draws 1"):
+        line = said(*as_words(words), "--results", address, code=2).splitlines()[-1]
         assert line.startswith("error: ")
-        assert said in line
+        assert why in line
 
 
 def test_a_bucket_that_may_not_be_written_is_said_before_anything_is_computed(place: str, server: S3Server):
@@ -295,25 +235,13 @@ def test_a_bucket_that_may_not_be_written_is_said_before_anything_is_computed(pl
         Store(place).prepare()
 
 
-def test_commands_read_object_storage(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_commands_read_object_storage(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sweep(tmp_path, Store(place))
     monkeypatch.chdir(tmp_path)
-    for words in (
-        ["summary", "--json"],
-        ["leaderboard"],
-        ["export", "--out", "out.csv"],
-        ["report", "--out", "page.html"],
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--results", place])
-        assert not ended.value.code, words
+    for words in ("leaderboard", "export --out out.csv", "report --out page.html"):
+        said(*as_words(words), "--results", place)
     assert (tmp_path / "leaderboard.csv").exists()
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(["summary", "--json", "--results", place])
-    assert len(json.loads(capsys.readouterr().out)["curves"]) == 4
+    assert len(json.loads(said("summary", "--json", "--results", place))["curves"]) == 4
 
 
 def test_a_file_address_is_a_folder(tmp_path: Path):

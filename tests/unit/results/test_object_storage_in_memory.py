@@ -417,3 +417,4 @@ def test_a_journal_is_there_twice_rather_than_not_at_all_while_it_is_cut(stores:
     journal.append(b"abc")
     journal.cut(2)
     assert [name for name, _, _ in stores[0].asked if name != "list"][-2:] == ["put", "delete"]
+    assert journal.read() == b"ab"

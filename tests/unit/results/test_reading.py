@@ -183,14 +183,6 @@ def test_the_columns_that_are_asked_for_are_read_and_no_others(tmp_path: Path):
     assert table["gold"].to_pylist() == ["x", "x"]
 
 
-def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path):
-    fail(tmp_path)
-    (mark,) = tmp_path.glob("**/*.failed.json")
-    mark.write_text("{")
-    with pytest.warns(UserWarning, match=f"{mark.name}: cannot be read"):
-        assert failed_cells(tmp_path) == []
-
-
 def test_what_lies_beside_the_cells_is_no_result(tmp_path: Path):
     results = tmp_path / "results"
     finish(results)
@@ -330,13 +322,6 @@ def test_numbers_and_text_are_text_and_lists_too(tmp_path: Path):
     lists = own_columns(tmp_path / "b", [[1], None], ["x", "y"])
     assert lists.isna().tolist() == [False, True, False, False]
     assert lists.dropna().tolist() == ["[1]", "x", "y"]
-
-
-def test_a_column_that_a_file_lacks_is_empty_there(tmp_path: Path):
-    finish(tmp_path, k=9)
-    found = own_columns(tmp_path, [1, 2])
-    assert found[:2].tolist() == [1, 2]
-    assert found[2:].isna().all()
 
 
 def test_a_column_that_no_file_has_is_of_its_type_all_the_same(tmp_path: Path):

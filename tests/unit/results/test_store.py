@@ -151,16 +151,6 @@ def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(store: Store,
         assert list(cell.done) == ["a"]
 
 
-def test_a_half_written_pack_keeps_its_whole_lines(store: Store, identity: Identity):
-    with opened(store, identity) as cell:
-        cell.append(predictions("a", "b", "c"))
-    journal = path_of(store, identity, JOURNAL)
-    first, second, _ = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(first + second)
-    with opened(store, identity) as cell:
-        assert list(cell.done) == ["a", "b"]
-
-
 def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"), 1.0)
@@ -490,14 +480,6 @@ def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Id
     assert failed_cells(store.storage) == []
 
 
-def test_a_mark_that_cannot_be_read_is_named(store: Store, identity: Identity):
-    with opened(store, identity) as cell:
-        cell.fail("out of memory")
-    path_of(store, identity, FAILED).write_text("{")
-    with pytest.warns(UserWarning, match=r"failed\.json: cannot be read"):
-        assert failed_cells(store.storage) == []
-
-
 # -- folders and disks --------------------------------------------------------------------------
 
 
@@ -752,21 +734,6 @@ def test_a_damaged_file_is_named_and_left_out(store: Store, identity: Identity, 
     assert f"{other.name}: cannot be read" in messages
     assert "mine.parquet: is not a results file" in messages
     assert path.name not in messages
-
-
-def test_a_second_copy_of_a_cell_is_named_and_left_out(store: Store, identity: Identity):
-    path = finish(store, identity)
-    copy = path.with_name("copy.parquet")
-    copy.write_bytes(path.read_bytes())
-    with pytest.warns(UserWarning, match="holds the same cell as"):
-        frame = read_results(store.storage)
-    assert not frame.duplicated("test_id").any()
-
-
-def test_a_folder_that_is_missing_or_empty_says_to_run_something_first(tmp_path: Path):
-    for folder in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(UserError, match=rf"{folder}: .*run something first"):
-            read_results(folder)
 
 
 def test_files_are_readable_by_others_without_this_program(store: Store, identity: Identity):

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support.fakes import WORDS, FakeBackend, model, planned, runner, small_tokenizer, write_rows
 
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.backends.interface import Exact, Free, Greedy
+from icl_bench.cli.output.lists import print_shown
 from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.errors import UserError
 from icl_bench.report.prompt_trace import find_prediction
@@ -238,7 +240,9 @@ def test_tables_of_labels_leave_written_choices_out_and_take_letters(tmp_path: P
 
 
 @pytest.mark.parametrize(("changes", "first"), [({}, ""), (LETTERS, "A. ")])
-def test_a_prediction_is_shown_with_its_rows_choices(tmp_path: Path, changes: Any, first: str):
+def test_a_prediction_is_shown_with_its_rows_choices(
+    tmp_path: Path, changes: Any, first: str, capsys: pytest.CaptureFixture[str]
+):
     there = task(tmp_path / "task", **changes)
     ran(planned(there, "2", draws=1), tmp_path / "results")
     found = find_prediction(tmp_path / "results", {"task": "own", "k": 2, "draw": 0})
@@ -246,6 +250,8 @@ def test_a_prediction_is_shown_with_its_rows_choices(tmp_path: Path, changes: An
     number = int(one.fields["text"].split()[-1])
     assert found.choices[0] == first + row(number)["choices"][0]
     assert found.as_json()["choices"] == list(found.choices)
+    print_shown(found, Console(width=200))
+    assert f"choices  {' | '.join(found.choices)}" in capsys.readouterr().out
 
 
 # -- perturbations and refusals -----------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import FREE_TEXT, plan, planned, tokenized_task
+from support.program import as_words
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -24,27 +25,10 @@ from icl_bench.tasks.task_files import load_task
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
 
-SELECTS = (
-    "random",
-    "balanced",
-    "centroids",
-    "bm25",
-    "dense",
-    "hybrid:2",
-    "balanced+hybrid:3",
-    "per-label:1",
-    "hybrid:per-label:1",
-)
+SELECTS = as_words("random balanced centroids bm25 dense hybrid:2 balanced+hybrid:3 per-label:1 hybrid:per-label:1")
 ORDERS = ("drawn", "shuffled:3", "by-label", "relevance", "relevance-reversed")
-PATTERNS = (
-    "full",
-    "block:2",
-    "block:1,reuse",
-    "block:1,sink=0,local=0,reuse",
-    "block:2,top=2",
-    "block:2,top=0.5",
-    "grouped:2,9",
-    "vectors:3",
+PATTERNS = as_words(
+    "full block:2 block:1,reuse block:1,sink=0,local=0,reuse block:2,top=2 block:2,top=0.5 grouped:2,9 vectors:3"
 )
 NUMBERS = (0, 1, 2, 3, 5, 39, 40)
 """Of the pool's 40, each label has 13: 40 cannot be balanced."""
@@ -104,7 +88,7 @@ def task_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return made
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     selects=some(SELECTS, 3),
     orders=st.none() | some(ORDERS, 2),

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.in_process import said
+from support.models import tiny_checkpoint
+from support.program import as_words
 
 from icl_bench.analysis.findings.perplexity import perplexities
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.results import reading
 from icl_bench.results.perplexity_losses import losses_name, write_losses
@@ -28,11 +29,7 @@ LENGTHS = (4, 8, 16)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    tokenizer = qwen_tokenizer()
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    save_tiny_model(tiny_config("llama", len(tokenizer)), folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return str(tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny"))
 
 
 @pytest.fixture
@@ -110,9 +107,9 @@ def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(model: str
 
 def test_predictions_are_read_beside_perplexities(tmp_path: Path) -> None:
     losses_file(tmp_path, "full", "a", np.ones((1, 15)))
-    said: list[str] = []
-    assert list(reading.result_files(tmp_path, said.append)) == []
-    assert said == []
+    warned: list[str] = []
+    assert list(reading.result_files(tmp_path, warned.append)) == []
+    assert warned == []
 
 
 def _stored(losses: np.ndarray) -> np.ndarray:
@@ -197,36 +194,11 @@ def test_a_folder_without_texts_and_one_that_is_not_utf8_are_said(tmp_path: Path
         Perplexity.prepare(spec(model, tmp_path))
 
 
-def test_the_command_prints_the_table(
-    model: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "perplexity",
-                "--model",
-                model,
-                "--texts",
-                str(texts),
-                "--lengths",
-                "16,32",
-                "--attention",
-                "full,approx:32,4",
-                "--results",
-                str(tmp_path),
-                "--dtype",
-                "float32",
-                "--json",
-            ]
-        )
-    assert not ended.value.code
-    rows = json.loads(capsys.readouterr().out)["perplexity"]
-    assert [(row["attention"], row["length"]) for row in rows] == [
-        ("full", 16),
-        ("full", 32),
-        ("approx:32,4", 16),
-        ("approx:32,4", 32),
-    ]
+def test_the_command_prints_the_table(model: str, texts: Path, tmp_path: Path) -> None:
+    words = f"perplexity --model {model} --texts {texts} --lengths 16,32 --attention full,approx:32,4 --dtype float32"
+    rows = json.loads(said(*as_words(words), "--results", tmp_path, "--json"))["perplexity"]
+    points = [(row["attention"], row["length"]) for row in rows]
+    assert points == [("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]
     assert rows[3]["ratio"] == pytest.approx(1)  # the window is not left yet
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import fakes
+from support import fakes, in_process
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.summary import summarise_folder
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.models import registry as models
 from icl_bench.prompts.rendering import query_text
@@ -249,14 +248,9 @@ def test_plain_prompts_of_another_seed_are_not_beside_them(tmp_path: Path):
     assert read_findings(results).perturbations.empty
 
 
-def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(tmp_path: Path):
     def told(*words: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["summary", "--results", str(tmp_path / "results"), *words])
-        assert not ended.value.code
-        return capsys.readouterr().out
+        return in_process.said("summary", "--results", tmp_path / "results", *words)
 
     results = swept(tmp_path, "labels:permuted")
     assert summarise_folder(results).curves.empty

@@ -14,7 +14,6 @@ from support.fakes import FREE_TEXT, FakeBackend, model, planned, runner, small_
 
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.metrics.interface import Measure, Metric
-from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -40,17 +39,12 @@ SAID = (
 class Writer(FakeBackend):
     """Has a text for each query, which ends in its number; the last query is answered first."""
 
-    def answer(
-        self,
-        prompts: PromptSet,
-        todo: Sequence[int],
-        decodings: Sequence[Decoding],
-        reserve: int,
-        pattern: Pattern = FULL,
-    ) -> Iterator[list[Answer]]:
-        for index in reversed(todo):
-            asked = prompts.text(index).splitlines()[-2]
-            yield [Answer(index, 0, 3, text=SAID[int(asked.split()[-1])])]
+    def answer(self, prompts: PromptSet, todo: Sequence[int], *more: Any) -> Iterator[list[Answer]]:
+        yield from super().answer(prompts, todo[::-1], *more)
+
+    def _answered(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
+        asked = prompts.text(index).splitlines()[-2]
+        return Answer(index, 0, 3, text=SAID[int(asked.split()[-1])])
 
 
 class GoldWords(Metric):

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.in_process import said
 
-from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.lm_eval import converted, is_lm_eval
@@ -61,13 +61,6 @@ metric_list:
 num_fewshot: 5
 fewshot_config: {sampler: first_n}
 """
-
-
-def exit_code(arguments: list[str]) -> int:
-    """What the command line ends with."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return int(ended.value.code or 0)
 
 
 def fields(folder: Path, text: str, **changes: Any) -> dict[str, Any]:
@@ -272,37 +265,32 @@ def test_fields_of_included_files_stand_unless_they_are_said_again(tmp_path):
         converted(own)
 
 
-def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, monkeypatch, capsys):
+def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"q": f"{n} + {n}", "a": f"= {2 * n}"} for n in range(1, 5)]
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
     for name in ("sums.jsonl", "asked.jsonl"):
         (tmp_path / name).write_text(lines)
     (tmp_path / "theirs.yaml").write_text(WRITTEN)
-    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml"]) == 0
-    shown = capsys.readouterr().out
+    theirs = ("tasks", "--from-lm-eval", "theirs.yaml")
+    shown = said(*theirs)
     assert '  input: "{{q}}\\nA:"' in shown
-    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.yaml"]) == 0
+    said(*theirs, "--out", "ours.yaml")
     assert (tmp_path / "ours.yaml").read_text() == shown
-    ours, theirs = load_task("./ours.yaml"), load_task("./theirs.yaml")
-    assert ours == theirs
-    data = load_data(theirs)
+    task = load_task("./theirs.yaml")
+    assert load_task("./ours.yaml") == task
+    data = load_data(task)
     assert [row.golds for row in data.train] == [None] * 4  # what is extracted is of answers alone
-    assert data.notes[:3] == theirs.notes
-    capsys.readouterr()
-    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.yaml"]) == 2
-    assert "ours.yaml: is there already" in capsys.readouterr().err
-    assert exit_code(["tasks", "--out", "ours.yaml"]) == 2
-    assert "--out: needs --from-lm-eval" in capsys.readouterr().err
-    assert exit_code(["tasks", "--from-lm-eval", "theirs.yaml", "--out", "ours.txt"]) == 2
-    assert "ours.txt: a task file ends in .yaml" in capsys.readouterr().err
+    assert data.notes[:3] == task.notes
+    assert "ours.yaml: is there already" in said(*theirs, "--out", "ours.yaml", code=2)
+    assert "--out: needs --from-lm-eval" in said("tasks", "--out", "ours.yaml", code=2)
+    assert "ours.txt: a task file ends in .yaml" in said(*theirs, "--out", "ours.txt", code=2)
 
 
-def test_what_becomes_no_task_of_ours_is_said_of_their_file(tmp_path, capsys):
+def test_what_becomes_no_task_of_ours_is_said_of_their_file(tmp_path):
     path = tmp_path / "theirs.yaml"
     path.write_text(CHOICE.replace('["red", "green"]', '["red", "red"]'))
-    assert exit_code(["tasks", "--from-lm-eval", str(path)]) == 2
-    assert "theirs.yaml:2: choices has 'red' twice" in capsys.readouterr().err
+    assert "theirs.yaml:2: choices has 'red' twice" in said("tasks", "--from-lm-eval", path, code=2)
 
 
 def test_a_group_of_tasks_is_no_task(tmp_path):
@@ -349,7 +337,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     text=st.sampled_from([CHOICE, WRITTEN]),
     name=st.sampled_from(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,13 +15,13 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, write_task
+from support.in_process import said
 from support.predictions import cell
 from support.program import as_words
 from transformers import AutoModelForCausalLM
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.backends.transformers import checkpoint
-from icl_bench.cli import main
 from icl_bench.errors import CellError, UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Prediction
@@ -419,15 +417,15 @@ def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
 
 def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny, k="1,12,40", method=("full", "knn"))
-    said: list[str] = []
-    outcome = made.run(tmp_path / "results", said.append)
+    told: list[str] = []
+    outcome = made.run(tmp_path / "results", told.append)
     reasons = {(cell.select, cell.k): why for cell, why in outcome.failed.items()}
     assert set(reasons) == {("full", 1), ("knn", 1), ("full", 40)}
     assert "one label" in reasons["full", 1]
     assert len(failed_cells(tmp_path / "results")) == 3
-    assert any("failed: k=1" in text for text in said)
-    assert "full, k=1, draw 1 of 1: training (2 of 3 labels have no example)" in said
-    assert "full, k=12, draw 1 of 1: training" in said
+    assert any("failed: k=1" in text for text in told)
+    assert "full, k=1, draw 1 of 1: training (2 of 3 labels have no example)" in told
+    assert "full, k=12, draw 1 of 1: training" in told
 
 
 def test_a_loss_that_is_no_number_fails_its_cell(tmp_path: Path, tiny: Path):
@@ -603,59 +601,24 @@ def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):
 # -- the command --------------------------------------------------------------------------------
 
 
-def run(capfd, monkeypatch, *words: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0), *capfd.readouterr()
-
-
-def test_the_command_prints_methods_beside_each_other(tmp_path, tiny, capfd, monkeypatch):
-    task = write_task(tmp_path / "task")
-    code, out, _ = run(
-        capfd,
-        monkeypatch,
-        "finetune",
-        "--task",
-        task,
-        "--model",
-        tiny,
-        *as_words("--method lora,probe --k 12 --draws 1 --epochs 1 --device cpu --results"),
-        tmp_path / "results",
-        "--json",
-    )
-    assert code == 0
-    selects = [point["select"] for point in json.loads(out)["curves"]]
-    assert sorted(selects) == ["lora", "lora-paper", "probe"]
-
-
-def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, tiny, capfd, monkeypatch):
+def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, tiny):
     """The commands as a user gives them, one after the other."""
     from icl_bench.report.build import make_report
     from icl_bench.report.page import page
     from icl_bench.report.prediction_sample import sample_fields
 
     results = tmp_path / "results"
-    words = (
-        "--task",
-        write_task(tmp_path / "task"),
-        "--model",
-        tiny,
-        *as_words("--k 6,12 --device cpu --dtype float32 --results"),
-        results,
-        "--quiet",
-    )
-    assert run(capfd, monkeypatch, "run", *words, "--select", "random,bm25", "--draws", 1)[0] == 0
-    code, *_ = run(capfd, monkeypatch, "finetune", *words, "--method", "lora,knn", "--draws", 1, "--epochs", 1)
-    assert code == 0
+    task = write_task(tmp_path / "task")
+    words = f"--task {task} --model {tiny} --k 6,12 --draws 1 --device cpu --dtype float32 --results {results} --quiet"
+    said("run", *as_words(words), "--select", "random,bm25")
+    said("finetune", *as_words(words), "--method", "lora,knn", "--epochs", 1)
     found = find(read_some(results))
     assert set(found.training_gain["select"]) == {"lora", "lora-paper", "knn"}
     even = found.break_even[found.break_even["select"] == "lora"]
     assert sorted(set(even["beside"])) == ["bm25", "random, cached", "random, not cached"]
     assert even["queries"].dropna().between(0, 1e7).all()
     assert "knn" not in set(found.break_even["select"])  # no operations of its encoder are known
-    code, out, _ = run(capfd, monkeypatch, "summary", "--results", results, "--cost")
-    assert code == 0
+    out = said("summary", "--results", results, "--cost")
     assert "training: accuracy less that of a prompt" in out
     assert "queries until training is cheaper" in out
     made = make_report(results)
@@ -683,11 +646,10 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
         (["--k", "x"], "not a number of demonstrations"),
     ],
 )
-def test_a_mistake_ends_in_one_line(words, message, tmp_path, tiny, capfd, monkeypatch):
+def test_a_mistake_ends_in_one_line(words, message, tmp_path, tiny):
     task = write_task(tmp_path / "task")
     given = ["finetune", "--task", task, "--model", tiny, "--k", 12, "--results", tmp_path / "r"]
-    code, _, err = run(capfd, monkeypatch, *given, *words)
-    assert code == 2
+    err = said(*given, *words, code=2)
     assert message in err
     assert len(err.strip().splitlines()) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections import deque
@@ -15,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from support import fakes
-from support.api_server import PAGE, Body, Reply, chat, completion, serving
+from support.api_server import PAGE, Body, Reply, chat, completion, free_port, serving
 
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.errors import CellError, UserError
@@ -49,13 +48,6 @@ def answers(asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS,
 
 def echo(body: dict[str, Any]) -> Reply:
     return completion(f" {body['prompt'].split()[-1]}\nquery: more")
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 # -- what is asked and what is made of it -------------------------------------------------------

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import packed_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import FAMILIES, packed_logits, plain_model, qwen_tokenizer
+from support.models import random_ids as ids
 from support.outside import installed
+from support.program import as_words
 from transformers import AttentionInterface
 
 from icl_bench.backends.interface import Answer, Free
@@ -34,16 +36,11 @@ from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BLOCKS = [
-    "block:1",
-    "block:3,sink=0,local=0",
-    "block:3,sink=0,local=1",
-    "block:3,sink=1,local=0",
-    "block:3,sink=1,local=1",
-    "block:4,sink=2,local=2",
-    "block:7",
-    "block:100",
+    *as_words(
+        "block:1 block:3,sink=0,local=0 block:3,sink=0,local=1 block:3,sink=1,local=0 block:3,sink=1,local=1 "
+        "block:4,sink=2,local=2 block:7 block:100"
+    )
 ]
 PATTERNS = ["full", *BLOCKS, "grouped:2,20", "grouped:3,1", "approx:32,4", "approx:21,1", "approx:40,16"]
 TOLERANCE = 1e-4
@@ -52,14 +49,7 @@ Sees = Callable[[int], np.ndarray]
 """For a layer, which token (row) sees which key (column)."""
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    size = len(qwen_tokenizer())
-    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
-
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=FAMILIES)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -72,10 +62,6 @@ def model(folders: dict[str, Path], kind: str) -> Any:
 @pytest.fixture(scope="module")
 def backend(folders: dict[str, Path], kind: str) -> TransformersBackend:
     return TransformersBackend.load(folders[kind], qwen_tokenizer(), dtype="float32", device="cpu", chunk_tokens=48)
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def shared(demonstrations: int, suffixes: Sequence[int]) -> PromptSet:
@@ -249,14 +235,11 @@ def compared(demonstrations: int, suffixes: Sequence[int], seed: int = 8) -> Pro
 
 
 TOPS = [
-    "block:1,top=0.3",
-    "block:3,sink=1,local=2,top=2",
-    "block:3,sink=0,local=0,top=1",
-    "block:3,sink=0,local=1,top=0.01",
-    "block:4,sink=2,local=0,top=0.5,by=dense",
-    "block:7,top=3",
-    "block:3,top=1.0",
-    "block:100,top=1",
+    *as_words(
+        "block:1,top=0.3 block:3,sink=1,local=2,top=2 block:3,sink=0,local=0,top=1 "
+        "block:3,sink=0,local=1,top=0.01 block:4,sink=2,local=0,top=0.5,by=dense block:7,top=3 block:3,top=1.0 "
+        "block:100,top=1"
+    )
 ]
 
 

@@ -14,15 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import (
-    WINDOW,
-    packed_logits,
-    plain_logits,
-    plain_model,
-    qwen_tokenizer,
-    save_tiny_model,
-    tiny_config,
-)
+from support.models import FAMILIES, WINDOW, packed_logits, plain_logits, plain_model, save_tiny_model
+from support.models import random_ids as ids
 
 from icl_bench.backends.device import choose_device
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
@@ -39,21 +32,8 @@ from icl_bench.prompts.encoding import Ids, PromptSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 LABELS = ["card arrival", "card", "card status", "order", "état", "top up"]
 ANSWERS = [f" {label}\n" for label in LABELS]
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Any:
-    return qwen_tokenizer()
-
-
-@pytest.fixture(scope="session")
-def folders(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    size = len(tokenizer)
-    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +60,7 @@ def load(loaded: dict[str, LoadedModel]) -> Callable[..., TransformersBackend]:
     return make
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=FAMILIES)
 def kind(request: pytest.FixtureRequest) -> str:
     """Each kind of attention, where its arithmetic is the point."""
     return str(request.param)
@@ -90,10 +70,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def either(request: pytest.FixtureRequest) -> str:
     """Full layers only, and full and sliding ones, where what is kept is the point."""
     return str(request.param)
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def prompts_of(prefix: int, suffixes: Sequence[int], seed: int = 0) -> PromptSet:

@@ -9,25 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from support.emulated_cuda import Card
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import FAMILIES, save_tiny_model, tiny_config
+from support.models import random_ids as ids
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.attention_patterns import FULL, Pattern
-from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.prompts.encoding import PromptSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 PATTERNS = ["full", "block:3,sink=1,local=1", "grouped:2,20", "approx:40,8"]
 ANSWERS = [" card arrival\n", " card\n", " order\n", " top up\n"]
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return qwen_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +43,15 @@ def present(card: Card) -> Iterator[Card]:
 class Loaded:
     """Tiny models of every family on both devices, each read once."""
 
-    def __init__(self, root: Path, tokenizer: Any, card: Card) -> None:
-        self._root, self._tokenizer, self._card = root, tokenizer, card
+    def __init__(self, folders: dict[str, Path], tokenizer: Any, card: Card) -> None:
+        self._folders, self._tokenizer, self._card = folders, tokenizer, card
         self._held: dict[tuple[str, str, str], TransformersBackend] = {}
 
     def __call__(self, kind: str, device: str, dtype: str = "float32", chunk: int = 48) -> TransformersBackend:
-        folder = self._root / kind
-        if not folder.exists():
-            save_tiny_model(tiny_config(kind, len(self._tokenizer)), folder)
         if (kind, device, dtype) not in self._held:
             with self._card.present():
                 self._held[kind, device, dtype] = TransformersBackend.load(
-                    folder, self._tokenizer, dtype=dtype, device=device, chunk_tokens=48
+                    self._folders[kind], self._tokenizer, dtype=dtype, device=device, chunk_tokens=48
                 )
         backend = self._held[kind, device, dtype]
         backend.cache.drop()
@@ -67,8 +59,8 @@ class Loaded:
 
 
 @pytest.fixture(scope="module")
-def load(tokenizer: Any, card: Card, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return Loaded(tmp_path_factory.mktemp("models"), tokenizer, card)
+def load(folders: dict[str, Path], tokenizer: Any, card: Card) -> Loaded:
+    return Loaded(folders, tokenizer, card)
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +69,6 @@ def decodings(tokenizer: Any) -> list[Decoding]:
     greedy = Greedy(compile_labels(ANSWERS, tokenizer))
     exact = Exact(label_trie([tuple(tokenizer(answer)["input_ids"]) for answer in ANSWERS]))
     return [greedy, greedy, exact, exact, Free(("\n",), 2), Free(("\n",), 2)]
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def shared(demonstrations: int = 9, suffixes: Sequence[int] = (4, 9, 5, 2, 6, 3)) -> PromptSet:
@@ -121,7 +109,7 @@ def assert_same(found: Sequence[Answer], wanted: Sequence[Answer], within: float
 # -- single precision ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("text", PATTERNS)
 def test_every_pattern_has_the_cpus_answers_in_every_family(
     load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
@@ -132,7 +120,7 @@ def test_every_pattern_has_the_cpus_answers_in_every_family(
     assert present.launches > 100
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("text", ["block:1,reuse"])
 def test_demonstrations_that_are_computed_once_give_the_cpus_answers(
     load: Loaded, decodings: list[Decoding], present: Card, text: str, kind: str
@@ -169,7 +157,7 @@ def test_without_a_device_asked_for_the_card_is_taken(load: Loaded, tokenizer: A
 # -- half precision -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [*((kind, "bfloat16") for kind in KINDS), ("llama", "float16")])
+@pytest.mark.parametrize(("kind", "dtype"), [*((kind, "bfloat16") for kind in FAMILIES), ("llama", "float16")])
 def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
     load: Loaded, decodings: list[Decoding], present: Card, kind: str, dtype: str
 ) -> None:

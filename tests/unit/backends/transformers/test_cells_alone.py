@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import random_ids as ids
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free
 from icl_bench.backends.label_constraint import label_trie
@@ -20,7 +20,7 @@ from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.models.attention_patterns import FULL, Pattern
-from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.prompts.encoding import PromptSet
 
 PATTERNS = ["full", "block:3,sink=1,local=1", "block:3,sink=0,local=0", "grouped:2,20", "approx:32,4"]
 QUERIES = [4, 9, 1, 6, 17, 3, 3, 8]
@@ -28,18 +28,12 @@ QUERIES = [4, 9, 1, 6, 17, 3, 3, 8]
 
 @pytest.fixture(scope="module", params=["llama", "gemma3_text"])
 def fresh(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tokenizer: Any, folders: dict[str, Path]
 ) -> Callable[[], TransformersBackend]:
     """Makes a backend in bfloat16 that has computed nothing yet."""
-    tokenizer, kind = qwen_tokenizer(), str(request.param)
-    folder = save_tiny_model(tiny_config(kind, len(tokenizer)), tmp_path_factory.mktemp("models") / kind)
-    model = LoadedModel.load(Path(folder), tokenizer, None, "bfloat16", "cpu")
+    model = LoadedModel.load(folders[str(request.param)], tokenizer, None, "bfloat16", "cpu")
     check_forward(model)
     return lambda: TransformersBackend(copy.copy(model), chunk_tokens=16, pack_rows=3)
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def cell(k: int, draw: int = 0) -> PromptSet:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.errors import UserError
@@ -25,16 +24,10 @@ WEIGHTS = "model.safetensors"
 Tensors = dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Any:
-    return qwen_tokenizer()
-
-
 @pytest.fixture(scope="session", params=["llama", "gemma3_text"])
-def whole(request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
     """A tiny model with a head of its own, and one whose head is its embeddings."""
-    folder = tmp_path_factory.mktemp("models") / str(request.param)
-    return save_tiny_model(tiny_config(str(request.param), len(tokenizer)), folder)
+    return folders[str(request.param)]
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import FAMILIES, plain_model, qwen_tokenizer, tiny_config
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.activations import ACT2FN
@@ -24,7 +24,6 @@ from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.cpu_layers import GatedMlp, Linear, Norm, refit
 from icl_bench.backends.transformers.demonstration_cache import RotaryShift
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 BF16 = torch.bfloat16
 bf16_products = pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="needs bfloat16 in oneDNN")
 
@@ -120,19 +119,13 @@ def test_a_gated_layer_with_another_activation_keeps_it():
     assert cpu_layers._product(mlp("quick_gelu")) is None
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root, size = tmp_path_factory.mktemp("models"), len(qwen_tokenizer())
-    return {kind: save_tiny_model(tiny_config(kind, size), root / kind) for kind in KINDS}
-
-
 def hidden(model: Any) -> torch.Tensor:
     ids = torch.randint(0, 400, (1, 60), generator=torch.Generator().manual_seed(4))
     states: torch.Tensor = model.get_decoder()(ids, use_cache=False).last_hidden_state
     return states.double()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_in_half_precision_a_decoder_is_nearer_to_single_precision_than_before(folders: dict[str, Path], kind: str):
     exact = plain_model(folders[kind]).to(BF16).float()  # the same weights
     half = plain_model(folders[kind]).to(BF16)
@@ -144,7 +137,7 @@ def test_in_half_precision_a_decoder_is_nearer_to_single_precision_than_before(f
     assert not any(name.endswith("RMSNorm") for name in left)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_in_single_precision_a_decoder_computes_what_it_did(folders: dict[str, Path], kind: str):
     model = plain_model(folders[kind])
     before = hidden(model)
@@ -182,7 +175,7 @@ def test_a_stream_that_products_read_without_a_norm_stays_as_it_was(kind: str, t
     assert loaded.core.get_input_embeddings()(torch.zeros(1, 1, dtype=torch.long)).dtype == BF16
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_the_stream_is_wide_where_norms_read_it(folders: dict[str, Path], kind: str):
     model = plain_model(folders[kind]).to(BF16)
     refit(model.get_decoder(), BF16)
@@ -193,7 +186,7 @@ def test_the_stream_is_wide_where_norms_read_it(folders: dict[str, Path], kind: 
     assert [stream.dtype for stream in seen] == [torch.float32]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_demonstrations_are_shifted_by_angles_in_single_precision(folders: dict[str, Path], kind: str):
     """Within the model angles are rounded to its format; a shift adds up over a whole prompt."""
     core = plain_model(folders[kind]).to(BF16).get_decoder()
@@ -219,23 +212,15 @@ def test_weights_that_are_laid_out_anew_are_held_once(folders: dict[str, Path]):
     assert not here & set(gone)
 
 
-MEMORY = """
-import ctypes, sys
-from icl_bench.backends.transformers import cpu_layers
-said = []
-class Library:
-    def mallopt(self, *what): said.append(what)
-cpu_layers.ctypes.CDLL = lambda _: Library()
-cpu_layers._keep_freed_memory()
-print(len(said))
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 @pytest.mark.parametrize(("setting", "calls"), [({}, 2), ({"MALLOC_ARENA_MAX": "2"}, 0)])
-def test_what_a_user_has_set_for_memory_stays(setting: dict[str, str], calls: int):
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env={**inherited, **setting}
-    )
-    assert int(done.stdout) == calls
+def test_what_a_user_has_set_for_memory_stays(setting: dict[str, str], calls: int, monkeypatch: pytest.MonkeyPatch):
+    said: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *what: said.append(what))
+    monkeypatch.setattr(cpu_layers.ctypes, "CDLL", lambda _: library)
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    cpu_layers._keep_freed_memory()
+    assert len(said) == calls

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.models import packed_logits, plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import packed_logits, plain_logits, plain_model
 from torch import Tensor
 
 from icl_bench.backends.transformers import attention_kernels, attention_steps
@@ -213,15 +214,13 @@ def test_a_window_ends_at_the_last_key(tokens: int, keys: int, window: int, card
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[LoadedModel, Any]]:
+def models(folders: dict[str, Path], tokenizer: Any) -> Callable[[str], tuple[LoadedModel, Any]]:
     """A loaded model whose attention is ours, and the library's own."""
-    tokenizer, root = qwen_tokenizer(), tmp_path_factory.mktemp("models")
 
     def made(kind: str) -> tuple[LoadedModel, Any]:
-        folder = save_tiny_model(tiny_config(kind, len(tokenizer)), root / kind)
-        model = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
+        model = LoadedModel.load(folders[kind], tokenizer, None, "float32", "cpu")
         model.take_over()
-        return model, plain_model(folder)
+        return model, plain_model(folders[kind])
 
     return made
 

@@ -8,34 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import packed_logits, plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import FAMILIES, packed_logits, plain_logits, plain_model
+from support.models import random_ids as ids
 from torch import Tensor, nn
 
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.prompts.encoding import Ids, PromptSet
-
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
-
+from icl_bench.prompts.encoding import PromptSet
 
 PROMPTS = PromptSet(ids(50, 0), (ids(7, 1), ids(3, 2), ids(12, 3)))
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return qwen_tokenizer()
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kind = str(request.param)
-    made = tmp_path_factory.mktemp("models") / kind
-    return save_tiny_model(tiny_config(kind, len(tokenizer)), made)
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Path:
+    return folders[str(request.param)]
 
 
 def loaded(folder: Path, tokenizer: Any) -> LoadedModel:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import plain_logits, plain_model, qwen_tokenizer, save_tiny_model, tiny_config, tokenized
+from support.models import plain_logits, plain_model, qwen_tokenizer, tokenized
+from support.models import random_ids as ids
 
 from icl_bench.backends.interface import Answer, Exact, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, spellings_of, token_bytes
@@ -40,18 +41,12 @@ class Setup(SimpleNamespace):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setup:
-    tokenizer, kind = qwen_tokenizer(), str(request.param)
-    folder: Path = tmp_path_factory.mktemp(kind)
-    save_tiny_model(tiny_config(kind, len(tokenizer)), folder)
+def setup(request: pytest.FixtureRequest, tokenizer: Any, folders: dict[str, Path]) -> Setup:
+    folder = folders[str(request.param)]
     torch.set_num_threads(1)
     loaded = LoadedModel.load(folder, tokenizer, None, "float32", "cpu")
     check_forward(loaded)  # from here on its attention is ours
     return Setup(tokenizer=tokenizer, loaded=loaded, plain=plain_model(folder))
-
-
-def ids(count: int, seed: int) -> Ids:
-    return tuple(np.random.default_rng(seed).integers(0, 400, count).tolist())
 
 
 def prompts_of(lengths: Sequence[int], prefix: int) -> PromptSet:

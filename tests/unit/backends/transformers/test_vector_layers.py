@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.models import plain_model, save_tiny_model, tiny_config
+from support.models import FAMILIES, plain_model, save_tiny_model, tiny_config
 from torch import Tensor
 
 from icl_bench.backends.transformers.vector_layers import GATE, CrossAttention, VectorReaders
@@ -16,12 +16,11 @@ from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.vector_encoder import WEIGHTS, VectorSettings
 from icl_bench.prompts.encoding import Ids
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 WIDTH = 12
 IDS = (5, 9, 3, 11, 4, 8, 2, 7)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=FAMILIES)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return save_tiny_model(tiny_config(request.param, 40), tmp_path / request.param)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import plain_model, qwen_tokenizer, save_tiny_model, tiny_config
+from support.models import FAMILIES, plain_model, qwen_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.backends.interface import Answer, Exact
 from icl_bench.backends.label_constraint import label_trie
@@ -21,7 +21,6 @@ from icl_bench.models.text_encoders import PACKAGED
 from icl_bench.models.vector_encoder import VectorEncoder, VectorSettings
 from icl_bench.prompts.encoding import Ids, PromptSet
 
-KINDS = ["llama", "mistral", "qwen2", "gemma3_text"]
 LABELS = [(3, 5), (3, 9, 2), (50, 1), (200,)]
 EXACT = Exact(label_trie(LABELS))
 TEXTS = ("query: where is my card\nintent: card arrival", "a river", "word: apple / colour: red")
@@ -54,7 +53,7 @@ def settings(encoder: VectorEncoder, readers: VectorReaders, weights: str) -> Ve
     )
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=FAMILIES)
 def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Setup:
     tokenizer, kind = qwen_tokenizer(), str(request.param)
     folder: Path = tmp_path_factory.mktemp(kind)
