@@ -25,7 +25,7 @@ from icl_bench.analysis.statistics.dominance import DOMINATED, ON, dominance
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
-from icl_bench.analysis.statistics.power import Components, components, power
+from icl_bench.analysis.statistics.power import components, power
 
 TEST_SD, BOTH_SD = 2.0, 0.3
 """Log-odds by test example and by test example and point: as the study's predictions have them,
@@ -47,11 +47,19 @@ class Sweep:
     alike: float = 0.0
     """Correlation of a draw's effects on different points: 0 for draws of their own."""
     test: int = 250
+    fades: bool = False
+    """Draws differ ten times as much at the first point as at the last, as they do over k."""
+
+    @property
+    def draw_sds(self) -> np.ndarray:
+        """How far draws differ at each point, in log-odds: ``(points,)``."""
+        ends = (3.3, 0.33) if self.fades else (1.0, 1.0)
+        return self.draw_sd * np.geomspace(*ends, len(self.means))
 
     @property
     def odds(self) -> np.ndarray:
         """Log-odds of the points, ``(points,)``."""
-        return np.array([_odds(mean, self.draw_sd) for mean in self.means])
+        return np.array([_odds(mean, float(sd)) for mean, sd in zip(self.means, self.draw_sds, strict=True)])
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Right answers, ``(points, draws, test)``."""
@@ -59,7 +67,7 @@ class Sweep:
         shared, own = rng.normal(size=(1, self.draws, 1)), rng.normal(size=(points, self.draws, 1))
         of_draw = np.sqrt(self.alike) * shared + np.sqrt(1 - self.alike) * own
         of_test = rng.normal(0, TEST_SD, self.test) + rng.normal(0, BOTH_SD, (points, 1, self.test))
-        odds = self.odds[:, None, None] + self.draw_sd * of_draw + of_test
+        odds = self.odds[:, None, None] + self.draw_sds[:, None, None] * of_draw + of_test
         right: np.ndarray = (rng.random(odds.shape) < expit(odds)).astype(float)
         return right
 
@@ -201,12 +209,19 @@ def frontiers(trials: int) -> Iterable[str]:
         "dominated ones found %",
         "ones on it found %",
     )
-    of_draws = ((3, 250, 0.3, 0.0), (3, 250, 0.3, 0.5), (3, 20, 0.3, 0.0), (3, 1000, 0.6, 0.0), (10, 250, 0.3, 0.5))
+    of_draws = (
+        (3, 250, 0.3, 0.0, False),
+        (3, 250, 0.3, 0.5, False),
+        (3, 250, 0.3, 0.5, True),
+        (3, 20, 0.3, 0.0, False),
+        (3, 1000, 0.6, 0.0, False),
+        (10, 250, 0.3, 0.5, False),
+    )
     for name, means in FRONTIERS.items():
         true = np.array([mean > max(means[:at], default=0) for at, mean in enumerate(means)])
         costs = np.arange(len(means), dtype=float)
-        for draws, test, draw_sd, alike in of_draws:
-            sweep = Sweep(means, draws, draw_sd, alike, test)
+        for draws, test, draw_sd, alike, fades in of_draws:
+            sweep = Sweep(means, draws, draw_sd, alike, test, fades)
             verdicts = np.array(
                 [
                     dominance(leads(candidates_of(sample, alike > 0), sample.ravel()), costs).verdicts
@@ -219,7 +234,7 @@ def frontiers(trials: int) -> Iterable[str]:
                 name,
                 draws,
                 test,
-                sweep.draw_points(),
+                "10 to 1" if fades else sweep.draw_points(),
                 alike > 0,
                 *(100 * float(part.any(axis=1).mean()) for part in wrong),
                 *(100 * float(part.mean()) if part.size else "none" for part in right),
@@ -241,12 +256,10 @@ def powers(trials: int) -> Iterable[str]:
     ):
         for mean, less in ((0.8, 0.05), (0.5, 0.1)):
             matched, sweep = alike > 0, Sweep((mean, mean - less), draws, draw_sd, alike, test)
-            many = Sweep((mean, mean - less), 200, draw_sd, alike, 2000)
-            known = [components(s[0], s[1], matched) for s in samples(many, 4)]
-            of = Components(
-                *(np.mean([part[0] for part in known]),),
-                *(tuple(np.mean([part[at] for part in known], axis=0).tolist()) for at in (1, 2)),
-            )
+            many = Sweep((mean, mean - less), 400, draw_sd, alike, 4000)
+            first, second = next(iter(samples(many, 1)))
+            of = components(first, second, matched)
+            assert of is not None
             sides = [contrast(s[0], s[1], matched) for s in samples(sweep, trials)]
             yield row(
                 mean * 100,

@@ -58,7 +58,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         means = np.array([TwoWayLayout(scores).mean for scores in points])
         ranks = Budget().ranks(priced.loc[places])
         equal = np.flatnonzero(means >= means.max() - EQUAL)
-        best = min(equal, key=lambda at: (ranks[at], keys["k"][places[at]]))
+        best = min(equal.tolist(), key=lambda at: (ranks[at], keys["k"][places[at]]))
         key = keys.iloc[places[best]].to_dict()
         draws, test_rows = points[best].shape
         mean, low, high = best_interval(points, best)

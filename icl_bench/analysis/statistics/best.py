@@ -84,6 +84,11 @@ def leads(candidates: Sequence[Candidate], scores: np.ndarray) -> np.ndarray:
     return p
 
 
+Sample = list[tuple[tuple[int, ...], np.ndarray]]
+"""Scores ``(draws, test)`` of each side of a comparison, or of both in common draws, with the places of the
+candidates that they are of."""
+
+
 def _contrasts(
     candidates: Sequence[Candidate], pairs: Sequence[tuple[int, int]], scores: np.ndarray
 ) -> tuple[list[Contrast], np.ndarray]:
@@ -92,7 +97,8 @@ def _contrasts(
     How far draws differ is moderated by all candidates
     (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`), and of common draws by all pairs.
     """
-    contrasts, samples = [], []
+    contrasts: list[Contrast] = []
+    samples: list[Sample] = []
     for i, j in pairs:
         met = meet(candidates[i].grid, candidates[j].grid, candidates[i].source == candidates[j].source)
         sides = met.point.values(scores), met.base.values(scores)
@@ -111,9 +117,7 @@ def _contrasts(
 
 
 def _moderated_contrasts(
-    candidates: Sequence[Candidate],
-    contrasts: Sequence[Contrast],
-    samples: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray]]],
+    candidates: Sequence[Candidate], contrasts: Sequence[Contrast], samples: Sequence[Sample]
 ) -> list[Contrast]:
     """The contrasts with the mean squares by draws of each sample moderated by those of the others.
 
@@ -135,10 +139,10 @@ def _moderated_contrasts(
                 ratios[name] = squares.draws / squares.residual, squares.freedom
     result = []
     for of, sides in zip(contrasts, samples, strict=True):
-        several = [name for name, side in sides if len(side) > 1]
+        names = [name for name, side in sides if len(side) > 1]
         parts = [
             (ratios[name][0] * part[1], part[1], ratios[name][1]) if name in ratios else part
-            for name, part in zip(several, of.of_draws, strict=True)
+            for name, part in zip(names, of.of_draws, strict=True)
         ]
         result.append(of._replace(of_draws=tuple(parts)))
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +23,21 @@ class Dominance(NamedTuple):
     @property
     def verdicts(self) -> list[str | None]:
         """What is certain enough of each point; None where its cost is not known."""
-        certain = [(self.on <= ALPHA, ON), (self.dominated <= ALPHA, DOMINATED), (~np.isnan(self.on), UNDECIDED)]
-        return list(np.select([which for which, _ in certain], [verdict for _, verdict in certain], None))
+        pairs = zip(self.on.tolist(), self.dominated.tolist(), strict=True)
+        return [_verdict(on, dominated) for on, dominated in pairs]
 
     @property
     def p(self) -> np.ndarray:
         """The p value of the verdict, or of that which is nearer to be one."""
-        return np.fmin(self.on, self.dominated)
+        return np.asarray(np.fmin(self.on, self.dominated))
+
+
+def _verdict(on: float, dominated: float) -> str | None:
+    if math.isnan(on):
+        return None
+    if on <= ALPHA:
+        return ON
+    return DOMINATED if dominated <= ALPHA else UNDECIDED
 
 
 def dominance(p_leads: np.ndarray, costs: np.ndarray) -> Dominance:
