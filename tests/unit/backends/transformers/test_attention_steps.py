@@ -520,7 +520,7 @@ def test_room_for_an_answer_is_made_while_it_is_written(backend: TransformersBac
     prompts = shared(3, [9, 4])
     backend.load_prefix(prompts)
     pack = OpenPack(backend.cache, prompts.suffixes, 10_000)
-    assert {held.tokens for held in pack._keys._held.values()} == {9}
+    assert {held.tokens for held in pack.keys._held.values()} == {9}
     keys, like = PackKeys(2), torch.zeros(1, 3, 5, 4)
     keys.layer(0, like, 2).key[:] = 1.0
     held = keys.layer(0, like, 3)
