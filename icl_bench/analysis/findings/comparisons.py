@@ -41,7 +41,8 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     frame = with_demonstrations(frame)
     select = frame["select"].astype(object)
     bases = (select == "random") & (frame["order"] == "drawn")
-    alike = select.map(source) == source("random")
+    sources = {name: source(name) for name in select.unique()}  # not for each of millions of rows
+    alike = select.map(sources) == source("random")
     parts = [
         compare(
             frame[bases | ((select != "random") & (alike == matched))],
