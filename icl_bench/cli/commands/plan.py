@@ -49,7 +49,6 @@ def plan(
     Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
     written.
     """
-    from icl_bench.analysis.detect import check_points
     from icl_bench.cli.output.plan import plan_records, print_plan, print_planned_power
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
@@ -59,7 +58,11 @@ def plan(
     from icl_bench.sweep.sweep import Sweep
 
     ClusterSpec.of(MachineOptions(**machines))  # refuses what run refuses
-    wanted = None if detect is None else check_points(detect)
+    wanted = None
+    if detect is not None:
+        from icl_bench.analysis.detect import check_points  # with SciPy, which the rest does not need
+
+        wanted = check_points(detect)
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
