@@ -1,0 +1,71 @@
+"""Counts what a program really multiplies: PyTorch's own counter, and the pairs that attention sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from icl_bench.backends.transformers import attention_kernels, attention_steps
+
+PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+"""Products with a matrix of weights. Attention's are batched, or in a kernel that is not counted."""
+
+
+@dataclass
+class Counted:
+    """Operations of a block of code."""
+
+    products: float = 0.0
+    """Of all products with weights, by ``FlopCounterMode``."""
+    attention: float = 0.0
+    """Of attention, by its formula: four for each pair of a token and a visible key, and unit of width."""
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return self.products + self.attention
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    """Count the operations of a block of code, on the CPU and in float32.
+
+    The arguments of every attention tell which pairs are visible: all, those up to the token itself, or
+    those of a mask.
+    """
+    counted = Counted()
+    ours, torchs = attention_steps.attend, torch.nn.functional.scaled_dot_product_attention
+
+    def add(query: Any, pairs: float) -> None:
+        counted.attention += 4.0 * query.shape[-1] * query.shape[0] * pairs
+
+    def attend(query: Any, key: Any, value: Any, scale: float, **how: Any) -> Any:
+        heads, tokens, keys, mask = query.shape[1], query.shape[2], key.shape[2], how.get("mask")
+        if mask is not None:
+            add(query[:1], float((mask.bias == 0).sum()) * key.shape[1] * len(query) / len(mask.bias))
+        else:
+            add(query, heads * (tokens * (tokens + 1) / 2 if how.get("causal") else tokens * keys))
+        return ours(query, key, value, scale, **how)
+
+    def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **how: Any) -> Any:
+        heads, tokens, keys = query.shape[1], query.shape[2], key.shape[2]
+        if attn_mask is not None:
+            seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask > torch.finfo(attn_mask.dtype).min
+            add(query, float(seen.expand(len(query), heads, tokens, keys).sum()) / len(query))
+        else:
+            add(query, heads * (tokens * (tokens + 1) / 2 if how.get("is_causal") else tokens * keys))
+        return torchs(query, key, value, attn_mask, **how)
+
+    with monkeypatch.context() as patched, FlopCounterMode(display=False) as counter:
+        for module in (attention_steps, attention_kernels):
+            patched.setattr(module, "attend", attend)
+        patched.setattr(torch.nn.functional, "scaled_dot_product_attention", scaled_dot_product_attention)
+        yield counted
+    counts = counter.get_flop_counts()["Global"]
+    counted.products = float(sum(counts.get(product, 0) for product in PRODUCTS))
