@@ -10,7 +10,7 @@ import torch
 from support.models import WINDOW, save_tiny_model, tiny_config
 from torch.utils.flop_counter import FlopCounterMode
 
-from icl_bench.models.architecture import architecture_of, laid_out_parameters
+from icl_bench.models.architecture import architecture_of, laid_out_parameters, stored_parameters
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.sweep.compute_cost import cache_bytes, flops
 from icl_bench.training.classification_head import load_classifier
@@ -40,7 +40,8 @@ def test_parameters_are_transformers_own_count_without_embedding_and_head(kind: 
     outside = VOCABULARY * model.config.hidden_size * (1 if tied else 2)
     wanted = model.num_parameters() - outside
     assert architecture_of(str(tmp_path)).parameters == wanted
-    assert laid_out_parameters(str(tmp_path)) == wanted
+    assert laid_out_parameters(str(tmp_path)).parameters == wanted
+    assert stored_parameters(tmp_path) == laid_out_parameters(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
