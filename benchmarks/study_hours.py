@@ -36,8 +36,8 @@ LLAMA2_7B = Architecture(
     4096,
     hidden_width=4096,
     vocabulary=32_000,
-    layer_parameters=202_383_360,
-    projection_parameters=50_335_744,
+    layer_parameters=202_375_168,
+    projection_parameters=50_331_648,
 )
 """Without embeddings; keys and values are as wide as the heads."""
 

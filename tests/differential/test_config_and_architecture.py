@@ -129,7 +129,8 @@ def test_parameters_of_the_files_are_those_of_the_model_laid_out(kind: str, tied
     config.tie_word_embeddings = tied
     save_tiny_model(config, tmp_path)
     wanted = laid_out_parameters(str(tmp_path))
-    assert stored_parameters(tmp_path) == wanted > 0
+    assert stored_parameters(tmp_path) == wanted
+    assert min(wanted) > 0
     assert architecture_of(str(tmp_path)).parameters == wanted
 
 
