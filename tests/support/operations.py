@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
 from icl_bench.backends.transformers import attention_kernels, attention_steps
+from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.training import sparse_attention
 
 @dataclass
@@ -37,6 +39,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     those of a mask.
     """
     counted = Counted()
+    encode = VectorEncoder.tensors
     ours, torchs = attention_steps.attend, torch.nn.functional.scaled_dot_product_attention
 
     def add(query: Any, pairs: float) -> None:
@@ -61,9 +64,17 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
             add(query, heads * (tokens * (tokens + 1) / 2 if how.get("is_causal") else tokens * keys))
         return torchs(query, key, value, attn_mask, **how)
 
+    def tensors(*arguments: Any) -> Any:
+        before = counted.attention
+        with _disable_current_modes():  # the encoder's operations are no part of a cell's
+            encoded = encode(*arguments)
+        counted.attention = before
+        return encoded
+
     with monkeypatch.context() as patched, FlopCounterMode(display=False) as counter:
         for module in (attention_steps, attention_kernels):
             patched.setattr(module, "attend", attend)
+        patched.setattr(VectorEncoder, "tensors", tensors)
         for module in (torch.nn.functional, sparse_attention):
             patched.setattr(module, "scaled_dot_product_attention", scaled_dot_product_attention)
         yield counted
