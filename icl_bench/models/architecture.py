@@ -39,7 +39,9 @@ _NOT_COUNTED = re.compile(
 )
 """Embeddings, and rotary frequencies of older files, which are not parameters."""
 
-_BEFORE_ATTENTION = re.compile(r"input_layernorm\.|(?:self_attn|attention|attn)\.(?!o_proj\.|out_proj\.|dense\.|c_proj\.)")
+_BEFORE_ATTENTION = re.compile(
+    r"input_layernorm\.|(?:self_attn|attention|attn)\.(?!o_proj\.|out_proj\.|dense\.|c_proj\.)"
+)
 """Names in a layer of the parameters that compute queries, keys and values."""
 
 

@@ -210,9 +210,7 @@ def _each(
     return result
 
 
-def _of_query(
-    prompts: PromptLayout, architecture: Architecture, index: int, answer: AnswerWork
-) -> tuple[float, float]:
+def _of_query(prompts: PromptLayout, architecture: Architecture, index: int, answer: AnswerWork) -> tuple[float, float]:
     """Operations of one query: with nothing cached, and beyond what is cached."""
     pattern, layout, read = prompts.pattern, prompts.layout(index), prompts.vectors_of(index)
     end = prompts.prefix_tokens + prompts.own_tokens[index]

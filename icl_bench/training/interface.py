@@ -35,7 +35,7 @@ class Learned:
     training: TrainingMeta = field(default_factory=TrainingMeta)
     """The training and its cost."""
     query_flops: float | None = None
-    """Operations of answering a test row (mean); None where no formula gives them."""
+    """Operations of answering a test row alone, without padding (mean); None where no formula gives them."""
 
 
 @dataclass

@@ -99,14 +99,14 @@ class FinetuningResult:
                 steps += self.adapters.step(tokens)
             if self.recomputes:
                 steps += self._forward(shape, tokens, keys)
-        return steps + recipe.epochs * self.prediction_flops(shape, examples.held_out, recipe, pattern)
+        return steps + recipe.epochs * self.prediction_flops(shape, examples.held_out, 2 * recipe.batch, pattern)
 
     def prediction_flops(
-        self, shape: Architecture, rows: Sequence[LabelledQuery], recipe: Recipe, pattern: Pattern = FULL
+        self, shape: Architecture, rows: Sequence[LabelledQuery], batch: int, pattern: Pattern = FULL
     ) -> float:
-        """Operations of :func:`predict` for some rows."""
+        """Operations of :func:`predict` for some rows, ``batch`` at a time. One at a time has no padding."""
         total = 0.0
-        for places in batches(rows, 2 * recipe.batch):
+        for places in batches(rows, batch):
             tokens, keys = batch_of(pattern.spans(shape.windows), [len(rows[i].ids) for i in places])
             total += self._forward(shape, tokens, keys) + 2.0 * self.head_parameters * tokens
         return total
@@ -149,12 +149,12 @@ def fine_tune(
         memory_errors_as_cell_errors(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
         tempfile.TemporaryDirectory(prefix="icl-bench-") as folder,
     ):
-        model = load_classifier(source, len(task.data.labels), tokens, pad, weights)
+        model: Any = load_classifier(source, len(task.data.labels), tokens, pad, weights)
+        done.head_parameters = model.score.weight.numel()
         if recipe.method == "lora":
             model = _with_lora(model, recipe)
         done.trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
         done.adapters = Adapters.of(model.named_parameters()) if recipe.method == "lora" else None
-        done.head_parameters = done.trainable - done.adapters.parameters if done.adapters else model.score.weight.numel()
         done.recomputes = cuda and _is_tight(model, device)
         arguments = on_one_device(TrainingArguments, device)(
             output_dir=folder,

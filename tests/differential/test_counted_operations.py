@@ -73,7 +73,14 @@ MODES: Mapping[str, dict[str, Any]] = {
     "chat": {"chat": "turns"},
     "every label in a chat": {"chat": "single", "score": "exact"},
 }
-PATTERNS = ("block:2", "block:2,sink=0,local=1,top=1", "block:1,reuse", "block:1,sink=0,reuse", "grouped:2,12", "approx:200,4")
+PATTERNS = (
+    "block:2",
+    "block:2,sink=0,local=1,top=1",
+    "block:1,reuse",
+    "block:1,sink=0,reuse",
+    "grouped:2,12",
+    "approx:200,4",
+)
 
 
 def agrees(spec: RunSpec, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +124,7 @@ def test_operations_of_each_pattern(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("select", "pattern"), [("bm25", "full"), ("bm25", "block:2"), ("hybrid:2", "block:2")])
 def test_operations_where_queries_have_demonstrations_of_their_own(
-    kind: str,
-    select: str,
-    pattern: str,
-    models: Mapping[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, select: str, pattern: str, models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     spec = asked(tmp_path, models[kind], "labels", attention=pattern, select=select)
     agrees(spec, tmp_path / "results", monkeypatch)
@@ -152,7 +154,9 @@ def test_operations_of_vectors(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", ["greedy", "exact"])
-@pytest.mark.parametrize(("select", "attention"), [("random", "full"), ("random", "block:5"), ("bm25", "block:1,reuse")])
+@pytest.mark.parametrize(
+    ("select", "attention"), [("random", "full"), ("random", "block:5"), ("bm25", "block:1,reuse")]
+)
 def test_operations_of_gemma_270m(
     select: str, attention: str, score: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

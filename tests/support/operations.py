@@ -16,6 +16,7 @@ from icl_bench.backends.transformers import attention_kernels, attention_steps
 from icl_bench.models.vector_encoder import VectorEncoder
 from icl_bench.training import sparse_attention
 
+
 @dataclass
 class Counted:
     """Operations of a block of code."""

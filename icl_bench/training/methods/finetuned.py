@@ -100,7 +100,7 @@ class FullFinetuning(TrainingMethod):
                 labels_without_example=list(examples.missing),
                 labels_sharing_a_head_row=sharing_rows(tokens),
             ),
-            done.prediction_flops(shape, test, recipe, pattern) / len(test),
+            done.prediction_flops(shape, test, 1, pattern) / len(test),
         )
 
 

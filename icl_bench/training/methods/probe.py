@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ def _batches(queries: Sequence[Ids]) -> Iterator[Sequence[Ids]]:
 class Probe(TrainingMethod):
     """Logistic regression on the frozen model's states.
 
-    Operations are those of the states, padding included; the regression's are not counted.
+    Operations are those of the states; the regression's are not counted.
     """
 
     name = "probe"
@@ -120,19 +120,17 @@ class Probe(TrainingMethod):
                     method=self.name,
                     seconds=round(time.perf_counter() - start, 3),
                     tokens=sum(len(row.ids) for row in train),
-                    flops=self._flops(train),
+                    flops=self._flops(_batches(list(dict.fromkeys(row.ids for row in train)))),
                     labels_without_example=list(examples.missing),
                 ),
-                self._flops(examples.test) / len(examples.test),
+                self._flops([row.ids] for row in examples.test) / len(examples.test),
             )
         ]
 
-    def _flops(self, rows: Sequence[LabelledQuery]) -> float:
-        """Operations of the states of some rows, none of which is known yet."""
-        shape, total = self.run.architecture, 0.0
-        for batch in _batches(list(dict.fromkeys(row.ids for row in rows))):
-            total += forward_flops(shape, *batch_of(self.run.pattern.spans(shape.windows), list(map(len, batch))))
-        return total
+    def _flops(self, batches: Iterable[Sequence[Ids]]) -> float:
+        """Operations of the states of batches of queries, padding included."""
+        shape, spans = self.run.architecture, self.run.pattern.spans(self.run.architecture.windows)
+        return sum(forward_flops(shape, *batch_of(spans, list(map(len, batch)))) for batch in batches)
 
 
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:

@@ -215,8 +215,9 @@ class VectorTraining(LongTraining):
         decoder = step_flops(shape, count["padded_tokens"], count["keys_seen"], frozen=frozen)
         head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * (2 if frozen else 3)
         of_vectors = 3 * of_vectors - (model.projectors if model.trained is None else 0)
-        read = 2.0 * (3 * of_tokens * count["reading_tokens"] + of_vectors * count["padded_vectors"])
-        return decoder + head + read + 3 * 4.0 * shape.heads_width * count["vectors_seen"]
+        read: float = 2.0 * (3 * of_tokens * count["reading_tokens"] + of_vectors * count["padded_vectors"])
+        seen = int(count["vectors_seen"])
+        return decoder + head + read + 3 * 4.0 * shape.heads_width * seen
 
     @cached_property
     def _architecture(self) -> Architecture:

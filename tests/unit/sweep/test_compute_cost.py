@@ -110,9 +110,7 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
 @pytest.mark.parametrize("skips", [False, True])
 def test_generated_labels_take_the_head_at_each_token_or_of_the_allowed_tokens_alone(tmp_path: Path, skips: bool):
     made, shape = plan(tmp_path / "task", "2", draws=1), replace(HEADED, vocabulary=400)
-    Runner(
-        made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: shape, skips_unread=skips
-    ).run()
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: shape, skips_unread=skips).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,), (decoding, *_) = made.cells, made.task.decodings(made.task.data.test)
     assert isinstance(decoding, Greedy)
