@@ -49,7 +49,7 @@ def measure(
     from icl_bench.backends.transformers.backend import TransformersBackend
     from icl_bench.models.architecture import architecture_of
     from icl_bench.models.attention_patterns import Pattern
-    from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
+    from icl_bench.sweep.compute_cost import AnswerWork, PromptLayout, cache_bytes, cost_of
 
     backend, shape = (TransformersBackend.load(source, tokenizer, dtype=dtype), architecture_of(str(source)))
     tokens = len(prompts.prefix)
@@ -68,7 +68,7 @@ def measure(
     print(f"{name}, {tokens:,} tokens, {dtype}")
     columns = ("seconds", "of full", "formula", "ratio", "cache MB", "formula")
     print(f"{'':26}" + "".join(f"{name:>10}" for name in columns))
-    works = {t: cost_of(PromptLayout.of(prompts, Pattern.parse(t)), shape, 0, dtype) for t in patterns}
+    works = {t: cost_of(PromptLayout.of(prompts, Pattern.parse(t)), shape, [AnswerWork()], dtype) for t in patterns}
     for text in patterns:
         share = seconds[text] / seconds[patterns[0]]
         formula = works[text].prefix_flops / works[patterns[0]].prefix_flops

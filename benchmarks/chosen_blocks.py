@@ -26,7 +26,7 @@ from icl_bench.models.architecture import architecture_of
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import load_tokenizer, resolve
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.sweep.compute_cost import PromptLayout, cost_of
+from icl_bench.sweep.compute_cost import AnswerWork, PromptLayout, cost_of
 
 
 def made_up(shots: int, tokens: int, queries: int, query_tokens: int) -> PromptSet:
@@ -72,8 +72,9 @@ def main() -> None:
                 list(backend.answer(asked, range(len(asked)), free, 0, how))
                 took[name.split()[0], kind] += time.perf_counter() - start
     shape, costs = architecture_of(str(model.source)), {}
+    answer = AnswerWork.generated(given.answer_tokens, shape.vocabulary)
     for kind, how in (("all", every), ("chosen", pattern)):
-        costs[kind] = cost_of(PromptLayout.of(prompts, how), shape, given.answer_tokens, given.dtype)
+        costs[kind] = cost_of(PromptLayout.of(prompts, how), shape, [answer], given.dtype)
     print(
         json.dumps(
             {

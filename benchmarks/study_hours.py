@@ -29,7 +29,16 @@ from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.time_estimate import EFFICIENCY, seconds
 from icl_bench.training.spec import FinetuneSpec
 
-LLAMA2_7B = Architecture(6_476_005_376, 4096, (None,) * 32, 4096)
+LLAMA2_7B = Architecture(
+    6_476_005_376,
+    4096,
+    (None,) * 32,
+    4096,
+    hidden_width=4096,
+    vocabulary=32_000,
+    layer_parameters=202_375_168,
+    projection_parameters=50_331_648,
+)
 """Without embeddings; keys and values are as wide as the heads."""
 
 WINDOWS = {"llama2": 4096, "llama2-32k": 32768, "llama2-80k": 81920, "mistral": 32768, "Qwen/Qwen2.5-7B": 131072}
@@ -43,7 +52,8 @@ def of_prompts(spec: RunSpec, window: int, rate: float, rows: int) -> tuple[floa
     changed = spec.model_copy(update={"model": "gemma3-270m", "context_tokens": window, "test_size": found})
     sweep = Sweep.prepare(changed)
     cells = sweep.plan.cells
-    costs = [None if c.problem else cost_of(c.prompt_layout, LLAMA2_7B, c.answer_tokens / 2, "bfloat16") for c in cells]
+    answer = [sweep.task.planned_answer(LLAMA2_7B.vocabulary)]
+    costs = [None if c.problem else cost_of(c.prompt_layout, LLAMA2_7B, answer, "bfloat16") for c in cells]
     computed = sum(seconds(LLAMA2_7B, rate / EFFICIENCY, cells, costs))
     read = sum(
         cell.queries * cell.answer_tokens / 2 * cost.cache_bytes / BYTES_A_SECOND

@@ -30,6 +30,7 @@ class TransformersLoader(BackendLoader):
     options = frozenset({"device", "pack"})
     patterns = True
     exact = True
+    skips_unread = True
 
     def check(self) -> None:
         """See ``BackendLoader``: checks that the device exists."""
@@ -61,7 +62,11 @@ class TransformersLoader(BackendLoader):
 
 
 class VllmLoader(BackendLoader):
-    """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache."""
+    """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache.
+
+    Costs assume that its cache holds the whole prefix for each query, though it holds whole blocks, and
+    leave out the token that it generates when the prefix is computed.
+    """
 
     name = "vllm"
     options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"})

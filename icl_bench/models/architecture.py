@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -31,10 +31,18 @@ _TENSOR = re.compile(
     r"self_attn\.[qk]_norm\.weight|mlp\.(?:gate|up|down)_proj\.(?:weight|bias))"
 )
 
+_EMBEDDINGS = ("lm_head.weight", "model.embed_tokens.weight")
+"""The output head, which may share the embeddings' matrix, and the embeddings."""
+
 _NOT_COUNTED = re.compile(
     r"model\.embed_tokens\.weight|lm_head\.weight|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 )
 """Embeddings, and rotary frequencies of older files, which are not parameters."""
+
+_BEFORE_ATTENTION = re.compile(
+    r"input_layernorm\.|(?:self_attn|attention|attn)\.(?!o_proj\.|out_proj\.|dense\.|c_proj\.)"
+)
+"""Names in a layer of the parameters that compute queries, keys and values."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,14 @@ class Architecture:
     """Parameters of the additional matrices that every token passes through to read vectors."""
     vector_parameters: int = 0
     """Parameters of the matrices that every vector passes through."""
+    hidden_width: int = 0
+    """Width of the hidden states, which the output head multiplies; 0 where it is not known."""
+    vocabulary: int = 0
+    """Tokens that the output head has logits of; 0 where it is not known."""
+    layer_parameters: int = 0
+    """Parameters of the last layer; 0 where it is not known, or cannot be computed in part."""
+    projection_parameters: int = 0
+    """Those of them that compute queries, keys and values."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Architecture:
@@ -62,16 +78,46 @@ class Architecture:
     def as_json(self) -> dict[str, Any]:
         """Plain values, to store with predictions."""
         values = {**asdict(self), "windows": list(self.windows)}
-        optional = ("reader_parameters", "vector_parameters")
+        optional = {field.name for field in fields(self) if field.default == 0} - {"key_width"}
         return {name: value for name, value in values.items() if value or name not in optional}
 
+    def with_whole_layers(self) -> Architecture:
+        """The same for a program that computes every layer for all tokens."""
+        return replace(self, layer_parameters=0, projection_parameters=0)
+
+    def logits_flops(self, logits: float) -> float:
+        """Operations of the output head for this number of logits: positions times tokens."""
+        return 2.0 * self.hidden_width * logits
+
     def flops(self, tokens: float, before: float) -> float:
-        """Operations for tokens that each see ``before`` earlier ones (on average).
+        """Operations of all layers for tokens that each see ``before`` earlier ones (on average).
 
         Two for each parameter and token; four for each visible key and head width (scores and values).
+        Only for cells without a stored cost: :mod:`icl_bench.sweep.compute_cost` counts exactly.
         """
         keys = sum(min(before, window or before) for window in self.windows)
         return tokens * (2.0 * self.parameters + 4.0 * self.heads_width * keys)
+
+
+class ParameterCounts(NamedTuple):
+    """The fields of :class:`Architecture` that are counted among a checkpoint's tensors."""
+
+    parameters: int
+    hidden_width: int
+    vocabulary: int
+    layer_parameters: int
+    projection_parameters: int
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], last_layer: str, head: Sequence[int]) -> ParameterCounts:
+        """Count parameters by name, without embeddings and head.
+
+        ``last_layer`` begins the names of the last layer's; ``head`` is the shape of the output head.
+        """
+        inside = {name.removeprefix(last_layer): n for name, n in sizes.items() if name.startswith(last_layer)}
+        before = sum(n for name, n in inside.items() if _BEFORE_ATTENTION.match(name))
+        layer = sum(inside.values()) if before else 0
+        return cls(sum(sizes.values()), head[1], head[0], layer, before)
 
 
 def architecture_of(source: str) -> Architecture:
@@ -81,18 +127,19 @@ def architecture_of(source: str) -> Architecture:
     weights.
     """
     config, vectors = read_config(source), vector_settings_of(source)
-    parameters = stored_parameters(Path(source)) if states_everything(source) else None
+    counts = stored_parameters(Path(source)) if states_everything(source) else None
     return Architecture(
-        laid_out_parameters(source) if parameters is None else parameters,
-        config.head_width * config.heads,
-        config.windows,
-        config.head_width * config.key_heads,
-        *((vectors.parameters, vectors.vector_parameters) if vectors else ()),
+        heads_width=config.head_width * config.heads,
+        windows=config.windows,
+        key_width=config.head_width * config.key_heads,
+        reader_parameters=vectors.parameters if vectors else 0,
+        vector_parameters=vectors.vector_parameters if vectors else 0,
+        **(counts or laid_out_parameters(source))._asdict(),
     )
 
 
-def stored_parameters(folder: Path) -> int | None:
-    """Parameters of a checkpoint's safetensors files, without embeddings, from their headers.
+def stored_parameters(folder: Path) -> ParameterCounts | None:
+    """Parameters of a checkpoint's safetensors files, from their headers.
 
     None if a tensor does not belong to a tested family, or is not plain floating point.
     """
@@ -102,10 +149,12 @@ def stored_parameters(folder: Path) -> int | None:
         if header is None or any(tensor.get("dtype") not in _FLOATS for tensor in header.values()):
             return None
         shapes |= {name: tensor["shape"] for name, tensor in header.items()}
-    counted = {name: shape for name, shape in shapes.items() if not _NOT_COUNTED.fullmatch(name)}
-    if not counted or not all(map(_TENSOR.fullmatch, counted)):
+    sizes = {name: math.prod(shape) for name, shape in shapes.items() if not _NOT_COUNTED.fullmatch(name)}
+    head = next((shapes[name] for name in _EMBEDDINGS if len(shapes.get(name, ())) == 2), None)
+    if not sizes or head is None or not all(map(_TENSOR.fullmatch, sizes)):
         return None
-    return sum(map(math.prod, counted.values()))
+    last = max((int(name.split(".")[2]) for name in sizes if name.startswith("model.layers.")), default=0)
+    return ParameterCounts.of(sizes, f"model.layers.{last}.", head)
 
 
 def _safetensors_header(file: Path) -> dict[str, Any] | None:
@@ -124,8 +173,8 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
     return header if all(isinstance(tensor, dict) for tensor in header.values()) else None
 
 
-def laid_out_parameters(source: str) -> int:
-    """Parameters of a model without embeddings, counted on the meta device.
+def laid_out_parameters(source: str) -> ParameterCounts:
+    """Parameters of a model, counted on the meta device.
 
     Raises ``UserError`` if its config is not that of a language model.
     """
@@ -139,8 +188,12 @@ def laid_out_parameters(source: str) -> int:
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
     except Exception as error:  # the library raises many kinds
         raise UserError(f"model {source}: cannot be laid out ({first_line(error)})") from None
-    embeddings = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
-    return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
+    head = model.get_output_embeddings().weight
+    embeddings = {id(model.get_input_embeddings().weight), id(head)}
+    sizes = {name: p.numel() for name, p in model.named_parameters() if id(p) not in embeddings}
+    blocks = getattr(model.get_decoder(), "layers", None)
+    last = next((f"{name}." for name, module in model.named_modules() if blocks and module is blocks[-1]), "-")
+    return ParameterCounts.of(sizes, last, tuple(head.shape))
 
 
 FAMILIES: Mapping[str, str] = {

@@ -2,7 +2,14 @@
 
 The formulas are those of Zebra (Song et al. 2023), table 9, applied by layer and with exact numbers
 of keys: a token of a layer that sees n keys takes ``4 * heads_width * n`` operations for scores and
-values, beside two for each parameter.
+values, beside two for each parameter. The output head takes two for each logit and unit of the hidden
+states' width.
+
+What is counted is what is computed: an answer's last token is not fed back; logits are computed only
+where a token is chosen or scored; and a backend that skips what is not read
+(``BackendLoader.skips_unread``) computes of the last layer only queries, keys and values, but for
+tokens whose hidden states are read. Keys that a mask hides are not counted, though some kernels
+compute them.
 """
 
 from __future__ import annotations
@@ -16,7 +23,11 @@ import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
-from icl_bench.prompts.encoding import PromptSet, parts
+from icl_bench.prompts.encoding import parts
+
+if TYPE_CHECKING:
+    from icl_bench.backends.label_constraint import LabelTrie
+    from icl_bench.prompts.encoding import PromptSet
 
 ITEM_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -32,8 +43,10 @@ class PromptLayout:
     ends: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """Where each demonstration of a prompt ends: one entry if all prompts share them, empty if it
     does not matter."""
-    encoded_tokens: int = 0
-    """With reuse: tokens of all demonstrations that are computed once for all prompts."""
+    lead: int = 0
+    """Tokens before the first demonstration."""
+    encoded: tuple[int, ...] = ()
+    """With reuse: tokens of each demonstration that is computed once for all prompts."""
     vectors: tuple[int, ...] = ()
     """Number of vectors that each prompt reads; a single number if all prompts share them."""
     read: tuple[Ranges | None, ...] = field(default=(), repr=False)
@@ -42,15 +55,28 @@ class PromptLayout:
     @classmethod
     def of(cls, prompts: PromptSet, pattern: Pattern) -> PromptLayout:
         """The layout of these prompts under an attention pattern."""
-        encoded = 0
+        encoded: tuple[int, ...] = ()
         if pattern.reuses:
             shown = {ids for i in range(len(prompts)) for ids in parts(prompts, i, pattern.sink)}
-            encoded = sum(map(len, shown))
+            encoded = tuple(sorted(map(len, shown)))
         own = tuple(map(len, prompts.suffixes))
         ends = prompts.ends if pattern.blocks else ()
         vectors = tuple(map(len, prompts.vector_texts))
         read = prompts.read_by(pattern)
-        return cls(pattern, len(prompts.prefix), own, ends, encoded, vectors, read)
+        return cls(pattern, len(prompts.prefix), own, ends, prompts.lead, encoded, vectors, read)
+
+    @property
+    def encoded_tokens(self) -> int:
+        """With reuse: tokens of all demonstrations that are computed once for all prompts."""
+        return sum(self.encoded)
+
+    def bounds(self, index: int) -> Sequence[int]:
+        """With reuse: the end of the sink of one prompt, and of each demonstration after it."""
+        return (self.lead, *self.ends[0 if len(self.ends) == 1 else index])[self.pattern.sink :]
+
+    def vectors_of(self, index: int) -> int:
+        """Number of vectors that one prompt reads."""
+        return self.vectors[0 if len(self.vectors) == 1 else index] if self.vectors else 0
 
     def layout(self, index: int) -> BlockLayout | None:
         """The blocks of one prompt."""
@@ -58,6 +84,28 @@ class PromptLayout:
             return None
         layout = self.pattern.layout(self.ends[0 if len(self.ends) == 1 else index])
         return replace(layout, read=self.read[index]) if layout and self.read else layout
+
+
+@dataclass(frozen=True)
+class AnswerWork:
+    """What is computed for one answer after its query."""
+
+    fed: tuple[float, ...] = ()
+    """Tokens at each distance from the query's end that are computed to choose or score later ones."""
+    logits: float = 0.0
+    """Logits of all positions."""
+
+    @classmethod
+    def generated(cls, tokens: float, vocabulary: int) -> AnswerWork:
+        """An answer of ``tokens`` tokens, chosen one by one among ``vocabulary``. The last is not fed back."""
+        whole, part = divmod(max(0.0, tokens - 1), 1)
+        return cls((1.0,) * int(whole) + ((part,) if part else ()), tokens * vocabulary)
+
+    @classmethod
+    def scored(cls, trie: LabelTrie, vocabulary: int) -> AnswerWork:
+        """All labels of a tree: the tokens that others follow, and the vocabulary's logits after each."""
+        depths = np.bincount(trie.depths[trie.inner])
+        return cls(tuple(depths[1:].tolist()), len(trie.inner) * vocabulary)
 
 
 @dataclass(frozen=True)
@@ -75,19 +123,33 @@ class ComputeCost:
 
 
 def flops(
-    architecture: Architecture, pattern: Pattern, layout: BlockLayout | None, first: int, last: int, vectors: int = 0
+    architecture: Architecture,
+    pattern: Pattern,
+    layout: BlockLayout | None,
+    first: int,
+    last: int,
+    vectors: int = 0,
+    read: int | None = None,
 ) -> float:
-    """Operations for the tokens ``[first, last)`` of one prompt.
+    """Operations of the layers for the tokens ``[first, last)`` of one prompt.
 
     Each token reads ``vectors``: one key each in every layer, and the parameters added to the layers.
+    ``read`` is how many of the last tokens have hidden states that are read; None for all. If they are
+    fewer, the last layer computes queries, keys and values of all tokens and then itself for those.
     """
-    layers = Counter(pattern.spans(architecture.windows))
-    seen = sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
-    passed = architecture.parameters
+    spans, tokens = pattern.spans(architecture.windows), last - first
+    layers, passed = Counter(spans), architecture.parameters * tokens
+    seen = 0
+    if read is not None and architecture.layer_parameters:
+        layers[spans[-1]] -= 1
+        seen = keys_seen(spans[-1], layout, last - read, last)
+        skipped = architecture.layer_parameters - architecture.projection_parameters
+        passed += architecture.layer_parameters * read - skipped * tokens
+    seen += sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
     if vectors:
-        passed += architecture.reader_parameters
-        seen += vectors * (last - first) * len(architecture.windows)
-    return 2.0 * passed * (last - first) + 4.0 * architecture.heads_width * seen
+        passed += architecture.reader_parameters * tokens
+        seen += vectors * tokens * len(architecture.windows)
+    return 2.0 * passed + 4.0 * architecture.heads_width * seen
 
 
 def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0) -> float:
@@ -96,43 +158,71 @@ def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype
     return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
 
 
-def cost_of(prompts: PromptLayout, architecture: Architecture, answer_tokens: float, dtype: str) -> ComputeCost:
-    """Cost of a cell's prompts, with ``answer_tokens`` for each query."""
+def cost_of(
+    prompts: PromptLayout, architecture: Architecture, answers: Sequence[AnswerWork], dtype: str
+) -> ComputeCost:
+    """Cost of a cell's prompts. ``answers`` has what each answer takes, or one for all of them."""
     prefix, pattern = prompts.prefix_tokens, prompts.pattern
     longest = prefix + max(prompts.own_tokens, default=0)
     most = max(prompts.vectors, default=0)
     held = cache_bytes(architecture, pattern, longest, dtype, most)
-    queries = _each(prompts, architecture, answer_tokens)
+    queries = _each(prompts, architecture, answers)
     if pattern.reuses:
-        shown = sum(ends[-1] for ends in prompts.ends)
-        once = sum(whole - query for whole, query in queries) * prompts.encoded_tokens / shown
+        once = _reused(prompts, architecture, 0, prompts.encoded) if queries else 0.0
     else:
         read = most if len(prompts.vectors) == 1 else 0
-        once = flops(architecture, pattern, prompts.layout(0), 0, prefix, read)
+        once = flops(architecture, pattern, prompts.layout(0), 0, prefix, read, read=0)
         once += 2.0 * architecture.vector_parameters * read
     whole, query = np.mean(queries, axis=0) if queries else (0.0, 0.0)
     return ComputeCost(once, float(query), float(whole), held)
 
 
-def _each(prompts: PromptLayout, architecture: Architecture, answer_tokens: float) -> Sequence[tuple[float, float]]:
+def _reused(prompts: PromptLayout, architecture: Architecture, index: int, encoded: Sequence[int]) -> float:
+    """Operations of one prompt's tokens before its demonstrations that are reused, and of ``encoded``
+    demonstrations.
+
+    Each is computed right after the sink, as a query whose last hidden state is read.
+    """
+    pattern, head = prompts.pattern, prompts.bounds(index)[0]
+    base = head if pattern.sink else 0
+    before = flops(architecture, pattern, None, 0, head, read=0)
+    sizes = Counter(encoded)
+    return before + sum(n * flops(architecture, pattern, None, base, base + s, read=1) for s, n in sizes.items())
+
+
+def _each(
+    prompts: PromptLayout, architecture: Architecture, answers: Sequence[AnswerWork]
+) -> Sequence[tuple[float, float]]:
     """Operations of each query: with nothing cached, and beyond what is cached."""
-    pattern, prefix = prompts.pattern, prompts.prefix_tokens
     known: dict[Any, tuple[float, float]] = {}
     result = []
     for i, own in enumerate(prompts.own_tokens):
-        read = prompts.vectors[0 if len(prompts.vectors) == 1 else i] if prompts.vectors else 0
-        key = (own, i) if len(prompts.ends) > 1 or prompts.read else (own, read)
+        answer = answers[0 if len(answers) == 1 else i]
+        alike = len(prompts.ends) <= 1 and not prompts.read
+        key = (own, answer, prompts.vectors_of(i)) if alike else (own, answer, i)
         if key not in known:
-            layout, end = prompts.layout(i), prefix + own
-            kept = prompts.ends[i][-1] if pattern.reuses else prefix
-            before = flops(architecture, pattern, layout, 0, kept, read)
-            answer = answer_tokens * flops(architecture, pattern, layout, end, end + 1, read)
-            query = flops(architecture, pattern, layout, kept, end, read) + answer
-            projected = 2.0 * architecture.vector_parameters * read
-            if len(prompts.vectors) > 1:
-                query += projected
-            else:
-                before += projected
-            known[key] = before + query, query
+            known[key] = _of_query(prompts, architecture, i, answer)
         result.append(known[key])
     return result
+
+
+def _of_query(prompts: PromptLayout, architecture: Architecture, index: int, answer: AnswerWork) -> tuple[float, float]:
+    """Operations of one query: with nothing cached, and beyond what is cached."""
+    pattern, layout, read = prompts.pattern, prompts.layout(index), prompts.vectors_of(index)
+    end = prompts.prefix_tokens + prompts.own_tokens[index]
+    if pattern.reuses:
+        bounds = prompts.bounds(index)
+        kept, before = bounds[-1], _reused(prompts, architecture, index, np.diff(bounds).tolist())
+    else:
+        kept = prompts.prefix_tokens
+        before = flops(architecture, pattern, layout, 0, kept, read, read=0)
+    query = flops(architecture, pattern, layout, kept, end, read, read=1)
+    query += architecture.logits_flops(answer.logits)
+    for distance, tokens in enumerate(answer.fed):
+        query += tokens * flops(architecture, pattern, layout, end + distance, end + distance + 1, read)
+    projected = 2.0 * architecture.vector_parameters * read
+    if len(prompts.vectors) > 1:
+        query += projected
+    else:
+        before += projected
+    return before + query, query

@@ -163,7 +163,7 @@ class Perplexity:
             peak = max(peak, backend.peak_prefix_bytes)
         by_length = {
             str(length): {
-                "prefill_flops": flops(self._architecture, pattern, None, 0, length),
+                "prefill_flops": flops(self._architecture, pattern, None, 0, length, read=0),
                 "cache_bytes": cache_bytes(self._architecture, pattern, length, facts["dtype"]),
             }
             for length in self.lengths

@@ -111,6 +111,8 @@ class Runner:
     """Versions of the packages that compute predictions; they do not decide them."""
     architecture: Callable[[], Architecture] | None = None
     """Returns the model's architecture; None if its files are not available."""
+    skips_unread: bool = False
+    """See ``BackendLoader``; the architecture says so of its last layer."""
     trained: TrainingRecord | None = None
     """This program's training of the model; None if there was none."""
     _backend: Backend | None = None
@@ -205,7 +207,7 @@ class Runner:
             prefix_tokens=len(prompts.prefix),
             architecture=self._architecture,
             training=self._training(cell),
-            compute=self._cost(cell, queries, [row.answer_tokens for row in opened.done.values()]),
+            compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
             **measured,
         )
         names = [row.id for row in queries]
@@ -256,16 +258,15 @@ class Runner:
             return None
         return TrainingMeta(**trained.cost)
 
-    def _cost(self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for its answers, or for all labels if
-        each is scored.
+    def _cost(self, cell: CellPlan, queries: Sequence[Example], tokens: Sequence[int]) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, for answers of this many tokens, or for all
+        labels if each is scored.
         """
-        dtype = self.identity_of_backend.get("dtype")
-        if self._architecture is None or dtype is None:
+        dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
+        if shape is None or dtype is None:
             return None
-        scored = self.plan.task.scored_tokens(queries)
-        computed = float(np.mean(answers)) if scored is None else scored
-        return asdict(cost_of(cell.prompt_layout, self._architecture, computed, dtype))
+        works = self.plan.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
+        return asdict(cost_of(cell.prompt_layout, shape, works, dtype))
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

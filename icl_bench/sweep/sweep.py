@@ -138,20 +138,15 @@ class Sweep:
         each is scored: ``(cells,)``.
         """
         dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
-        scored = self.task.scored_tokens(self.task.data.test)
-        return [
-            None
-            if cell.problem
-            else cost_of(
-                cell.prompt_layout, self._architecture, cell.answer_tokens / 2 if scored is None else scored, dtype
-            )
-            for cell in self.plan.cells
-        ]
+        shape = self._architecture
+        answer = [self.task.planned_answer(shape.vocabulary)]
+        return [None if cell.problem else cost_of(cell.prompt_layout, shape, answer, dtype) for cell in self.plan.cells]
 
     @cached_property
     def _architecture(self) -> Architecture:
-        """The model's architecture, read once, without weights."""
-        return architecture_of(self.model.source)
+        """The model's architecture as the backend computes it, read once, without weights."""
+        shape = architecture_of(self.model.source)
+        return shape if self.loader.skips_unread else shape.with_whole_layers()
 
     def estimates(self) -> Sequence[float | None]:
         """Estimated seconds of each cell of the plan; None if a server computes them."""
@@ -181,6 +176,7 @@ class Sweep:
             watcher or Watcher(),
             versions=versions(*(EMBEDDING if self.spec.embeds else ())),
             architecture=None if self.spec.tokenizer else lambda: self._architecture,
+            skips_unread=self.loader.skips_unread,
             trained=training_of(self.model.source),
         )
         return runner.run()

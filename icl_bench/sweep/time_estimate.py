@@ -32,5 +32,5 @@ def _operations(architecture: Architecture, cell: CellPlan, cost: ComputeCost | 
     total = cost.prefix_flops + cell.queries * cost.query_flops
     if not layout.pattern.reuses:
         cached = cell.prefix_tokens - (cell.new_tokens - sum(layout.own_tokens))
-        total -= flops(architecture, layout.pattern, layout.layout(0), 0, max(0, cached))
+        total -= flops(architecture, layout.pattern, layout.layout(0), 0, max(0, cached), read=0)
     return total

@@ -28,6 +28,7 @@ from icl_bench.prompts.encoding import Ids, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
+from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
 
@@ -164,16 +165,42 @@ class TokenizedTask:
             return [self.decoding] * len(queries)
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
-    def scored_tokens(self, queries: Sequence[Example]) -> float | None:
-        """Mean tokens of labels that exact scoring computes for a query; None without exact scoring.
+    def planned_answer(self, vocabulary: int) -> AnswerWork:
+        """What an answer of half the longest length takes; with exact scoring, what all labels take (mean).
 
-        Labels share common prefixes, and nothing follows a label's end.
+        ``vocabulary`` is the number of tokens that the model's output head has. The rows of the head
+        that a constraint allows are not counted, because compiling it takes time, and they are few.
         """
-        if self.scoring != "exact" or not queries:
-            return None
-        decodings = self.decodings(queries)
-        counts = [len(d.trie.inner) - 1 for d in decodings if isinstance(d, Exact)]
-        return sum(counts) / len(decodings)
+        if self.scoring == "exact" and (queries := self.data.test):
+            works = self.answer_works(queries, [0] * len(queries), vocabulary, skips_unread=True)
+            fed = [[*work.fed, *[0.0] * (max(len(w.fed) for w in works) - len(work.fed))] for work in works]
+            return AnswerWork(tuple(np.mean(fed, axis=0).tolist()), float(np.mean([work.logits for work in works])))
+        constrained = self.data.spec.is_classification and self.scoring == "greedy"
+        return AnswerWork.generated(self.answer_tokens / 2, 0 if constrained else vocabulary)
+
+    def answer_works(
+        self, queries: Sequence[Example], tokens: Sequence[int], vocabulary: int, *, skips_unread: bool
+    ) -> list[AnswerWork]:
+        """What each answer takes, given its generated ``tokens``.
+
+        ``vocabulary`` is the number of tokens that the model's output head has. A backend that skips
+        what is not read computes, of generated labels, only logits of tokens that some label allows.
+        (Queries with choices of their own share a product over all their tokens in a pack, which is not
+        counted.)
+        """
+        from icl_bench.backends.interface import Exact, Greedy
+
+        works, scored = [], {}
+        for decoding, count in zip(self.decodings(queries), tokens, strict=True):
+            if isinstance(decoding, Exact):
+                if id(decoding) not in scored:
+                    scored[id(decoding)] = AnswerWork.scored(decoding.trie, vocabulary)
+                works.append(scored[id(decoding)])
+            elif isinstance(decoding, Greedy) and skips_unread:
+                works.append(AnswerWork.generated(count, len(decoding.automaton.vocabulary)))
+            else:
+                works.append(AnswerWork.generated(count, vocabulary))
+        return works
 
     def _among(self, labels: tuple[str, ...]) -> Decoding:
         """How a backend decodes an answer among these labels."""

@@ -204,6 +204,9 @@ class Finetuning:
             demonstration_ids=[example.id for example in examples.shown],
             training=learnt.training,
             architecture=method.run.architecture if method.has_architecture else None,
+            compute=None
+            if learnt.query_flops is None
+            else {"prefix_flops": 0.0, "query_flops": learnt.query_flops, "whole_flops": learnt.query_flops},
         )
         opened.finish([row.id for row in data.test], meta, scores)
 

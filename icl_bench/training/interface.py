@@ -14,6 +14,8 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture, architecture_of
+from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.trained import own_pattern
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.training.examples import Examples
@@ -32,6 +34,8 @@ class Learned:
     """Time for answering the test rows."""
     training: TrainingMeta = field(default_factory=TrainingMeta)
     """The training and its cost."""
+    query_flops: float | None = None
+    """Operations of answering a test row alone, without padding (mean); None where no formula gives them."""
 
 
 @dataclass
@@ -47,6 +51,11 @@ class TrainingRun:
     def architecture(self) -> Architecture:
         """The model's architecture, which decides its cost."""
         return architecture_of(self.task.model.source)
+
+    @property
+    def pattern(self) -> Pattern:
+        """The attention pattern that the model was adapted to."""
+        return own_pattern(self.task.model.source)
 
 
 class TrainingMethod(ABC):

@@ -320,6 +320,6 @@ def watcher(
             seconds = self.before["seconds"] + time.perf_counter() - self.began
             log["seconds"] = round(seconds, 3)
             for name, count in model.counts.items():
-                log[name] = self.before[name] + count
+                log[name] = self.before.get(name, 0) + count
 
     return Watcher()

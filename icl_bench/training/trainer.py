@@ -16,9 +16,11 @@ import numpy as np
 from icl_bench.errors import CellError
 from icl_bench.frozen import Frozen
 from icl_bench.models.architecture import Architecture
+from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.seeds import generator
 from icl_bench.training.classification_head import first_tokens, load_classifier, pad_token
 from icl_bench.training.examples import Examples, LabelledQuery, batches, padded
+from icl_bench.training.operations import Adapters, batch_of, forward_flops, step_flops
 from icl_bench.training.spec import HeadInit
 from icl_bench.wording import one_line
 
@@ -72,17 +74,43 @@ class FinetuningResult:
     """Tokens of all epochs, with padding."""
     trainable: int = 0
     """Number of trained parameters."""
+    batches: list[tuple[int, ...]] = field(default_factory=list)
+    """Tokens of the rows of each batch of all epochs."""
+    head_parameters: int = 0
+    """Parameters of the classification head, which is computed for every token."""
+    adapters: Adapters | None = None
+    """The adapters, if they are trained instead of the model's own weights."""
+    recomputes: bool = False
+    """Whether layers are computed a second time for the backward pass, to save memory."""
 
-    def flops(self, shape: Architecture, examples: Examples, recipe: Recipe) -> float:
+    def flops(self, shape: Architecture, examples: Examples, recipe: Recipe, pattern: Pattern = FULL) -> float:
         """Operations of the training, including predictions on validation rows.
 
-        A forward pass has two operations per parameter and token. A backward pass takes two forward
-        passes if all weights are trained, and one if almost none are (LoRA).
+        ``pattern`` is the attention pattern that the model was adapted to.
         """
-        passes = 3 if recipe.method == "full" else 2
-        mean = self.training_tokens / max(1, len(examples.train) * recipe.epochs)
-        chosen = sum(shape.flops(len(row.ids), len(row.ids) / 2) for row in examples.held_out)
-        return passes * shape.flops(self.training_tokens, mean / 2) + recipe.epochs * chosen
+        steps, spans = 0.0, pattern.spans(shape.windows)
+        for lengths in self.batches:
+            tokens, keys = batch_of(spans, lengths)
+            steps += step_flops(shape, tokens, keys, frozen=self.adapters is not None, input_learns=False)
+            steps += 3 * 2.0 * self.head_parameters * tokens
+            if self.adapters is not None:
+                steps += self.adapters.step(tokens)
+            if self.recomputes:
+                steps += self._forward(shape, tokens, keys)
+        return steps + recipe.epochs * self.prediction_flops(shape, examples.held_out, 2 * recipe.batch, pattern)
+
+    def prediction_flops(
+        self, shape: Architecture, rows: Sequence[LabelledQuery], batch: int, pattern: Pattern = FULL
+    ) -> float:
+        """Operations of :func:`predict` for some rows, ``batch`` at a time. One at a time has no padding."""
+        total = 0.0
+        for places in batches(rows, batch):
+            tokens, keys = batch_of(pattern.spans(shape.windows), [len(rows[i].ids) for i in places])
+            total += self._forward(shape, tokens, keys) + 2.0 * self.head_parameters * tokens
+        return total
+
+    def _forward(self, shape: Architecture, tokens: float, keys: float) -> float:
+        return forward_flops(shape, tokens, keys) + (self.adapters.forward(tokens) if self.adapters else 0.0)
 
     @property
     def best(self) -> int:
@@ -120,10 +148,13 @@ def fine_tune(
         memory_errors_as_cell_errors(f"on {device} while training ({recipe.method}, batch {recipe.batch})"),
         tempfile.TemporaryDirectory(prefix="icl-bench-") as folder,
     ):
-        model = load_classifier(source, len(task.data.labels), tokens, pad, weights)
+        model: Any = load_classifier(source, len(task.data.labels), tokens, pad, weights)
+        done.head_parameters = model.score.weight.numel()
         if recipe.method == "lora":
             model = _with_lora(model, recipe)
         done.trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        done.adapters = Adapters.of(model.named_parameters()) if recipe.method == "lora" else None
+        done.recomputes = cuda and _is_tight(model, device)
         arguments = on_one_device(TrainingArguments, device)(
             output_dir=folder,
             save_strategy="no",
@@ -142,7 +173,7 @@ def fine_tune(
             use_cpu=not cuda,
             bf16=dtype == "bfloat16",
             fp16=dtype == "float16",
-            gradient_checkpointing=cuda and _is_tight(model, device),
+            gradient_checkpointing=done.recomputes,
         )
         watcher = _watcher(done, held_out, test, pad, recipe.batch, keep, dtype)
         lengths = [len(row.ids) for row in train]
@@ -276,6 +307,7 @@ def _joined(rows: Sequence[dict[str, Any]], pad: int, done: FinetuningResult) ->
     batch = padded([row["input_ids"] for row in rows], pad)
     done.training_tokens += sum(len(row["input_ids"]) for row in rows)
     done.padded_tokens += batch["input_ids"].numel()
+    done.batches.append(tuple(len(row["input_ids"]) for row in rows))
     return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
 
 

@@ -130,13 +130,15 @@ class Extend:
         self.prefix.append_full(layer, key, value)
         return merge(parts)
 
-    def store(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> None:
-        """Store a layer's keys and values. A layer with a window stores them during attention."""
+    def store(self, layer: int, key: Tensor, value: Tensor, window: int | None) -> None:
+        """Store a layer's keys and values, without attention."""
         span = self.view.span(layer, window)
-        if span.chunk is None and span.window is None:
-            self.prefix.append_full(layer, key, value)
+        if span.chunk is not None:
+            self._store_chunks(layer, LayerKeys(key, value), span)
+        elif span.window is not None:
+            self._store_window(layer, concatenated(self.prefix.tail(layer), LayerKeys(key, value)), span.window)
         else:
-            self.layer(layer, query, key, value, scale, window)
+            self.prefix.append_full(layer, key, value)
 
     # -- blocks of demonstrations ---------------------------------------------------------------
 
@@ -182,10 +184,8 @@ class Extend:
     # -- windows --------------------------------------------------------------------------------
 
     def _sliding(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
-        tail = self.prefix.tail(layer)
-        before = 0 if tail is None else tail.tokens
-        if tail is not None:
-            key, value = torch.cat([tail.key, key], 2), torch.cat([tail.value, value], 2)
+        held = concatenated(self.prefix.tail(layer), LayerKeys(key, value))
+        key, value, before = held.key, held.value, held.tokens - self.tokens
         outs, at_once = [], self.view.layout is None and has_windows(query)
         if at_once:
             outs.append(attend(query, key, value, scale, causal=True, window=window).out)
@@ -200,9 +200,13 @@ class Extend:
                 low, mask = self._blocks_in_window(start, end, low, before, window, block, key)
             part = attend(block, key[:, :, low:high], value[:, :, low:high], scale, mask=mask)
             outs.append(part.out)
-        keep = max(0, key.shape[2] - (window - 1))
-        self.prefix.replace_tail(layer, key[:, :, keep:].clone(), value[:, :, keep:].clone())
+        self._store_window(layer, held, window)
         return torch.cat(outs, 2)
+
+    def _store_window(self, layer: int, held: LayerKeys, window: int) -> None:
+        """Keep the last keys and values, which later tokens see."""
+        keep = max(0, held.tokens - (window - 1))
+        self.prefix.replace_tail(layer, held.key[:, :, keep:].clone(), held.value[:, :, keep:].clone())
 
     def _in_window(self, ahead: int, keys: int, window: int, query: Tensor, key: Tensor) -> Mask:
         """The window's mask for query tokens, the first of which is at position ``ahead`` of the keys."""
@@ -233,12 +237,8 @@ class Extend:
     def _chunked(self, layer: int, query: Tensor, new: LayerKeys, scale: float, span: ReceptiveSpan) -> Tensor:
         """A window that starts at the beginning of a chunk, and means of the chunks before it."""
         chunk, length = span.chunk or 1, self.prefix.length
-        keys = concatenated(self.prefix.tail(layer), new)
+        keys, far = self._store_chunks(layer, new, span)
         base = length + self.tokens - keys.tokens  # the position of the first key
-        far = span.first(np.arange(length, length + self.tokens + 1))
-        count = (int(far[-1]) - base) // chunk
-        if count:
-            self.prefix.append_means(layer, chunk_means(keys, chunk, count))
         means, outs = self.prefix.means(layer), []
         for start in range(0, self.tokens, SLIDING_BLOCK):
             end = min(start + SLIDING_BLOCK, self.tokens)
@@ -256,9 +256,22 @@ class Extend:
                 part = attend(block, *means.part(sure, some), scale, mask=mask)
                 parts.append(_with_chunk_weight(part, chunk))
             outs.append(merge(parts))
-        keep = int(far[-1]) - base
-        self.prefix.replace_tail(layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone())
         return torch.cat(outs, 2)
+
+    def _store_chunks(self, layer: int, new: LayerKeys, span: ReceptiveSpan) -> tuple[LayerKeys, np.ndarray]:
+        """Store means of the chunks that leave the window, and the keys and values of the last tokens.
+
+        Returns the keys that the new tokens see beside means, and the first token in the window of
+        each new token and of the next one.
+        """
+        chunk, length = span.chunk or 1, self.prefix.length
+        keys = concatenated(self.prefix.tail(layer), new)
+        far = span.first(np.arange(length, length + self.tokens + 1))
+        keep = int(far[-1]) - (length + self.tokens - keys.tokens)
+        if count := keep // chunk:
+            self.prefix.append_means(layer, chunk_means(keys, chunk, count))
+        self.prefix.replace_tail(layer, keys.key[:, :, keep:].clone(), keys.value[:, :, keep:].clone())
+        return keys, far
 
 
 @dataclass(frozen=True)
@@ -374,8 +387,8 @@ class Pack:
         """Whether the last hidden states of all its tokens are read."""
         return self.ends is None
 
-    def store(self, layer: int, _query: Tensor, key: Tensor, value: Tensor, *_: object) -> None:
-        """Store a layer's keys and values. Only ``Extend`` needs the other arguments."""
+    def store(self, layer: int, key: Tensor, value: Tensor, window: int | None) -> None:  # noqa: ARG002
+        """Store a layer's keys and values."""
         self._held(layer, key, value)
 
     def at_ends(self) -> Pack:

@@ -31,7 +31,8 @@ class _KeysAlone:
         self._step = step
 
     def layer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
-        self._step.store(layer, query, key, value, scale, window)
+        del query, scale
+        self._step.store(layer, key, value, window)
         raise _KeysTakenError
 
 

@@ -8,8 +8,8 @@ checkpoint whose config names the pattern.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from icl_bench.models.config import layer_windows
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.models.trained import ADAPTED_PATTERN, adapted_to
 from icl_bench.quiet_libraries import spare_imports
-from icl_bench.sweep.compute_cost import flops
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.training.adaptation.examples import AdaptationExamples, DemonstrationSequences, Lesson, PackedTexts
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
+from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
 from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
@@ -48,6 +48,9 @@ REACHED = 0.5
 """Share of a matrix product's rate that a training step reaches (measured: 0.4 to 0.5 on two kinds of
 CPU)."""
 
+COUNTS = ("tokens", "keys_seen", "predicted_tokens")
+"""Tokens of a training, pairs of a token and a key in all layers, and tokens whose logits are computed."""
+
 
 class AdaptedModel(nn.Module):
     """A decoder in training under a pattern."""
@@ -59,7 +62,7 @@ class AdaptedModel(nn.Module):
         super().__init__()
         self.network = network
         self._wrapped = [wrapped]  # in a list, so that its weights, which are the network's, are not registered twice
-        self.counts = {"tokens": 0}
+        self.counts = dict.fromkeys(COUNTS, 0)
         self._pattern, self._windows = pattern, layer_windows(network.config.get_text_config())
         self._plain = Sparsity.of(pattern, self._windows)
 
@@ -77,14 +80,17 @@ class AdaptedModel(nn.Module):
 
         ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` is where demonstrations end.
         """
-        if self.training:
-            self.counts["tokens"] += input_ids.numel()
         sparsity = self._plain
         if ends and self._pattern.blocks:
             sparsity = Sparsity.of(self._pattern, self._windows, ends)
         hidden = self.network.get_decoder()(input_ids=input_ids, use_cache=False, sparsity=sparsity).last_hidden_state
         states, targets = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
         taken = targets != IGNORED
+        if self.training:
+            rows, width = input_ids.shape
+            keys = keys_of_layers(sparsity.spans, sparsity.layout, width)
+            for name, count in zip(COUNTS, (rows * width, rows * keys, int(taken.sum())), strict=True):
+                self.counts[name] += count
         states, targets = states[taken], targets[taken]
         total = hidden.new_zeros((), dtype=torch.float32)
         for part, wanted in zip(states.split(HEAD_TOKENS), targets.split(HEAD_TOKENS), strict=True):
@@ -132,7 +138,8 @@ class Adaptation(LongTraining):
     examples: AdaptationExamples
     device: str
     dtype: str
-    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "losses": []})
+    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, **dict.fromkeys(COUNTS, 0), "losses": []})
+    """Record of the training: seconds, the model's counts, losses on held-out texts by step in nats a token."""
 
     @classmethod
     def prepare(cls, spec: AdaptationSpec, say: Say = lambda _: None) -> Adaptation:
@@ -228,7 +235,7 @@ class Adaptation(LongTraining):
             "base_fingerprint": self.model.fingerprint,
             "attention": str(self.spec.pattern),
             "trainable_parameters": sum(p.numel() for p in model.learnt().values()),
-            "flops": self._flops(model, self.log["tokens"] / self.sequences, self.sequences),
+            "flops": self._flops(model, self.log),
         }
         network = model.merged()
         setattr(network.config, ADAPTED_PATTERN, str(self.spec.pattern))
@@ -269,16 +276,21 @@ class Adaptation(LongTraining):
     def _architecture(self) -> Architecture:
         return architecture_of(self.model.source)
 
-    def _flops(self, model: AdaptedModel, tokens: float, sequences: int) -> float:
-        """Operations of training on ``sequences`` of ``tokens`` on average, including all logits.
+    def _flops(self, model: AdaptedModel, counts: Mapping[str, int]) -> float:
+        """Operations of a training with these ``COUNTS``.
 
-        A backward pass takes two forward passes, and one if the weights are frozen. Recomputation to
-        save memory is not counted.
+        Logits are computed a second time for the backward pass, and layers too with ``--recompute``.
         """
-        passes = 3 if self.spec.method == "full" else 2
-        head = 2.0 * model.network.get_output_embeddings().weight.numel() * tokens
-        once: float = flops(self._architecture, self.spec.pattern, None, 0, round(tokens)) + head
-        return passes * sequences * once
+        shape, (tokens, keys, predicted) = self._architecture, (counts[name] for name in COUNTS)
+        frozen, recompute = self.spec.method == "lora", self.spec.recompute
+        total = step_flops(shape, tokens, keys, frozen=frozen, input_learns=recompute)
+        total += shape.logits_flops(predicted * shape.vocabulary) * (3 if frozen else 4)
+        again = forward_flops(shape, tokens, keys) if recompute else 0.0
+        if frozen:
+            adapters = Adapters.of(model.network.named_parameters())
+            total += replace(adapters, first=0 if recompute else adapters.first).step(tokens)
+            again += adapters.forward(tokens) if recompute else 0.0
+        return total + again
 
     def _needs(self, model: AdaptedModel) -> str:
         """Requirements of the training in words: parameters, memory, time.
@@ -297,7 +309,9 @@ class Adaptation(LongTraining):
         size = 1 if self.dtype == "bfloat16" else 2
         wide, layers = config.hidden_size * spec.length, config.num_hidden_layers
         activations = size * wide * (2 * layers + 34 if spec.recompute else 34 * layers)
-        operations = self._flops(model, spec.length, self.sequences)
+        tokens, spans = self.sequences * spec.length, spec.pattern.spans(self._architecture.windows)
+        keys = self.sequences * keys_of_layers(spans, None, spec.length)
+        operations = self._flops(model, dict(zip(COUNTS, (tokens, keys, tokens), strict=True)))
         seconds = operations / (REACHED * device_rate(self.device, self.dtype))
         return (
             f"training {learnt / 1e6:,.1f} million parameters; about "

@@ -81,6 +81,7 @@ class FullFinetuning(TrainingMethod):
         chances = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances /= chances.sum(axis=1, keepdims=True)
         tokens = first_tokens(self.run.task) if recipe.head == "lm" else []
+        shape, pattern, test = self.run.architecture, self.run.pattern, examples.test
         return Learned(
             select,
             chances,
@@ -89,7 +90,7 @@ class FullFinetuning(TrainingMethod):
                 method=select,
                 seconds=round(done.training_seconds, 3),
                 tokens=done.training_tokens,
-                flops=done.flops(self.run.architecture, examples, recipe),
+                flops=done.flops(shape, examples, recipe, pattern),
                 padded_tokens=done.padded_tokens,
                 trainable_parameters=done.trainable,
                 epoch=epoch + 1,
@@ -99,6 +100,7 @@ class FullFinetuning(TrainingMethod):
                 labels_without_example=list(examples.missing),
                 labels_sharing_a_head_row=sharing_rows(tokens),
             ),
+            done.prediction_flops(shape, test, 1, pattern) / len(test),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.examples import Examples, LabelledQuery, padded
 from icl_bench.training.interface import Learned, TrainingMethod
+from icl_bench.training.operations import batch_of, forward_flops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,10 +50,8 @@ class LastStates:
         Queries are identified by their tokens, because train and test files may use the same ids.
         """
         new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
-        size = max(1, BATCH_TOKENS // max(map(len, new), default=1))
-        order = sorted(new, key=len, reverse=True)
-        for start in range(0, len(order), size):
-            self._compute(order[start : start + size])
+        for batch in _batches(new):
+            self._compute(batch)
         return np.stack([self._known[row.ids] for row in rows])
 
     def _compute(self, queries: Sequence[Ids]) -> None:
@@ -69,8 +68,19 @@ class LastStates:
             self._known[ids] = state
 
 
+def _batches(queries: Sequence[Ids]) -> Iterator[Sequence[Ids]]:
+    """Queries that are computed together, the longest first."""
+    size = max(1, BATCH_TOKENS // max(map(len, queries), default=1))
+    order = sorted(queries, key=len, reverse=True)
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
 class Probe(TrainingMethod):
-    """Logistic regression on the frozen model's states."""
+    """Logistic regression on the frozen model's states.
+
+    Operations are those of the states; the regression's are not counted.
+    """
 
     name = "probe"
     backend = "probe"
@@ -101,7 +111,6 @@ class Probe(TrainingMethod):
             states = self._states.of(train)
         labels = np.array([row.label for row in train])
         probabilities = probe(states, labels, test, len(self.run.task.data.labels))
-        flops = self.run.architecture.flops
         return [
             Learned(
                 self.name,
@@ -111,11 +120,17 @@ class Probe(TrainingMethod):
                     method=self.name,
                     seconds=round(time.perf_counter() - start, 3),
                     tokens=sum(len(row.ids) for row in train),
-                    flops=sum(flops(len(row.ids), len(row.ids) / 2) for row in train),
+                    flops=self._flops(_batches(list(dict.fromkeys(row.ids for row in train)))),
                     labels_without_example=list(examples.missing),
                 ),
+                self._flops([row.ids] for row in examples.test) / len(examples.test),
             )
         ]
+
+    def _flops(self, batches: Iterable[Sequence[Ids]]) -> float:
+        """Operations of the states of batches of queries, padding included."""
+        shape, spans = self.run.architecture, self.run.pattern.spans(self.run.architecture.windows)
+        return sum(forward_flops(shape, *batch_of(spans, list(map(len, batch)))) for batch in batches)
 
 
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:

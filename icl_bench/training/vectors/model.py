@@ -9,11 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from icl_bench.backends.transformers.vector_layers import VectorReaders
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.config import layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder
+from icl_bench.training.operations import keys_of_layers
 from icl_bench.training.vectors.examples import VectorRow
 
 IGNORED = -100
 """Label of tokens without a loss."""
+
+COUNTS = (
+    "tokens",
+    "vectors_read",
+    "padded_tokens",
+    "padded_vectors",
+    "reading_tokens",
+    "keys_seen",
+    "vectors_seen",
+    "predicted_tokens",
+)
+"""Tokens and vectors without padding; then what is computed, padding included: tokens, vectors, tokens
+of batches with vectors, pairs of a token and a key, and of a token and a vector, in all layers, and
+tokens whose logits are computed."""
 
 
 class VectorModel(nn.Module):
@@ -33,8 +50,9 @@ class VectorModel(nn.Module):
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
         self._encoder, self._known = encoder, known
-        self.counts = {"tokens": 0, "vectors_read": 0}
-        """Training data so far: tokens without padding, and vectors."""
+        self._spans = FULL.spans(layer_windows(network.config.get_text_config()))
+        self.counts = dict.fromkeys(COUNTS, 0)
+        """Training data so far, by ``COUNTS``."""
 
     @property
     def gates(self) -> list[nn.Parameter]:
@@ -45,6 +63,11 @@ class VectorModel(nn.Module):
     def added(self) -> tuple[int, int]:
         """Weights of added matrices that each token passes through, and each vector."""
         return (0, 0) if self.readers is None else self.readers.counts()
+
+    @property
+    def projectors(self) -> int:
+        """Weights of the added matrices that multiply the encoder's vectors."""
+        return 0 if self.readers is None else sum(r.projector.weight.numel() for r in self.readers.readers)
 
     def _vectors(self, texts: Sequence[Sequence[str]], readers: VectorReaders) -> tuple[Tensor, Tensor]:
         """Vectors of each row, ``(rows, vectors, width)``, and which of them exist."""
@@ -59,6 +82,22 @@ class VectorModel(nn.Module):
         vectors = torch.zeros(len(texts), most, width, device=device)
         vectors[seen] = encoded.to(device).float()
         return vectors, seen
+
+    def _count(self, attention_mask: Tensor, labels: Tensor, texts: Sequence[Sequence[str]]) -> None:
+        """Add a batch to the counts."""
+        (rows, width), vectors = attention_mask.shape, list(map(len, texts))
+        added = (
+            int(attention_mask.sum()),
+            sum(vectors),
+            rows * width,
+            rows * max(vectors),
+            rows * width if any(vectors) else 0,
+            sum(keys_of_layers(self._spans, None, tokens) for tokens in attention_mask.sum(-1).tolist()),
+            len(self._spans) * width * sum(vectors),
+            rows * (labels.shape[1] + 1),
+        )
+        for name, count in zip(COUNTS, added, strict=True):
+            self.counts[name] += count
 
     def learnt(self) -> dict[str, Tensor]:
         """All weights that training changes, now or later."""
@@ -76,8 +115,7 @@ class VectorModel(nn.Module):
         ``(rows, longest answer)``, with :data:`IGNORED` before them.
         """
         if self.training:
-            self.counts["tokens"] += int(attention_mask.sum())
-            self.counts["vectors_read"] += sum(map(len, texts))
+            self._count(attention_mask, labels, texts)
         if self.readers is not None:
             self.readers.reading = None
             if any(texts):

@@ -30,6 +30,7 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.training.classification_head import pad_token
+from icl_bench.training.operations import step_flops
 from icl_bench.training.resumable import (
     Course,
     LongTraining,
@@ -41,7 +42,7 @@ from icl_bench.training.resumable import (
     watcher,
 )
 from icl_bench.training.vectors.examples import VectorExamples, VectorRow
-from icl_bench.training.vectors.model import VectorModel, collated
+from icl_bench.training.vectors.model import COUNTS, VectorModel, collated
 from icl_bench.training.vectors.spec import VectorSpec
 
 BEST_WEIGHTS = "best.safetensors"
@@ -81,7 +82,9 @@ class VectorTraining(LongTraining):
     encoder: VectorEncoder
     device: str
     dtype: str
-    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "tokens": 0, "vectors_read": 0, "losses": []})
+    log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, **dict.fromkeys(COUNTS, 0), "losses": []})
+    """Record of the training: seconds, the model's counts, losses on validation rows by step in nats a
+    token."""
 
     @classmethod
     def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
@@ -204,15 +207,17 @@ class VectorTraining(LongTraining):
     def _flops(self, model: VectorModel) -> float:
         """Operations of the training, without the encoder and validation rows.
 
-        A backward pass takes two forward passes for trained weights, and one for a frozen decoder,
-        because gradients of the first layers' readers pass through the later layers.
+        The decoder's input has gradients even where it is frozen, because readers stand before its first
+        layer. Vectors have them only if the encoder is trained.
         """
-        shape, (of_tokens, of_vectors) = self._architecture, model.added
-        tokens, read = int(self.log["tokens"]), int(self.log["vectors_read"])
-        rows = self.spec.epochs * self.examples.rows
-        passes = 3 if self.spec.train == "all" else 2
-        added = 2.0 * (of_tokens * tokens + of_vectors * read)
-        return passes * shape.flops(tokens, tokens / rows / 2) + 3 * added
+        shape, count, (of_tokens, of_vectors) = self._architecture, self.log, model.added
+        frozen = self.spec.train == "added"
+        decoder = step_flops(shape, count["padded_tokens"], count["keys_seen"], frozen=frozen)
+        head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * (2 if frozen else 3)
+        of_vectors = 3 * of_vectors - (model.projectors if model.trained is None else 0)
+        read: float = 2.0 * (3 * of_tokens * count["reading_tokens"] + of_vectors * count["padded_vectors"])
+        seen = int(count["vectors_seen"])
+        return decoder + head + read + 3 * 4.0 * shape.heads_width * seen
 
     @cached_property
     def _architecture(self) -> Architecture:

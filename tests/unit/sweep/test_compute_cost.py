@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from support.fakes import ENGINE, FakeBackend, plan, tokenized_task
+from support.fakes import ENGINE, FREE_TEXT, FakeBackend, plan, tokenized_task
 
+from icl_bench.backends.interface import Greedy
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import finished_cells
 from icl_bench.results.store import Store
-from icl_bench.sweep.compute_cost import ComputeCost, PromptLayout, cache_bytes, cost_of, flops
+from icl_bench.sweep.compute_cost import AnswerWork, ComputeCost, PromptLayout, cache_bytes, cost_of, flops
 from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=1000, heads_width=8, windows=(None, 4), key_width=5)
 GLOBAL = Architecture(parameters=1000, heads_width=8, windows=(None,), key_width=5)
+NONE, TWO = [AnswerWork()], [AnswerWork((1.0, 1.0))]
+"""An answer that is read off the query, and one for which two tokens are fed back."""
 APART, REUSED = Pattern.parse("block:1,sink=0,local=0"), Pattern.parse("block:1,sink=0,local=0,reuse")
 
 
@@ -41,11 +45,49 @@ def read(first: int, last: int, ends: Sequence[int] = (), windows: Sequence[int 
 
 def test_shared_demonstrations_are_read_once_and_queries_behind_them():
     """Ten shared tokens, queries of three and five more, and two tokens of an answer each."""
-    found = cost_of(PromptLayout(FULL, 10, (3, 5)), SHAPE, 2.0, "float32")
-    one, two = (read(10, end) + 2 * read(end, end + 1) for end in (13, 15))
+    found = cost_of(PromptLayout(FULL, 10, (3, 5)), SHAPE, TWO, "float32")
+    one, two = (read(10, end + 2) for end in (13, 15))
     assert found.prefix_flops == read(0, 10)
     assert found.query_flops == (one + two) / 2
     assert found.whole_flops == read(0, 10) + (one + two) / 2
+
+
+HEADED = Architecture(1000, 8, (None, None), 5, hidden_width=3, vocabulary=50)
+"""A model of which all that is computed is known, but for the parts of its last layer."""
+
+
+def test_the_last_token_of_an_answer_is_not_fed_back_and_each_has_logits():
+    assert AnswerWork.generated(3, 50) == AnswerWork((1.0, 1.0), 150)
+    assert AnswerWork.generated(2.5, 50) == AnswerWork((1.0, 0.5), 125)
+    assert AnswerWork.generated(1, 50) == AnswerWork((), 50)
+    assert AnswerWork.generated(0, 50) == AnswerWork((), 0)
+    none = cost_of(PromptLayout(FULL, 10, (3,)), HEADED, NONE, "float32")
+    found = cost_of(PromptLayout(FULL, 10, (3,)), HEADED, [AnswerWork.generated(2.5, 50)], "float32")
+    fed = 2 * 1000 + 4 * 8 * 14 * 2 + 0.5 * (2 * 1000 + 4 * 8 * 15 * 2)
+    assert found.query_flops - none.query_flops == fed + 2 * 3 * 50 * 2.5
+    assert found.prefix_flops == none.prefix_flops
+
+
+def test_each_answer_has_work_of_its_own():
+    works = [AnswerWork.generated(n, 50) for n in (1, 4)]
+    both = cost_of(PromptLayout(FULL, 10, (3, 3)), HEADED, works, "float32")
+    one, other = (cost_of(PromptLayout(FULL, 10, (3,)), HEADED, [work], "float32") for work in works)
+    assert both.query_flops == (one.query_flops + other.query_flops) / 2
+
+
+def test_of_the_last_layer_only_what_is_read_is_computed():
+    """Of 1,000 parameters 400 are the last layer's, 100 of them its projections.
+
+    Of the prefix and the query's first tokens they are computed alone, and of the query's last token
+    a second time with the rest of the layer; tokens that are fed back are computed whole.
+    """
+    shape = Architecture(1000, 8, (None, None), 5, layer_parameters=400, projection_parameters=100)
+    found = cost_of(PromptLayout(FULL, 10, (3,)), shape, TWO, "float32")
+    assert found.prefix_flops == 2 * 700 * 10 + 4 * 8 * 55
+    query = 2 * (700 * 3 + 400) + 4 * 8 * (11 + 12 + 13 + 13)
+    assert found.query_flops == query + 2 * 1000 * 2 + 4 * 8 * (14 + 15) * 2
+    whole = cost_of(PromptLayout(FULL, 10, (3,)), shape.with_whole_layers(), TWO, "float32")
+    assert whole.prefix_flops == 2 * 1000 * 10 + 4 * 8 * 55 * 2
 
 
 def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
@@ -54,40 +96,62 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     task = made.task
     ids = [tuple(found) for found in task.encoder.answers(task.data.labels)]
     beginnings = {label[:n] for label in ids for n in range(1, len(label))}
-    assert task.scored_tokens(task.data.test) == len(beginnings) > 3
-    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: GLOBAL).run()
+    assert len(beginnings) > 3
+    fed = Counter(map(len, beginnings))
+    work = AnswerWork(tuple(fed[n] for n in range(1, max(fed) + 1)), 50 * (len(beginnings) + 1))
+    assert set(task.answer_works(task.data.test, [0] * 6, 50, skips_unread=True)) == {work}
+    assert task.planned_answer(50) == work
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: HEADED).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
-    expected = cost_of(cell.prompt_layout, GLOBAL, len(beginnings), "float32")
-    assert meta.compute == asdict(expected)
-    assert tokenized_task(tmp_path / "task").scored_tokens(task.data.test) is None
+    assert meta.compute == asdict(cost_of(cell.prompt_layout, HEADED, [work], "float32"))
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_generated_labels_take_the_head_at_each_token_or_of_the_allowed_tokens_alone(tmp_path: Path, skips: bool):
+    made, shape = plan(tmp_path / "task", "2", draws=1), replace(HEADED, vocabulary=400)
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: shape, skips_unread=skips).run()
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    (cell,), (decoding, *_) = made.cells, made.task.decodings(made.task.data.test)
+    assert isinstance(decoding, Greedy)
+    logits = len(decoding.automaton.vocabulary) if skips else 400
+    assert skips == (logits < 100)
+    work = AnswerWork.generated(2, logits)  # answers of the stand-in have two tokens
+    assert meta.compute == asdict(cost_of(cell.prompt_layout, shape, [work], "float32"))
+
+
+def test_a_plan_counts_half_of_the_longest_answer(tmp_path: Path):
+    there = tokenized_task(tmp_path / "labels")
+    assert there.planned_answer(50) == AnswerWork.generated(there.answer_tokens / 2, 0)
+    there = tokenized_task(tmp_path / "text", **FREE_TEXT)
+    assert there.planned_answer(50) == AnswerWork.generated(4.5, 50)
 
 
 def test_equal_lengths_count_as_often_as_they_are_there():
-    found = cost_of(PromptLayout(FULL, 10, (3, 3, 3, 5)), SHAPE, 0.0, "float32")
+    found = cost_of(PromptLayout(FULL, 10, (3, 3, 3, 5)), SHAPE, NONE, "float32")
     assert found.query_flops == (3 * read(10, 13) + read(10, 15)) / 4
 
 
 def test_the_cache_holds_keys_and_values_of_the_longest_prompt():
     """15 tokens in the global layer and the last 3 in the other, of width 5 and 4 bytes, twice."""
     prompts = PromptLayout(FULL, 10, (3, 5, 1))
-    assert cost_of(prompts, SHAPE, 2.0, "float32").cache_bytes == 2 * (15 + 3) * 5 * 4
-    assert cost_of(prompts, SHAPE, 2.0, "bfloat16").cache_bytes == 2 * (15 + 3) * 5 * 2
+    assert cost_of(prompts, SHAPE, TWO, "float32").cache_bytes == 2 * (15 + 3) * 5 * 4
+    assert cost_of(prompts, SHAPE, TWO, "bfloat16").cache_bytes == 2 * (15 + 3) * 5 * 2
     assert cache_bytes(SHAPE, FULL, 2, "float16") == 2 * (2 + 2) * 5 * 2
 
 
 def test_a_cell_without_queries_has_its_prefix_alone():
-    assert cost_of(PromptLayout(FULL, 10, ()), SHAPE, 2.0, "float32") == ComputeCost(
+    assert cost_of(PromptLayout(FULL, 10, ()), SHAPE, TWO, "float32") == ComputeCost(
         read(0, 10), 0.0, 0.0, 2 * (10 + 3) * 5 * 4
     )
 
 
 def test_blocks_that_all_share_see_themselves_and_queries_see_all():
     prompts = PromptLayout(APART, 9, (3, 4), ends=((4, 9),))
-    found = cost_of(prompts, GLOBAL, 1.0, "float32")
+    found = cost_of(prompts, GLOBAL, TWO, "float32")
     ends, only = (4, 9), (None,)
     assert found.prefix_flops == read(0, 9, ends, only)
-    queries = [read(9, 9 + own + 1, ends, only) for own in (3, 4)]
+    queries = [read(9, 9 + own + 2, ends, only) for own in (3, 4)]
     assert found.query_flops == sum(queries) / 2
     assert found.whole_flops == found.prefix_flops + found.query_flops
     # ten tokens' worth of keys is saved on reading all of them in one block
@@ -97,7 +161,7 @@ def test_blocks_that_all_share_see_themselves_and_queries_see_all():
 def test_prompts_with_demonstrations_of_their_own_have_blocks_of_their_own():
     """The first prompt has demonstrations of 4 and 4 tokens, the second of 2 and 7; same length."""
     prompts = PromptLayout(APART, 1, (10, 10), ends=((4, 8), (2, 9)))
-    found = cost_of(prompts, GLOBAL, 0.0, "float32")
+    found = cost_of(prompts, GLOBAL, NONE, "float32")
     whole = [read(0, 11, ends, (None,)) for ends in ((4, 8), (2, 9))]
     assert whole[0] != whole[1]
     assert found.whole_flops == sum(whole) / 2
@@ -106,18 +170,23 @@ def test_prompts_with_demonstrations_of_their_own_have_blocks_of_their_own():
 
 
 def test_with_reuse_each_different_demonstration_is_read_once():
-    """Demonstrations of 17 tokens are shown, of which one of 4 is in both prompts: 13 are read."""
-    ends = ((4, 8), (5, 9))
-    prompts = PromptLayout(REUSED, 1, (10, 11), ends=ends, encoded_tokens=13)
-    found = cost_of(prompts, GLOBAL, 2.0, "float32")
-    shown = [read(0, e[-1], e, (None,)) for e in ends]
-    queries = [
-        read(e[-1], end, e, (None,)) + 2 * read(end, end + 1, (), (None,))
-        for e, end in zip(ends, (11, 12), strict=True)
-    ]
-    assert found.prefix_flops == pytest.approx(sum(shown) * 13 / 17)
+    """Prompts of one token before demonstrations of 3 and 4, and of 3 and 6; all three are read once."""
+    ends = ((4, 8), (4, 10))
+    prompts = PromptLayout(REUSED, 1, (10, 12), ends=ends, lead=1, encoded=(3, 4, 6))
+    found = cost_of(prompts, GLOBAL, TWO, "float32")
+    only = (None,)
+    head, each = read(0, 1, (), only), {size: read(0, size, (), only) for size in (3, 4, 6)}
+    queries = [read(e[-1], end + 2, e, only) for e, end in zip(ends, (11, 13), strict=True)]
+    assert found.prefix_flops == head + sum(each.values())
     assert found.query_flops == sum(queries) / 2
-    assert found.whole_flops == sum(queries + shown) / 2
+    assert found.whole_flops == head + (2 * each[3] + each[4] + each[6] + sum(queries)) / 2
+
+
+def test_demonstrations_that_are_reused_are_read_behind_the_sink():
+    """The sink is the first demonstration: with the token before it, four tokens that all others see."""
+    prompts = PromptLayout(Pattern.parse("block:1,reuse"), 4, (10,), ends=((4, 8),), lead=1, encoded=(4,))
+    found = cost_of(prompts, GLOBAL, NONE, "float32")
+    assert found.prefix_flops == read(0, 8, (), (None,))
 
 
 def test_operations_begin_and_end_where_they_are_asked_for():
@@ -135,10 +204,10 @@ def prompts(ends: tuple[tuple[int, ...], ...]) -> PromptSet:
 
 def test_what_decides_the_cost_is_taken_from_the_prompts():
     ends = ((3, 5), (3, 5))
-    assert PromptLayout.of(prompts(ends), FULL) == PromptLayout(FULL, 1, (5, 6))
-    assert PromptLayout.of(prompts(ends), APART) == PromptLayout(APART, 1, (5, 6), ends)
+    assert PromptLayout.of(prompts(ends), FULL) == PromptLayout(FULL, 1, (5, 6), lead=1)
+    assert PromptLayout.of(prompts(ends), APART) == PromptLayout(APART, 1, (5, 6), ends, 1)
     # (1, 2), (3, 4) and (5, 6): the first is in both prompts
-    assert PromptLayout.of(prompts(ends), REUSED) == PromptLayout(REUSED, 1, (5, 6), ends, 6)
+    assert PromptLayout.of(prompts(ends), REUSED) == PromptLayout(REUSED, 1, (5, 6), ends, 1, (2, 2, 2))
     sunk = Pattern.parse("block:1,reuse")  # the first demonstration stands in all prompts
     assert PromptLayout.of(prompts(ends), sunk).encoded_tokens == 4
 

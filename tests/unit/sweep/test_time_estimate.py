@@ -6,6 +6,7 @@ import io
 import json
 from copy import copy
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from support.models import WINDOW, llama_tokenizer, tiny_checkpoint
 
 from icl_bench.cli.output.plan import plan_records, print_plan
 from icl_bench.models.architecture import Architecture
-from icl_bench.sweep.compute_cost import ComputeCost, cost_of
+from icl_bench.sweep.compute_cost import AnswerWork, ComputeCost, cost_of
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -27,30 +28,42 @@ RATE = 2e6
 """Operations a second of a matrix product; a model reaches 0.6 of it."""
 
 
-def of_token(place: int, shape: Architecture = SHAPE) -> float:
+def of_token(place: int, shape: Architecture = SHAPE, *, read: bool = True) -> float:
     """Operations of one token, counted by hand.
 
     Two (multiply, add) for each parameter; for each key that it sees, itself included, two for the
-    score and two for the value, times the width of all heads.
+    score and two for the value, times the width of all heads. If its hidden state is not read, and the
+    last layer is known, this layer computes its projections alone.
     """
-    keys = sum(min(place + 1, window or place + 1) for window in shape.windows)
-    return 2 * shape.parameters + 4 * shape.heads_width * keys
+    windows, parameters = shape.windows, shape.parameters
+    if not read and shape.layer_parameters:
+        windows, parameters = windows[:-1], parameters - shape.layer_parameters + shape.projection_parameters
+    keys = sum(min(place + 1, window or place + 1) for window in windows)
+    return 2 * parameters + 4 * shape.heads_width * keys
 
 
 def by_hand(cell: CellPlan, cached: int, shape: Architecture = SHAPE) -> float:
     """Operations of a cell whose first tokens are cached: the rest of its prefix, then queries."""
     prefix = cell.prefix_tokens
-    total = sum(of_token(n, shape) for n in range(cached, prefix))
+    total = sum(of_token(n, shape, read=False) for n in range(cached, prefix))
     for own in cell.prompt_layout.own_tokens:
         end = prefix + own
-        total += sum(of_token(n, shape) for n in range(prefix, end))
-        total += cell.answer_tokens / 2 * of_token(end, shape)  # half of the longest answer
+        total += sum(of_token(n, shape, read=False) for n in range(prefix, end - 1))
+        # projections of the token that is read are computed with the others', and again with its layer
+        total += of_token(end - 1, shape) + 2 * shape.projection_parameters
+        fed = cell.answer_tokens / 2 - 1  # half of the longest answer, whose last token is not fed back
+        total += sum(min(1, fed - n) * of_token(end + n, shape) for n in range(ceil(fed)))
     return total
+
+
+def half(cell: CellPlan) -> list[AnswerWork]:
+    """Answers of half the longest length."""
+    return [AnswerWork.generated(cell.answer_tokens / 2, 0)]
 
 
 def test_a_plans_seconds_are_its_operations_over_six_tenths_of_the_rate(tmp_path: Path):
     made = plan(tmp_path, "1,4", draws=2)
-    costs = [cost_of(c.prompt_layout, SHAPE, c.answer_tokens / 2, "float32") for c in made.cells]
+    costs = [cost_of(c.prompt_layout, SHAPE, half(c), "float32") for c in made.cells]
     found = seconds(SHAPE, RATE, made.cells, costs)
     for planned, times in zip(made.groups, (found[:2], found[2:]), strict=True):
         first, second = planned.cells
@@ -61,7 +74,7 @@ def test_a_plans_seconds_are_its_operations_over_six_tenths_of_the_rate(tmp_path
 
 def test_where_nothing_is_shared_every_prompt_is_computed_whole(tmp_path: Path):
     (cell,) = plan(tmp_path, "3", draws=1, selects=["bm25"]).cells
-    cost = cost_of(cell.prompt_layout, SHAPE, cell.answer_tokens / 2, "float32")
+    cost = cost_of(cell.prompt_layout, SHAPE, half(cell), "float32")
     (found,) = seconds(SHAPE, RATE, [cell], [cost])
     assert found == pytest.approx(by_hand(cell, 0) / (0.6 * 2e6))
 
@@ -71,16 +84,17 @@ def test_with_reuse_each_demonstration_is_computed_once(tmp_path: Path):
     shape = Architecture(1000, 0, (None,), 4)
     made = plan(tmp_path, "4", draws=1, selects=["bm25"], attention=["block:1,reuse"])
     (cell,) = made.cells
-    cost = cost_of(cell.prompt_layout, shape, 0.0, "float32")
+    cost = cost_of(cell.prompt_layout, shape, [AnswerWork()], "float32")
     (found,) = seconds(shape, RATE, [cell], [cost])
-    assert found == pytest.approx(2 * 1000 * cell.new_tokens / (0.6 * 2e6))
+    sink = cell.prompt_layout.bounds(0)[0]
+    assert found == pytest.approx(2 * 1000 * (sink + cell.new_tokens) / (0.6 * 2e6))
 
 
 def test_what_is_cached_of_blocks_takes_what_blocks_take(tmp_path: Path):
     """Each demonstration sees itself alone, and only the queries see what went before."""
     shape = Architecture(0, 1, (None,))
     made = plan(tmp_path, "2,4", draws=1, attention=["block:1,sink=0,local=0"])
-    costs = [cost_of(c.prompt_layout, shape, 0.0, "float32") for c in made.cells]
+    costs = [cost_of(c.prompt_layout, shape, [AnswerWork()], "float32") for c in made.cells]
     first, second = made.cells
     (ends,) = second.prompt_layout.ends
     blocks = [end - start for start, end in pairwise([0, *ends])]
@@ -93,7 +107,7 @@ def test_what_is_cached_of_blocks_takes_what_blocks_take(tmp_path: Path):
 
 def test_a_cell_that_cannot_run_takes_no_time(tmp_path: Path):
     cells = plan(tmp_path, "1,41", draws=1).cells
-    costs = [cost_of(cells[0].prompt_layout, SHAPE, 0.0, "float32"), None]
+    costs = [cost_of(cells[0].prompt_layout, SHAPE, [AnswerWork()], "float32"), None]
     assert seconds(SHAPE, RATE, cells, costs)[1] == 0.0
 
 
@@ -126,10 +140,14 @@ def test_the_seconds_and_operations_of_a_plan_follow_from_the_model_itself(sweep
 
     model: Any = AutoModelForCausalLM.from_pretrained(tiny)
     outside = 2 * model.config.vocab_size * model.config.hidden_size  # embeddings and head
+    layer = model.model.layers[-1]
+    before = (layer.input_layernorm, *(getattr(layer.self_attn, f"{name}_proj") for name in "qkv"))
     shape = Architecture(
         model.num_parameters() - outside,
-        model.model.layers[0].self_attn.q_proj.out_features,
+        layer.self_attn.q_proj.out_features,
         (WINDOW,) * len(model.model.layers),
+        layer_parameters=sum(p.numel() for p in layer.parameters()),
+        projection_parameters=sum(p.numel() for part in before for p in part.parameters()),
     )
     first, second = sweep.plan.cells
     records = plan_records(sweep)

@@ -19,7 +19,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern, Vectors
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.reading import read_results
-from icl_bench.sweep.compute_cost import PromptLayout, cost_of
+from icl_bench.sweep.compute_cost import AnswerWork, PromptLayout, cost_of
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.prompt_group import PromptGroup
@@ -288,20 +288,21 @@ def test_passages_that_are_none_are_refused_by_row(tmp_path: Path, ctxs: Any, sa
 
 # -- what it costs ------------------------------------------------------------------------------
 
+TWO = [AnswerWork((1.0, 1.0))]
 SHAPE = Architecture(1000, 32, (None, 8), 16, reader_parameters=700, vector_parameters=300)
 
 
 def test_a_vector_is_one_key_in_each_layer():
     prompts = PromptSet((1,) * 10, ((2,) * 4, (3,) * 6))
-    plain = cost_of(PromptLayout.of(prompts, FULL), SHAPE, 2, "float32")
+    plain = cost_of(PromptLayout.of(prompts, FULL), SHAPE, TWO, "float32")
     shared = prompts.with_vectors([("a", "b", "c")] * 2)
-    read = cost_of(PromptLayout.of(shared, Vectors(3)), SHAPE, 2, "float32")
+    read = cost_of(PromptLayout.of(shared, Vectors(3)), SHAPE, TWO, "float32")
     each = 2 * 700 + 4 * 32 * 3 * 2
     assert read.prefix_flops - plain.prefix_flops == 10 * each + 3 * 2 * 300
     assert read.query_flops - plain.query_flops == pytest.approx((5 + 2) * each)
     assert read.cache_bytes - plain.cache_bytes == 2 * 16 * 4 * 3 * 2
     own = prompts.with_vectors([("a", "b"), ("c",)])
-    found = cost_of(PromptLayout.of(own, Vectors(3)), SHAPE, 2, "float32")
+    found = cost_of(PromptLayout.of(own, Vectors(3)), SHAPE, TWO, "float32")
     assert found.prefix_flops == 0
     added = [(14 + 2) * (2 * 700 + 4 * 32 * 2 * 2) + 2 * 600, (16 + 2) * (2 * 700 + 4 * 32 * 2) + 600]
     assert found.query_flops - plain.whole_flops == pytest.approx(np.mean(added))

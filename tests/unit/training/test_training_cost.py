@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.results.reading import finished_cells, read_some
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
-from icl_bench.training.examples import LabelledQuery
+from icl_bench.training.examples import Examples, LabelledQuery
 from icl_bench.training.finetune import Finetuning
+from icl_bench.training.operations import Adapters
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import FinetuningResult, Method, Recipe
 
@@ -32,31 +34,52 @@ class Rows:
     held_out = (LabelledQuery("c", (7,) * 20, 0),)
 
 
+STEPS = [(10, 30)] * EPOCHS
+"""A step has both rows, the shorter padded."""
+
+
+def seen(lengths: Sequence[int], window: int | None = None) -> int:
+    """Pairs of a token and a key in one layer, counted one by one: padding sees the row, but not itself."""
+    width = max(lengths)
+    return sum(
+        len([key for key in range(min(token + 1, length)) if window is None or token - key < window])
+        for length in lengths
+        for token in range(width)
+    )
+
+
 @pytest.mark.parametrize(("method", "times"), [("full", 6), ("lora", 4)])
 def test_a_training_takes_six_operations_a_parameter_and_token_and_with_adapters_four(method: Method, times: int):
     """C = 6 N D (Kaplan et al. 2020, section 2.1): 2 N forward, 4 N back for each token.
 
     Of the latter, half is for gradients of weights, which adapters do not need. The validation
-    rows are read forward, once an epoch. N = 1,000; D = 3 epochs of 40 tokens.
+    rows are read forward, once an epoch. N = 1,000; D = 3 epochs of 60 tokens with padding.
     """
     examples: Any = Rows()
-    done = FinetuningResult(training_tokens=EPOCHS * 40)
+    done = FinetuningResult(batches=STEPS, adapters=Adapters(0, 0) if method == "lora" else None)
     found = done.flops(Architecture(1000, 0, (None,)), examples, Recipe.of(method, epochs=EPOCHS))
-    assert found == times * 1000 * 120 + EPOCHS * 2 * 1000 * 20
+    assert found == times * 1000 * 180 + EPOCHS * 2 * 1000 * 20
 
 
-@pytest.mark.parametrize(("method", "passes"), [("full", 3), ("lora", 2)])
-def test_attention_of_a_training_is_counted_with_half_of_a_rows_tokens_seen(method: Method, passes: int):
-    """Four operations for each key that is seen and unit of width, in each of two layers.
-
-    Rows have 20 tokens on average, of which a token sees 10; the window of 4 hides the rest of
-    them in the second layer. The validation row has 20, too.
-    """
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_attention_has_gradients_however_weights_are_trained(method: Method):
+    """Four operations for each key that is seen and unit of width, and twice as many for gradients."""
     examples: Any = Rows()
-    done = FinetuningResult(training_tokens=EPOCHS * 40)
-    shape = Architecture(0, 8, (None, 4))
-    found = done.flops(shape, examples, Recipe.of(method, epochs=EPOCHS))
-    assert found == 4 * 8 * (10 + 4) * EPOCHS * (passes * 40 + 20)
+    done = FinetuningResult(batches=STEPS, adapters=Adapters(0, 0) if method == "lora" else None)
+    found = done.flops(Architecture(0, 8, (None, 4)), examples, Recipe.of(method, epochs=EPOCHS))
+    step, chosen = (seen(lengths) + seen(lengths, 4) for lengths in ((10, 30), (20,)))
+    assert found == EPOCHS * 4 * 8 * (3 * step + chosen)
+
+
+def test_adapters_and_head_are_passed_by_every_token_and_the_first_projections_need_no_gradient():
+    examples: Any = Rows()
+    done = FinetuningResult(batches=STEPS, adapters=Adapters(70, 10), head_parameters=5)
+    shape = Architecture(1000, 0, (None,), layer_parameters=400, projection_parameters=100)
+    found = done.flops(shape, examples, Recipe.of("lora", epochs=EPOCHS))
+    step = 2 * 1000 + (2 * 1000 - 2 * 100) + 3 * 2 * 70 - 2 * 10 + 3 * 2 * 5
+    assert found == EPOCHS * (60 * step + 20 * 2 * (1000 + 70 + 5))
+    again = replace(done, recomputes=True).flops(shape, examples, Recipe.of("lora", epochs=EPOCHS))
+    assert again - found == EPOCHS * 60 * 2 * 1070
 
 
 # -- a run --------------------------------------------------------------------------------------
@@ -101,9 +124,9 @@ def counts(made: Finetuning, tiny: Path) -> tuple[float, list[int], list[int]]:
     return 2.0 * (model.num_parameters() - outside), lengths(drawn[:12]), lengths(drawn[12:])
 
 
-def attention(lengths: list[int]) -> float:
-    """Of rows that are read forward: width 32, two layers, half of a row is seen."""
-    return sum(n * 4 * 32 * 2 * n / 2 for n in lengths)
+def forward(token: float, lengths: list[int]) -> float:
+    """A batch that is read forward: width 32, two layers."""
+    return token * max(lengths) * len(lengths) + 4 * 32 * 2 * seen(lengths)
 
 
 def test_the_stored_cost_of_a_training_is_that_of_its_rows(trained: tuple[Finetuning, Path], tiny: Path):
@@ -112,13 +135,15 @@ def test_the_stored_cost_of_a_training_is_that_of_its_rows(trained: tuple[Finetu
     token, shown, others = counts(made, tiny)
     probe, full = stored["probe"].training, stored["full"].training
     assert probe.tokens == sum(shown)
-    assert probe.flops == pytest.approx(token * sum(shown) + attention(shown))
+    assert probe.flops == forward(token, shown)
     assert full.tokens == EPOCHS * sum(shown)
-    mean = sum(shown) / 12
-    step = 3 * (token * sum(shown) + attention([mean] * 12))
-    chosen = token * sum(others) + attention(others)
+    head = 2 * 32 * 3  # three labels
     assert full.validation_rows == len(others) == 28
-    assert full.flops == pytest.approx(EPOCHS * (step + chosen))
+    assert full.flops == EPOCHS * (3 * forward(token + head, shown) + forward(token + head, others))
+    test = [len(ids.ids) for ids in Examples(made.task, 0, 12).test]
+    for name, passed in (("probe", token), ("full", token + head)):
+        query = sum(forward(passed, [n]) for n in test) / len(test)  # alone, without padding
+        assert stored[name].compute == pytest.approx({"prefix_flops": 0, "query_flops": query, "whole_flops": query})
 
 
 def test_break_even_is_where_the_stored_operations_of_both_sides_meet(trained: tuple[Finetuning, Path], tmp_path: Path):
@@ -134,9 +159,9 @@ def test_break_even_is_where_the_stored_operations_of_both_sides_meet(trained: t
     of = {(row["select"], row["beside"]): row for row in found.to_dict("records")}
     training = {meta.spec.select: meta.training.flops for _, meta in finished_cells(results) if meta.training}
     (cell,) = prompts.cells
-    read = 2 * 100_000  # a token of a prompt; answers of the stand-in have two
-    cached = read * (sum(cell.prompt_layout.own_tokens) / 6 + 2)
-    anew = read * (cell.prompt_tokens / 6 + 2)
+    read = 2 * 100_000  # a token of a prompt; answers of the stand-in have two, of which one is fed back
+    cached = read * (sum(cell.prompt_layout.own_tokens) / 6 + 1)
+    anew = read * (cell.prompt_tokens / 6 + 1)
     for select in ("full", "probe"):
         once = read * cell.prefix_tokens
         row = of[select, "random, cached"]

@@ -32,7 +32,7 @@ from icl_bench.models.attention_patterns import FULL, Approx, Block, Grouped, Pa
 from icl_bench.models.config import layer_windows
 from icl_bench.prompts.encoding import Ids, PromptSet, parts
 from icl_bench.registry import ATTENTION_PATTERNS
-from icl_bench.sweep.compute_cost import PromptLayout, cache_bytes, cost_of
+from icl_bench.sweep.compute_cost import AnswerWork, PromptLayout, cache_bytes, cost_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -549,17 +549,9 @@ def test_the_cache_holds_the_bytes_of_the_formula(
 def test_the_formula_counts_the_keys_that_are_computed(
     backend: TransformersBackend, folders: dict[str, Path], kind: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted: every pair that a kernel was given and no mask hides.
-
-    The formula is of the whole model: of the last layer this backend computes less.
-    """
+    """Counted: every pair that a kernel was given and no mask hides; none in the last layer."""
     from icl_bench.backends.transformers import attention_steps as module
-    from icl_bench.backends.transformers import prefix_cache
 
-    def whole(prefix: Any, tokens: int, view: Any, _: bool) -> Any:
-        return module.Extend(prefix, tokens, view, True)
-
-    monkeypatch.setattr(prefix_cache, "Extend", whole)
     pattern, prompts, pairs = Pattern.parse(text), shared(26, [9]), 0
     own = module.attend
 
@@ -578,9 +570,10 @@ def test_the_formula_counts_the_keys_that_are_computed(
     backend.cache.drop()
     backend.load_prefix(prompts, 0, pattern)
     shape = architecture_of(str(folders[kind]))
-    work = cost_of(PromptLayout.of(prompts, pattern), shape, 0, "float32")
+    work = cost_of(PromptLayout.of(prompts, pattern), shape, [AnswerWork()], "float32")
     width = shape.heads_width // backend.model.config.num_attention_heads
-    counted = 2.0 * shape.parameters * len(prompts.prefix) + 4.0 * width * pairs
+    passed = shape.parameters - shape.layer_parameters + shape.projection_parameters
+    counted = 2.0 * passed * len(prompts.prefix) + 4.0 * width * pairs
     assert work.prefix_flops == pytest.approx(counted, rel=1e-12)
 
 

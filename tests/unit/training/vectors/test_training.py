@@ -201,18 +201,26 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
-    shape = architecture_of(str(tiny))
+    """Batches of four, padded; each row reads its own vectors in both layers."""
+    shape, width = architecture_of(str(tiny)), VectorEncoder.of(None, "mean").width
     found = {}
     for train, passes in (("added", 2), ("all", 3)):
         spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / train)
         trained(spec)
         log, told = json.loads((spec.out / LOG).read_text()), vector_settings_of(str(spec.out))
         assert told is not None
-        tokens, rows = log["tokens"], VectorTraining.prepare(spec).examples.rows
-        seen = tokens / rows / 2 * 4 * shape.heads_width * len(shape.windows)
-        decoder = passes * tokens * (2 * shape.parameters + seen)
-        added = 3 * 2 * (told.parameters * tokens + told.vector_parameters * log["vectors_read"])
-        assert log["flops"] == pytest.approx(decoder + added)
+        tokens, examples, total = log["tokens"], VectorTraining.prepare(spec).examples, 0.0
+        for start in range(0, examples.rows, 4):
+            rows = examples.epoch(0, range(start, min(start + 4, examples.rows)))
+            lengths, vectors = [len(r.prompt) + len(r.answer) for r in rows], [len(r.texts) for r in rows]
+            computed, predicted = len(rows) * max(lengths), len(rows) * (max(len(r.answer) for r in rows) + 1)
+            total += passes * 2 * (shape.parameters * computed + shape.hidden_width * shape.vocabulary * predicted)
+            keys = sum(n * (n + 1) // 2 for n in lengths) + max(lengths) * sum(vectors)
+            total += 3 * 4 * shape.heads_width * len(shape.windows) * keys
+            projectors = width * shape.hidden_width * len(shape.windows)
+            of_vectors = 3 * told.vector_parameters - projectors
+            total += 2 * (3 * told.parameters * computed + of_vectors * len(rows) * max(vectors))
+        assert log["flops"] == pytest.approx(total)
         trained_as = training_of(str(spec.out))
         assert trained_as is not None
         assert trained_as.decoder == (train == "all")
