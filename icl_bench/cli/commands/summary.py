@@ -44,7 +44,7 @@ Forecast = Annotated[
     bool,
     typer.Option(
         "--forecast",
-        help="Also print the likely gain of twice and four times as many demonstrations, where the data suffice.",
+        help="Also print forecasts for twice and four times as many demonstrations, where the data suffice.",
     ),
 ]
 
@@ -60,7 +60,7 @@ WantedScore = Annotated[
     typer.Option(
         "--wanted",
         metavar="PERCENT",
-        help="With --forecast: also print from which k this score is likely.",
+        help="With --forecast: also print from which k on this score is likely.",
         show_default=False,
     ),
 ]
