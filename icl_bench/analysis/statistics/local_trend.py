@@ -4,35 +4,32 @@ The log-odds of a score are a Gaussian process over log2 k: a random walk, and t
 slope that returns to 0 (an Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor,
 Cumberland & Sy 1994, JASA 89:727). A slope thus lasts for a while and is then damped, as in the
 damped trends of Gardner & McKenzie (1985, Management Science 31:1237). The process is symmetric:
-curves fall as easily as they rise, and a flat curve stays flat in the median. How much level and
-slope change is unknown; a small grid of values is averaged by how well each explains the curve
-(Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sections 2.2 and 5.2).
+curves fall as easily as they rise, and a flat curve stays flat in the median. How steep slopes are
+is unknown; the forecasts for a few values are averaged, weighted by how well each value explains
+the curve (Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sections 2.2 and 5.2).
+docs/statistics.md says how the constants were chosen.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
-WALK = (0.01, 0.2)
+WALK = 0.15
 """Standard deviation of the random walk after one doubling, in log-odds."""
 
-SLOPE = (0.06, 0.25, 0.5)
-"""Standard deviation of the slope, in log-odds a doubling."""
+SLOPES = np.array([0.06, 0.25, 0.5])
+"""Standard deviations of the slope, in log-odds a doubling: all equally likely beforehand."""
 
-MEMORY = (3.0, 9.0)
+MEMORY = 6.0
 """After how many doublings the correlation of slopes is 1/e."""
-
-CELLS = np.array(list(product(WALK, SLOPE, MEMORY)))
-"""``(cells, 3)``, all equally likely beforehand."""
 
 LEVEL = 2.0
 """Standard deviation of the curve's first value, in log-odds."""
 
 UNSTEADY = 0.05
-"""The variance of a point, as a share of a binomial mean's, where nothing else says that it varies."""
+"""Added to the variance of each point, as a share of a binomial mean's: all-right answers vary, too."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +37,23 @@ class Continuation:
     """What a curve may be at some k: mixtures of normal distributions of log-odds."""
 
     weights: np.ndarray
-    """Of the cells: ``(cells,)``."""
+    """Of the slopes' deviations: ``(slopes,)``."""
     means: np.ndarray
-    """``(cells, ks)``."""
+    """``(slopes, ks)``."""
     variances: np.ndarray
-    """Of the curve itself: ``(cells, ks)``."""
+    """Of the curve itself: ``(slopes, ks)``."""
     noise: float
     """Variance of what is seen about the curve."""
     tests: int
+    """How many test examples a score is the mean of."""
 
     def reached(self, score: float) -> np.ndarray:
         """The chance that the curve itself is at ``score`` or above: ``(ks,)``."""
         return 1 - self._below(_log_odds(score, self.tests), self.variances)
 
     def quantile(self, share: float) -> np.ndarray:
-        """The score below which a share of what may be seen lies: ``(ks,)``."""
-        # by bisection: a mixture's quantiles have no closed form
+        """The score that what is seen falls below with this chance: ``(ks,)``."""
+        # bisection: the quantiles of a mixture have no closed form
         low, high = np.full(self.means.shape[1], -30.0), np.full(self.means.shape[1], 30.0)
         for _ in range(40):
             middle = (low + high) / 2
@@ -74,10 +72,10 @@ def continuation(
 ) -> Continuation:
     """Continue the curve of the mean scores at ``ks``, ``(points,)`` each, to the ks ``ahead``.
 
-    ``covariance`` is that of the means by chance, ``(points, points)``: over draws and over test
-    examples, of which there are ``tests``. The same test examples are asked at all k, so that only
-    what differences of neighbouring points vary by counts, half for either point. The points ahead
-    are seen with the noise of the last one.
+    ``covariance`` is that of the means over draws and over test examples, ``(points, points)``, and
+    ``tests`` the number of test examples. These are the same at all k, so what they have in common
+    is no noise: a point's own variance is half of that of its difference to a neighbouring point.
+    The points ahead are as noisy as the last one.
     """
     log_odds = _log_odds(means, tests)
     share = (means * tests + 0.5) / (tests + 1)
@@ -100,24 +98,23 @@ def continuation(
 
 
 def _covariances(at: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """Of the curve's values at two sets of places in doublings: ``(cells, at, to)``."""
-    walk, slope, memory = CELLS.T[:, :, None, None]
+    """Of the curve's values at two sets of places, in doublings from its start: ``(slopes, at, to)``."""
     at, to = at[:, None], to[None]
     common = np.minimum(at, to)
-    apart = np.exp(-at / memory) + np.exp(-to / memory) - 1 - np.exp(-np.abs(at - to) / memory)
-    values: np.ndarray = LEVEL**2 + walk**2 * common + (slope * memory) ** 2 * (2 * common / memory + apart)
+    sloping = 2 * common / MEMORY + np.exp(-at / MEMORY) + np.exp(-to / MEMORY) - 1 - np.exp(-np.abs(at - to) / MEMORY)
+    values: np.ndarray = LEVEL**2 + WALK**2 * common + (SLOPES[:, None, None] * MEMORY) ** 2 * sloping
     return values
 
 
 def _own_variances(covariance: np.ndarray) -> np.ndarray:
-    """What each mean varies by on its own: half of the variance of its differences to its neighbours."""
+    """Half of the mean variance of each mean's differences to its neighbours, ``(points,)``."""
     variances = np.diagonal(covariance)
     halves = (variances[1:] + variances[:-1]) / 2 - np.diagonal(covariance, 1)
     return (np.append(halves[0], halves) + np.append(halves, halves[-1])) / 2
 
 
 def _log_odds(score: float | np.ndarray, tests: int) -> np.ndarray:
-    """Finite for all or none right, too (half an example each: Haldane 1956, Ann. Hum. Genet. 20:309)."""
+    """Of a score with half an example more right and wrong (Haldane 1956, Ann. Hum. Genet. 20:309)."""
     return np.log((score * tests + 0.5) / (tests - score * tests + 0.5))
 
 
