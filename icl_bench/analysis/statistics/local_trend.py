@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WALK = 0.15
+WALK = 0.16
 """Standard deviation of the random walk after one doubling, in log-odds."""
 
 SLOPES = np.array([0.06, 0.25, 0.5])
@@ -110,14 +110,14 @@ def _own_variances(covariance: np.ndarray) -> np.ndarray:
     """Half of the mean variance of each mean's differences to its neighbours, ``(points,)``."""
     variances = np.diagonal(covariance)
     halves = (variances[1:] + variances[:-1]) / 2 - np.diagonal(covariance, 1)
-    return (np.append(halves[0], halves) + np.append(halves, halves[-1])) / 2
+    return np.asarray((np.append(halves[0], halves) + np.append(halves, halves[-1])) / 2)
 
 
 def _log_odds(score: float | np.ndarray, tests: int) -> np.ndarray:
     """Of a score with half an example more right and wrong (Haldane 1956, Ann. Hum. Genet. 20:309)."""
-    return np.log((score * tests + 0.5) / (tests - score * tests + 0.5))
+    return np.asarray(np.log((score * tests + 0.5) / (tests - score * tests + 0.5)))
 
 
 def _score(log_odds: np.ndarray, tests: int) -> np.ndarray:
     share = 1 / (1 + np.exp(-log_odds))
-    return ((share * (tests + 1) - 0.5) / tests).clip(0, 1)
+    return np.asarray(((share * (tests + 1) - 0.5) / tests).clip(0, 1))
