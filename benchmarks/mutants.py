@@ -163,7 +163,8 @@ GROUPS: Mapping[str, Group] = {
         ["unit/analysis/test_frontier.py", "unit/analysis/test_cascade.py"],
     ),
     "forecast": Group(
-        ["analysis/findings/forecast", "analysis/statistics/saturating"], ["unit/analysis/findings/test_forecast.py"]
+        ["analysis/findings/forecast", "analysis/statistics/local_trend"],
+        ["unit/analysis/findings/test_forecast.py", "unit/analysis/statistics/test_local_trend.py"],
     ),
     "chat": Group(["prompts/chat", "prompts/chat_template"], ["unit/prompts/test_chat.py"]),
     "objects": Group(

@@ -17,17 +17,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
-from icl_bench.prompts.encoding import parts
+from icl_bench.prompts.encoding import PromptSet, parts
 
 if TYPE_CHECKING:
     from icl_bench.backends.label_constraint import LabelTrie
-    from icl_bench.prompts.encoding import PromptSet
 
 ITEM_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -1,8 +1,8 @@
-"""Forecast: what twice as many demonstrations would bring, and when a wanted score is likely."""
+"""Forecast: scores at twice and four times the largest k, and from which k on a wanted score is likely."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over, is_drawn
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
-from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
-from icl_bench.analysis.statistics.saturating import Curves, likely_curves
+from icl_bench.analysis.statistics.local_trend import continuation
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
@@ -27,12 +27,12 @@ LEVEL = 0.9
 """Of the intervals, and from which chance on a wanted score is likely."""
 
 LEAST_POINTS, LEAST_SPAN = 4, 8
-"""Of how many k, and how many times the smallest the largest, a curve has to be to be continued."""
+"""How many k a curve needs to be continued, and how many times the smallest the largest must be."""
 
 RESAMPLES = 500
 
 WIDEST = 0.3
-"""An interval that is wider says nothing."""
+"""Wider intervals are not reported."""
 
 FACTORS = (2, 4)
 """Times the largest k that was asked. Nobody has seen how good forecasts further on are."""
@@ -67,24 +67,25 @@ def check_wanted(percents: float) -> float:
 
 
 def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float | None = None) -> pd.DataFrame:
-    """Continue each curve that rises with k to twice and four times its largest k.
+    """Continue each curve to twice and four times its largest k.
 
-    The curve is :func:`icl_bench.analysis.statistics.saturating.likely_curves`'; how means vary by
-    chance, all k together, is seen by resampling draws and test examples. k = 0 is no point of it:
-    without demonstrations a prompt is another.
+    The curve is that of :func:`icl_bench.analysis.statistics.local_trend.continuation`. How means
+    vary by chance is estimated by resampling draws and test examples, all k together. k = 0 is left
+    out: a prompt without demonstrations is a different prompt.
 
-    Two rows a curve: the setting; k (the largest that was asked), metric, its mean there as
-    ``score``, ``points`` (how many k); draws and interval_over
+    Two rows a curve: the setting; k (the largest tested), metric, the mean there as ``score``,
+    ``points`` (how many k); draws and interval_over
     (:func:`icl_bench.analysis.draws.interval_over`); ``next_k`` with what is likely to be seen
-    there, as ``forecast`` (median), low and high (90%), of as many draws on the same test examples;
-    ``gain``, gain_low and gain_high over what was seen. With ``wanted``, a share: ``k_even`` and
-    ``k_likely``, the smallest k at which the curve's own value has reached it with a chance of a
-    half and of 90%, and ``wanted_chance``, the chance at ``next_k``; NaN where that is beyond
-    ``next_k``. ``reason`` says why there is no forecast: too few k, too little between them, no
-    curve that rises, or an interval so wide that it says nothing.
+    there, as ``forecast`` (median), low and high (90%), with as many draws on the same test
+    examples; ``gain``, gain_low and gain_high, relative to ``score``. With ``wanted``, a share:
+    ``wanted_chance``, the chance that the curve itself is at the wanted score or above at
+    ``next_k``; ``k_even`` and ``k_likely``, the smallest k from which on, up to ``next_k``, this
+    chance is at least a half and at least 90%; NaN where there is none. ``reason`` says why there
+    is no forecast: too few k, too narrow a range of k, a single draw of demonstrations that are
+    drawn (how far draws differ is then unknown), or a wide interval.
 
-    Fitted up to some k of the predictions published by Bertsch et al. (2025), the intervals hold
-    what was seen at twice and four times as many in 85 to 95% of the curves (docs/statistics.md).
+    How often intervals held what was seen later, in published and simulated curves of several
+    kinds, is in docs/statistics.md.
     """
     import pandas as pd
 
@@ -113,42 +114,47 @@ def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float 
             "wanted": wanted,
             "interval_over": interval_over(draws > 1 or not drawn),
         }
-        rows += [{**row, **columns} for columns in _forecasts(ks, matrices, rng, wanted)]
+        unknown = drawn and draws == 1
+        rows += [{**row, **columns} for columns in forecasts(ks, matrices, rng, wanted, unknown)]
     return pd.DataFrame(rows, columns=[*SETTING, *FORECAST])
 
 
-class _Seen(NamedTuple):
-    """A curve as it was seen."""
-
-    means: np.ndarray
-    """``(points,)``."""
-    covariance: np.ndarray
-    """Of the means, by chance: ``(points, points)``."""
-
-
-def _forecasts(
-    ks: np.ndarray, matrices: list[np.ndarray], rng: np.random.Generator, wanted: float | None
+def forecasts(
+    ks: np.ndarray,
+    matrices: list[np.ndarray],
+    rng: np.random.Generator,
+    wanted: float | None = None,
+    unknown: bool = False,
 ) -> list[dict[str, Any]]:
-    """The columns of both steps, or the reason that there are none."""
+    """The columns of both steps of one curve, or the reason that there are none.
+
+    ``matrices`` are its scores, ``(draws, test)`` for each of ``ks``; ``unknown`` says that nothing
+    shows how far draws differ.
+    """
     if len(ks) < LEAST_POINTS:
         return [{"reason": f"asked at {len(ks)} k; ask at {LEAST_POINTS} or more"}]
     if ks[-1] < LEAST_SPAN * ks[0]:
         return [{"reason": f"the largest k is less than {LEAST_SPAN} times the smallest"}]
     if not matrices:
         return [{"reason": "no test examples in common"}]
-    seen = _seen(matrices, rng)
-    last = float(seen.means[-1])
-    curves = likely_curves(ks.astype(float), seen.means, seen.covariance, rng)
-    if curves is None:
-        return [{"score": last, "reason": "no curve that rises and levels off explains it"}]
+    score = np.array([TwoWayLayout(matrix).mean for matrix in matrices])
+    last = float(score[-1])
+    if unknown:
+        return [{"score": last, "reason": "one draw does not show how far draws differ; run 3 or more"}]
+    path = np.unique(np.geomspace(ks[0], ks[-1] * FACTORS[-1], 60).round().astype(int))
+    next_ks = ks[-1] * np.array(FACTORS)
+    curve = continuation(
+        ks.astype(float), score, _covariance(matrices, rng), matrices[0].shape[1], np.append(next_ks, path)
+    )
+    quantiles = np.stack([curve.quantile(share) for share in ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)], axis=1)
+    chances = None if wanted is None else curve.reached(wanted)
     rows = []
-    for factor in FACTORS:
-        next_k = factor * int(ks[-1])
-        values = curves.seen(next_k, float(seen.covariance[-1, -1]), rng)
-        low, middle, high = np.quantile(values, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]).tolist()
+    for place, next_k in enumerate(next_ks.tolist()):
+        low, middle, high = quantiles[place].tolist()
         row: dict[str, Any] = {"score": last, "next_k": next_k}
         if high - low > WIDEST:
-            row["reason"] = f"anything from {percent(low)} to {percent(high)}% would be no surprise"
+            wide = f"wider than {100 * WIDEST:.0f} points"
+            row["reason"] = f"the 90% interval, {percent(low)} to {percent(high)}%, is {wide}"
         else:
             row |= {
                 "forecast": middle,
@@ -158,33 +164,29 @@ def _forecasts(
                 "gain_low": low - last,
                 "gain_high": high - last,
             }
-            if wanted is not None:
-                row |= _reached(curves, wanted, int(ks[0]), next_k)
+            if chances is not None:
+                until = np.append(path[path < next_k], next_k)
+                row |= _reached(until, np.append(chances[len(next_ks) :][path < next_k], chances[place]))
         rows.append(row)
     return rows
 
 
-def _seen(matrices: list[np.ndarray], rng: np.random.Generator) -> _Seen:
-    most = max(len(matrix) for matrix in matrices)
-    of_chance = np.empty((len(matrices), RESAMPLES))
-    counts = {
-        draws: resample(rng, RESAMPLES, draws, matrices[0].shape[1])
-        for draws in sorted({len(matrix) for matrix in matrices}, key=lambda n: n != most)
+def _covariance(matrices: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Of the mean scores of all k, by chance of draws and test examples: ``(points, points)``."""
+    tests = resample(rng, RESAMPLES, 1, matrices[0].shape[1]).tests
+    draws = {
+        number: resample(rng, RESAMPLES, number, 1).draws for number in sorted({len(matrix) for matrix in matrices})
     }
-    for place, matrix in enumerate(matrices):
-        of_chance[place] = means(matrix, counts[len(matrix)], student=False)
-    covariance = np.cov(of_chance) + 1e-6 * np.eye(len(matrices))
-    return _Seen(np.array([TwoWayLayout(matrix).mean for matrix in matrices]), covariance)
+    again = [means(matrix, Counts(draws[len(matrix)], tests), student=False) for matrix in matrices]
+    return np.cov(again)
 
 
-def _reached(curves: Curves, wanted: float, first: int, last: int) -> dict[str, float]:
-    """From which k on a wanted score is as likely as not, and likely, up to ``last``."""
-    # curves rise: what is reached stays so
-    ks = np.unique(np.geomspace(first, last, 60).round().astype(int))
-    chances = np.array([(curves.at(k) >= wanted).mean() for k in ks])
+def _reached(ks: np.ndarray, chances: np.ndarray) -> dict[str, float]:
+    """From which k on a wanted score is as likely as not, and likely, up to the last of ``ks``."""
+    from_here = np.minimum.accumulate(chances[::-1])[::-1]
 
     def smallest(chance: float) -> float:
-        return float(ks[(chances >= chance).argmax()]) if chances[-1] >= chance else np.nan
+        return float(ks[(from_here >= chance).argmax()]) if chances[-1] >= chance else np.nan
 
     return {"k_even": smallest(0.5), "k_likely": smallest(LEVEL), "wanted_chance": float(chances[-1])}
 
@@ -216,11 +218,11 @@ FORECASTS = Finding(
         Column("wanted_chance", "chance", "share", optional=True),
         Column("reason", "not told", optional=True),
     ),
-    caption="What twice and four times as many demonstrations would bring",
+    caption="Forecasts for twice and four times as many demonstrations",
     shown="task model series k score points next_k forecast low high gain gain_low gain_high "
     "wanted k_even k_likely wanted_chance draws interval_over reason",
     printed=Printed(
-        "forecast: what more demonstrations would bring (90%)",
+        "forecast: twice and four times as many demonstrations (90%)",
         "task model select order k score next_k forecast low gain k_even k_likely wanted_chance reason",
         _printed,
         option="forecast",

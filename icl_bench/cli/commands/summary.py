@@ -38,7 +38,7 @@ Forecast = Annotated[
     bool,
     typer.Option(
         "--forecast",
-        help="Also print the likely gain of twice and four times as many demonstrations, where the data suffice.",
+        help="Also print forecasts for twice and four times as many demonstrations, where the data suffice.",
     ),
 ]
 
@@ -51,7 +51,9 @@ Provenance = Annotated[
 
 WantedScore = Annotated[
     float | None,
-    typer.Option("--wanted", metavar="PERCENT", help="With --forecast: also print from which k this score is likely."),
+    typer.Option(
+        "--wanted", metavar="PERCENT", help="With --forecast: also print from which k on this score is likely."
+    ),
 ]
 
 

@@ -45,9 +45,9 @@ TEXTS: dict[str, Sequence[Any]] = {
     "differs_in": ["precision (bfloat16, float32) and backend (transformers, vllm)", None],
     "advice": ["llama2-80k", "full", "1 draw", None],
     "reason": [
-        "no curve that rises and levels off explains it",
+        "one draw does not show how far draws differ; run 3 or more",
         None,
-        "anything from 41.2 to 88.9% would be no surprise",
+        "the 90% interval, 41.2 to 88.9%, is wider than 30 points",
     ],
     "said": ["share 0.5, 0.75", "fixed none"],
     "metric": ["accuracy"],

@@ -1,0 +1,123 @@
+"""Continue a curve over k: a level and a slope that both change at random from one doubling to the next.
+
+The log-odds of a score are a Gaussian process over log2 k: a random walk, and the integral of a
+slope that returns to 0 (an Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor,
+Cumberland & Sy 1994, JASA 89:727). A slope thus lasts for a while and is then damped, as in the
+damped trends of Gardner & McKenzie (1985, Management Science 31:1237). The process is symmetric:
+curves fall as easily as they rise, and a flat curve stays flat in the median. How steep slopes are
+is unknown; the forecasts for a few values are averaged, weighted by how well each value explains
+the curve (Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sections 2.2 and 5.2).
+docs/statistics.md says how the constants were chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+WALK = 0.16
+"""Standard deviation of the random walk after one doubling, in log-odds."""
+
+SLOPES = np.array([0.06, 0.25, 0.5])
+"""Standard deviations of the slope, in log-odds a doubling: all equally likely beforehand."""
+
+MEMORY = 6.0
+"""After how many doublings the correlation of slopes is 1/e."""
+
+LEVEL = 2.0
+"""Standard deviation of the curve's first value, in log-odds."""
+
+UNSTEADY = 0.05
+"""Added to the variance of each point, as a share of a binomial mean's: all-right answers vary, too."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a curve may be at some k: mixtures of normal distributions of log-odds."""
+
+    weights: np.ndarray
+    """Of the slopes' deviations: ``(slopes,)``."""
+    means: np.ndarray
+    """``(slopes, ks)``."""
+    variances: np.ndarray
+    """Of the curve itself: ``(slopes, ks)``."""
+    noise: float
+    """Variance of what is seen about the curve."""
+    tests: int
+    """How many test examples a score is the mean of."""
+
+    def reached(self, score: float) -> np.ndarray:
+        """The chance that the curve itself is at ``score`` or above: ``(ks,)``."""
+        return 1 - self._below(_log_odds(score, self.tests), self.variances)
+
+    def quantile(self, share: float) -> np.ndarray:
+        """The score that what is seen falls below with this chance: ``(ks,)``."""
+        # bisection: the quantiles of a mixture have no closed form
+        low, high = np.full(self.means.shape[1], -30.0), np.full(self.means.shape[1], 30.0)
+        for _ in range(40):
+            middle = (low + high) / 2
+            under = self._below(middle, self.variances + self.noise) < share
+            low, high = np.where(under, middle, low), np.where(under, high, middle)
+        return _score(middle, self.tests)
+
+    def _below(self, log_odds: float | np.ndarray, variances: np.ndarray) -> np.ndarray:
+        from icl_bench.analysis.statistics.special import ndtr
+
+        return np.asarray(self.weights @ ndtr((log_odds - self.means) / np.sqrt(variances)))
+
+
+def continuation(
+    ks: np.ndarray, means: np.ndarray, covariance: np.ndarray, tests: int, ahead: np.ndarray
+) -> Continuation:
+    """Continue the curve of the mean scores at ``ks``, ``(points,)`` each, to the ks ``ahead``.
+
+    ``covariance`` is that of the means over draws and over test examples, ``(points, points)``, and
+    ``tests`` the number of test examples. These are the same at all k, so what they have in common
+    is no noise: a point's own variance is half of that of its difference to a neighbouring point.
+    The points ahead are as noisy as the last one.
+    """
+    log_odds = _log_odds(means, tests)
+    share = (means * tests + 0.5) / (tests + 1)
+    binomial = share * (1 - share)
+    noise = _own_variances(covariance) / binomial**2 + UNSTEADY / (tests * binomial)
+    at, to = np.log2(ks / ks[0]), np.log2(ahead / ks[0])
+    root = np.linalg.cholesky(_covariances(at, at) + np.diag(noise))
+    inverse = np.linalg.inv(root)
+    left, shared = inverse @ log_odds, inverse @ _covariances(at, to)
+    evidence = -0.5 * (left**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
+    weights = np.exp(evidence - evidence.max())
+    before = np.stack([_covariances(x, x)[:, 0, 0] for x in to[:, None]], axis=1)
+    return Continuation(
+        weights / weights.sum(),
+        (left[:, None] @ shared)[:, 0],
+        before - (shared**2).sum(axis=1),
+        float(noise[-1]),
+        tests,
+    )
+
+
+def _covariances(at: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """Of the curve's values at two sets of places, in doublings from its start: ``(slopes, at, to)``."""
+    at, to = at[:, None], to[None]
+    common = np.minimum(at, to)
+    sloping = 2 * common / MEMORY + np.exp(-at / MEMORY) + np.exp(-to / MEMORY) - 1 - np.exp(-np.abs(at - to) / MEMORY)
+    values: np.ndarray = LEVEL**2 + WALK**2 * common + (SLOPES[:, None, None] * MEMORY) ** 2 * sloping
+    return values
+
+
+def _own_variances(covariance: np.ndarray) -> np.ndarray:
+    """Half of the mean variance of each mean's differences to its neighbours, ``(points,)``."""
+    variances = np.diagonal(covariance)
+    halves = (variances[1:] + variances[:-1]) / 2 - np.diagonal(covariance, 1)
+    return np.asarray((np.append(halves[0], halves) + np.append(halves, halves[-1])) / 2)
+
+
+def _log_odds(score: float | np.ndarray, tests: int) -> np.ndarray:
+    """Of a score with half an example more right and wrong (Haldane 1956, Ann. Hum. Genet. 20:309)."""
+    return np.asarray(np.log((score * tests + 0.5) / (tests - score * tests + 0.5)))
+
+
+def _score(log_odds: np.ndarray, tests: int) -> np.ndarray:
+    share = 1 / (1 + np.exp(-log_odds))
+    return np.asarray(((share * (tests + 1) - 0.5) / tests).clip(0, 1))
