@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import norm
 
+from icl_bench.analysis.findings.replication import DIFFERENT, SAME, UNDETERMINED, verdicts
 from icl_bench.analysis.statistics.best import Candidate, best_interval, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.grid import Grid
@@ -199,6 +200,21 @@ def best(trials: int) -> Iterable[str]:
         yield row(len(sweep.means), of, sweep.draws, sweep.draw_points(), sweep.alike > 0, *shares)
 
 
+def replication(trials: int) -> Iterable[str]:
+    """How often two results of a known difference are called the same, different or neither."""
+    yield from header(
+        "draws", "draws' sd", "true difference", "same within 5 points %", "different %", "undetermined %"
+    )
+    for draws in (2, 3, 10):
+        for draw_sd in (0.1, 0.3):
+            for apart in (0, 5, 20):
+                sweep = Sweep((0.8, 0.8 - apart / 100), draws, draw_sd)
+                low, high, _ = judge([contrast(s[0], s[1], False) for s in samples(sweep, trials)])
+                found = verdicts(low, high)
+                shares = [100 * float((found == name).mean()) for name in (SAME, DIFFERENT, UNDETERMINED)]
+                yield row(draws, sweep.draw_points(), apart, *shares)
+
+
 def samples(sweep: Sweep, trials: int) -> Iterable[np.ndarray]:
     """Simulated sweeps; the same for the same arguments."""
     rng = np.random.default_rng([len(sweep.means), sweep.draws, int(100 * sweep.draw_sd)])
@@ -225,6 +241,7 @@ SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
     "comparisons": comparisons,
     "advice": advice,
     "best": best,
+    "replication": replication,
 }
 
 
