@@ -25,6 +25,7 @@ from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.texts import ratio_limits, sampled
 
 TEST_SD, BOTH_SD = 2.0, 0.3
 """Log-odds by test example and by test example and point: as the study's predictions have them,
@@ -215,6 +216,38 @@ def replication(trials: int) -> Iterable[str]:
                 yield row(draws, sweep.draw_points(), apart, *shares)
 
 
+def adaptation(trials: int) -> Iterable[str]:
+    """Coverage of the limits of the share of an added loss that is won back, where it is 60%."""
+    yield from header(
+        "texts",
+        "windows of each",
+        "spread of texts",
+        "of windows",
+        "windows drawn again %",
+        "coverage %",
+        "no limits %",
+    )
+    for texts, windows in ((1, 4), (1, 20), (4, 1), (4, 5), (10, 5)):
+        for by_text, by_window in ((0.2, 0.2), (0.4, 0.2), (0.2, 0.5)) if texts > 1 else ((0.0, 0.2), (0.0, 0.5)):
+            rng = np.random.default_rng([texts, windows])
+            text_of = np.repeat(np.arange(texts), windows)
+            held, limits = [], []
+            for _ in range(trials):
+                of_text = rng.normal(0, by_text, (2, texts, 1))
+                lost = np.exp(of_text + rng.normal(0, by_window, (2, texts, windows))).reshape(2, -1)
+                before, after = lost[0], 0.4 * lost[1]
+                again = rng.integers(len(before), size=(500, len(before)))
+                low, high = np.quantile(after[again].mean(1) / before[again].mean(1), [0.025, 0.975])
+                held.append(low <= 0.4 <= high)
+                limits.append(ratio_limits(sampled(after, text_of), sampled(before, text_of)))
+            low, high = np.array(limits).T
+            known = ~np.isnan(low)
+            covered = ((low <= 0.4) & (high >= 0.4))[known].mean()
+            yield row(
+                texts, windows, by_text, by_window, *(100 * float(s) for s in (np.mean(held), covered, 1 - known.mean()))
+            )
+
+
 def samples(sweep: Sweep, trials: int) -> Iterable[np.ndarray]:
     """Simulated sweeps; the same for the same arguments."""
     rng = np.random.default_rng([len(sweep.means), sweep.draws, int(100 * sweep.draw_sd)])
@@ -242,6 +275,7 @@ SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
     "advice": advice,
     "best": best,
     "replication": replication,
+    "adaptation": adaptation,
 }
 
 

@@ -71,9 +71,11 @@ def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMean
     the largest variance of the curve.
 
     In simulations with three draws, nine ks and 250 test examples (``benchmarks/
-    statistics_comparisons.py``), p was 0.05 or less in 3.6 to 5.1% of comparisons without a
-    difference, whether a draw's effect was nested, the same at every k or half of either, and in
-    1.5 to 1.9 times as many with one as without moderation.
+    statistics_comparisons.py``, 300 to 1,000 curves), p was 0.05 or less in 1.6 to 6.2% of comparisons
+    without a difference: 2.9 to 3.7% where a draw's effect is nested, 5.4% where half of it is the
+    same at every k and 6.2% where all of it is, 1.6 to 2.5% where draws are identical at small k. A
+    difference was found 1.3 to 2.3 times as often as without moderation. Intervals were at most 4
+    times as wide as without.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
     for number, parts in enumerate(samples):
