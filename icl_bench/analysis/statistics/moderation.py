@@ -74,7 +74,7 @@ def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMean
     statistics_comparisons.py``, 300 to 1,000 curves), p was 0.05 or less in 1.6 to 6.2% of comparisons
     without a difference: 2.9 to 3.7% where a draw's effect is nested, 5.4% where half of it is the
     same at every k and 6.2% where all of it is, 1.6 to 2.5% where draws are identical at small k. A
-    difference was found 1.3 to 2.3 times as often as without moderation. Intervals were at most 4
+    difference was found 1.3 to 2.4 times as often as without moderation. Intervals were at most 4
     times as wide as without.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
