@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.metrics.scores import measure
+from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, Look, tip
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
@@ -35,7 +36,11 @@ def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawi
     compared, look = differences_over_k(finding, frame, tuple(BY_CURVE), names)
     curves = _curves(both, replace(look, values=(0.0, 1.0)))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
-    return Drawing(panels, [of_finding(finding, shown)], look, more=TESTED)
+    tables = [of_finding(finding, shown)]
+    ratios = naming.named(findings.learning_ratio)
+    if len(ratios):
+        tables.append(of_finding(FINDINGS["learning_ratio"], ratios))
+    return Drawing(panels, tables, look, more=TESTED)
 
 
 def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> pd.DataFrame:
