@@ -244,7 +244,11 @@ def adaptation(trials: int) -> Iterable[str]:
             known = ~np.isnan(low)
             covered = ((low <= 0.4) & (high >= 0.4))[known].mean()
             yield row(
-                texts, windows, by_text, by_window, *(100 * float(s) for s in (np.mean(held), covered, 1 - known.mean()))
+                texts,
+                windows,
+                by_text,
+                by_window,
+                *(100 * float(s) for s in (np.mean(held), covered, 1 - known.mean())),
             )
 
 

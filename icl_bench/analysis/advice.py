@@ -17,7 +17,7 @@ from icl_bench.analysis.findings.comparisons import source
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import Candidate, losses
@@ -316,7 +316,8 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
+    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(frame)
     frame = frame[frame["label_space"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
