@@ -4,7 +4,8 @@
 
 Made-up answers to curves over k whose draws are nested: those of a smaller k begin those of a
 larger one. Each line is one way in which draws may differ; ``plain`` is the test of each k alone,
-``moderated`` the one that takes the variance of draws from the whole curve.
+``moderated`` the one that takes the variance of draws from the whole curve. ``wider`` is the largest
+width of a moderated interval over that of the plain one, among all of them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class World:
     draws: int = 3
     test: int = 250
     shots: tuple[int, ...] = SHOTS
+    identical: int = 0
+    """At so many of the smallest ks the second side's draws are identical, as those of retrieval are."""
 
 
 class Rates(NamedTuple):
@@ -50,6 +53,8 @@ class Rates(NamedTuple):
 
     plain: float
     moderated: float
+    wider: float
+    """The largest width of a moderated interval over that of the plain one."""
 
 
 def draw_effects(world: World, rng: np.random.Generator) -> np.ndarray:
@@ -72,14 +77,16 @@ def scores(world: World, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarr
     odds = np.linspace(logit(world.low), logit(world.high), len(world.shots))[:, None, None]
     common = rng.normal(0, world.by_test, (1, 1, world.test))
 
-    def side(gain: float) -> np.ndarray:
+    def side(gain: float, identical: int = 0) -> np.ndarray:
         draws = draw_effects(world, rng).T[:, :, None]
+        draws[:identical] = 0
         own = rng.normal(0, world.by_test / 2, (1, 1, world.test))
         right = rng.random((len(world.shots), world.draws, world.test)) < expit(odds + gain + draws + common + own)
         answers: np.ndarray = right.astype(float)
+        answers[:identical] = answers[:identical, :1]
         return answers
 
-    return side(world.gain), side(0.0)
+    return side(world.gain), side(0.0, world.identical)
 
 
 def rates(world: World, trials: int, seed: int = 0) -> Rates:
@@ -92,8 +99,9 @@ def rates(world: World, trials: int, seed: int = 0) -> Rates:
             found.append(contrast(first, second, world.matched))
             sides = (first - second,) if world.matched else (first, second)
             samples.append([DrawMeans((trial, name), k, numbers, side.mean(axis=1)) for name, side in enumerate(sides)])
-    plain, both = judge(found)[2], judge(moderated(found, samples))[2]
-    return Rates(float((plain <= 0.05).mean()), float((both <= 0.05).mean()))
+    plain, both = judge(found), judge(moderated(found, samples))
+    widths = (both[1] - both[0]) / (plain[1] - plain[0])
+    return Rates(float((plain[2] <= 0.05).mean()), float((both[2] <= 0.05).mean()), float(widths.max()))
 
 
 WORLDS = {
@@ -108,6 +116,9 @@ WORLDS = {
     "neighbouring ks": World(shots=(50, 60, 75, 90, 100)),
     "draws of their own": World(matched=False),
     "draws of their own, much": World(matched=False, by_draw=1.0),
+    "identical at three small ks": World(matched=False, identical=3),
+    "identical at six of nine ks": World(matched=False, identical=6),
+    "identical, others hardly differ": World(matched=False, by_draw=0.1, identical=3),
 }
 
 
@@ -119,13 +130,13 @@ def main() -> None:
     parser.add_argument("--gain", type=float, default=0.7, help="log-odds of the difference")
     options = parser.parse_args()
     print(f"{'':34} {'false alarms':>20} {'found':>20}")
-    print(f"{'':34} {'plain':>10} {'moderated':>9} {'plain':>10} {'moderated':>9}")
+    print(f"{'':34} {'plain':>10} {'moderated':>9} {'plain':>10} {'moderated':>9} {'wider':>6}")
     for name, world in WORLDS.items():
         null = rates(replace(world, draws=options.draws), options.trials)
         there = replace(world, draws=options.draws, gain=options.gain)
         power = rates(there, options.trials, seed=1)
-        shown = (f"{share:10.1%}" for share in (*null, *power))
-        print(f"{name:34} {' '.join(shown)}", flush=True)
+        shares = " ".join(f"{share:10.1%}" for share in (*null[:2], *power[:2]))
+        print(f"{name:34} {shares} {max(null.wider, power.wider):6.1f}", flush=True)
 
 
 if __name__ == "__main__":

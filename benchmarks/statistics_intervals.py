@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import norm
 
+from icl_bench.analysis.findings.replication import DIFFERENT, SAME, UNDETERMINED, verdicts
 from icl_bench.analysis.statistics.best import Candidate, best_interval, leads, losses
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON, dominance
@@ -26,6 +27,7 @@ from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.analysis.statistics.power import components, power
+from icl_bench.analysis.statistics.texts import ratio_limits, sampled
 
 TEST_SD, BOTH_SD = 2.0, 0.3
 """Log-odds by test example and by test example and point: as the study's predictions have them,
@@ -309,6 +311,57 @@ def best(trials: int) -> Iterable[str]:
         yield row(len(sweep.means), of, sweep.draws, sweep.draw_points(), sweep.alike > 0, *shares)
 
 
+def replication(trials: int) -> Iterable[str]:
+    """How often two results of a known difference are called the same, different or neither."""
+    yield from header(
+        "draws", "draws' sd", "true difference", "same within 5 points %", "different %", "undetermined %"
+    )
+    for draws in (2, 3, 10):
+        for draw_sd in (0.1, 0.3):
+            for apart in (0, 5, 20):
+                sweep = Sweep((0.8, 0.8 - apart / 100), draws, draw_sd)
+                low, high, _ = judge([contrast(s[0], s[1], False) for s in samples(sweep, trials)])
+                found = verdicts(low, high)
+                shares = [100 * float((found == name).mean()) for name in (SAME, DIFFERENT, UNDETERMINED)]
+                yield row(draws, sweep.draw_points(), apart, *shares)
+
+
+def adaptation(trials: int) -> Iterable[str]:
+    """Coverage of the limits of the share of an added loss that is won back, where it is 60%."""
+    yield from header(
+        "texts",
+        "windows of each",
+        "spread of texts",
+        "of windows",
+        "windows drawn again %",
+        "coverage %",
+        "no limits %",
+    )
+    for texts, windows in ((1, 4), (1, 20), (4, 1), (4, 5), (10, 5)):
+        for by_text, by_window in ((0.2, 0.2), (0.4, 0.2), (0.2, 0.5)) if texts > 1 else ((0.0, 0.2), (0.0, 0.5)):
+            rng = np.random.default_rng([texts, windows])
+            text_of = np.repeat(np.arange(texts), windows)
+            held, limits = [], []
+            for _ in range(trials):
+                of_text = rng.normal(0, by_text, (2, texts, 1))
+                lost = np.exp(of_text + rng.normal(0, by_window, (2, texts, windows))).reshape(2, -1)
+                before, after = lost[0], 0.4 * lost[1]
+                again = rng.integers(len(before), size=(500, len(before)))
+                low, high = np.quantile(after[again].mean(1) / before[again].mean(1), [0.025, 0.975])
+                held.append(low <= 0.4 <= high)
+                limits.append(ratio_limits(sampled(after, text_of), sampled(before, text_of)))
+            low, high = np.array(limits).T
+            known = ~np.isnan(low)
+            covered = ((low <= 0.4) & (high >= 0.4))[known].mean()
+            yield row(
+                texts,
+                windows,
+                by_text,
+                by_window,
+                *(100 * float(s) for s in (np.mean(held), covered, 1 - known.mean())),
+            )
+
+
 def samples(sweep: Sweep, trials: int) -> Iterable[np.ndarray]:
     """Simulated sweeps; the same for the same arguments."""
     rng = np.random.default_rng([len(sweep.means), sweep.draws, int(100 * sweep.draw_sd)])
@@ -337,6 +390,8 @@ SECTIONS: dict[str, Callable[[int], Iterable[str]]] = {
     "frontiers": frontiers,
     "powers": powers,
     "best": best,
+    "replication": replication,
+    "adaptation": adaptation,
 }
 
 

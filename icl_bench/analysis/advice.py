@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn
 from icl_bench.analysis.findings.cost import cost
+from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
@@ -53,6 +54,9 @@ QUERY_COSTS = [*QUERY_TOKENS, "seconds", "operations", "money"]
 
 UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations", "money": "money"}
 """How a budget is written -> the column that it limits."""
+
+
+COLUMN_MEASURES = {column: unit for unit, column in UNITS.items()}
 
 
 OF_QUERIES = ("operations", "money")
@@ -128,6 +132,8 @@ class Budget:
     queries: int | None = None
     """How many share what is computed once."""
     prices: Prices | None = None
+    ranked_by: str | None = None
+    """The column that points are ranked by if there is no limit: see ``with_known_cost``."""
 
     def __post_init__(self) -> None:
         if len(self._units) > 1:
@@ -177,9 +183,23 @@ class Budget:
         """The column that it limits, or that points are ranked by."""
         if self._units:
             return UNITS[self._units[0]]
+        if self.ranked_by is not None:
+            return self.ranked_by
         if self.queries is None:
             return "computed_tokens"
         return "operations" if self.prices is None else "money"
+
+    def with_known_cost(self, table: pd.DataFrame) -> Budget:
+        """The same, but without a limit points are ranked by a cost that some of them have.
+
+        Imported predictions seldom have all. With ``queries`` it is the frontier's
+        (:func:`icl_bench.analysis.frontier.leading`), without them the tokens of the whole prompt.
+        """
+        if self._units or table[self.cost].notna().any():
+            return self
+        if self.queries is not None:
+            return replace(self, ranked_by=UNITS[leading(table.rename(columns=COLUMN_MEASURES), self.prices)])
+        return replace(self, ranked_by="prompt_tokens") if table["prompt_tokens"].notna().any() else self
 
     def of(self, costs: pd.DataFrame) -> pd.DataFrame:
         """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts."""
@@ -194,7 +214,7 @@ class Budget:
         Computed tokens within ``NEARLY_EQUAL`` of fewer ones are as many, and then those of the whole
         prompt count: what queries have of their own differs by chance between prompts.
         """
-        if self.queries is None and self.seconds is None:
+        if self.cost == "computed_tokens" and self.queries is None:
             computed = _steps(table["computed_tokens"].to_numpy(dtype=float))
             keys = [computed, table["prompt_tokens"].to_numpy(dtype=float)]
         else:
@@ -267,6 +287,7 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
     costs = budget.of(costs)
     aligned = _aligned(kept)
     table = _points(kept, aligned, costs)
+    budget = budget.with_known_cost(table)
     table.loc[aligned.others, "verdict"] = OTHERS
     table.loc[_single(aligned, table), "verdict"] = ONE_DRAW
     alike = ~table["verdict"].isin(NO_CANDIDATE)
@@ -295,7 +316,8 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
+    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(frame)
     frame = frame[frame["label_space"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
@@ -439,7 +461,7 @@ def _test(table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], ali
 
 def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
     """The table of :func:`advise` as lines of text: for each task and model what to take and why."""
-    texts = []
+    texts, budget = [], budget.with_known_cost(table)
     for (task, model), part in table.groupby(["task", "model"], sort=True):
         texts.append(f"{task} · {model}, {budget}:")
         named = part.assign(named=_names(part))
@@ -572,4 +594,4 @@ def _amount(number: float, cost: str) -> str:
         return f"{three_digits(number / GIGA)} GFLOP a query"
     if cost == "money":
         return f"{three_digits(1000 * number)} for 1,000 queries"
-    return f"{rounded(number, 0)} computed tokens a query"
+    return f"{rounded(number, 0)} {cost.replace('_', ' ')} a query"

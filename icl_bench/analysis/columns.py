@@ -69,6 +69,7 @@ COLUMNS: Mapping[str, Column] = {
         Column("interval_over", "95% interval over"),
         Column("outlying_draws", "outlying draws", optional=True),
         Column("base_outlying_draws", "outlying draws of the base", optional=True),
+        Column("differing_prompts", "prompts that differ between draws", "count", optional=True),
         Column("draws_sd", "SD of draws elsewhere (points)", "number", optional=True, unit=0.01),
         Column("draws_sd_of", "SD of draws of", optional=True),
         Column("reason", "reason"),

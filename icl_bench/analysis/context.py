@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
-from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions
+from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
@@ -97,8 +97,8 @@ class Context:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """All predictions."""
-        return scored(self.stored.predictions, first=self.stored.first_scores)
+        """All predictions; draws that are copies are one draw."""
+        return with_copies_as_one_draw(scored(self.stored.predictions, first=self.stored.first_scores))
 
     @cached_property
     def of_tests(self) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import interval_over, outlying_draws
 from icl_bench.analysis.missing import missing_scores
-from icl_bench.analysis.predictions import have_common_labels
+from icl_bench.analysis.predictions import differing_prompts, have_common_labels
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
@@ -62,7 +62,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     ``left_out`` are scores of draws that have no test example in common with the others, directly
     or by way of further draws. ``interval_over`` says what the limits take samples of, of one draw
     ``test examples only``; ``outlying_draws`` names the draws that lie far from the others
-    (:func:`icl_bench.analysis.draws.outlying_draws`).
+    (:func:`icl_bench.analysis.draws.outlying_draws`). ``differing_prompts`` counts the test examples
+    whose prompts differ between the draws of a retrieval; without such draws there is no such column.
     """
     import pandas as pd
 
@@ -86,7 +87,9 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(**missing_scores(keys, points, scores["score"])._asdict())
     for name, means in _of_many(predictions).items():
         table = table.drop(columns=name).merge(means, on=POINT, how="left")
-    empty = {name for name in (*score_columns(), *corpus_numbers()) if table[name].isna().all()}
+    table = table.drop(columns="differing_prompts").merge(differing_prompts(predictions), on=POINT, how="left")
+    optional = (*score_columns(), *corpus_numbers(), "differing_prompts")
+    empty = {name for name in optional if table[name].isna().all()}
     return table[[*POINT, *(name for name in scored_columns() if name not in empty)]]
 
 
@@ -110,6 +113,7 @@ def scored_columns() -> tuple[str, ...]:
         "gap_p",
         "interval_over",
         "outlying_draws",
+        "differing_prompts",
         "majority",
         "uniform",
         *(name for name in numbers_of_many() if name != "macro_f1"),

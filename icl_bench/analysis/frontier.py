@@ -21,7 +21,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
@@ -227,7 +227,8 @@ def frontier_of_folder(
     ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
+    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(frame)
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})

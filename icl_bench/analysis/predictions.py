@@ -1,10 +1,15 @@
-"""Which predictions a finding is of, and tables of parts as one."""
+"""Which predictions a finding is of, which draws are copies, and tables of parts as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.draws import is_drawn
+from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
@@ -20,6 +25,51 @@ def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
         if name in predictions and predictions[name].notna().any():
             predictions = predictions[predictions[name].isna()]
     return predictions
+
+
+def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
+    """How many test examples of each point of retrieval have different prompts in its draws.
+
+    A row for each point with several draws of which all prompts are known: the columns of ``POINT``
+    and ``differing_prompts``. Retrieval chooses at random only where too few demonstrations are
+    related, so that its draws are near-copies or copies.
+    """
+    import pandas as pd
+
+    empty = pd.DataFrame(columns=[*POINT, "differing_prompts"])
+    if "prompt_hash" not in predictions or not (predictions["draw"] > 0).any():
+        return empty
+    drawn = {select: is_drawn(select) for select in predictions["select"].unique()}
+    retrieved = predictions[~predictions["select"].map(drawn).astype(bool)]
+    retrieved = retrieved[[*POINT, "draw", "test_id", "prompt_hash"]]
+    points = retrieved.groupby(POINT, observed=True)
+    known = (points["draw"].nunique() > 1) & (points["prompt_hash"].count() == points.size())
+    if not known.any():
+        return empty
+    prompts = retrieved.groupby([*POINT, "test_id"], observed=True)["prompt_hash"].nunique()
+    differing = (prompts > 1).groupby(level=POINT, observed=True).sum()
+    table: pd.DataFrame = differing[known].rename("differing_prompts").reset_index()
+    return table
+
+
+def with_copies_as_one_draw(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions without further draws of points whose draws all have the same prompts.
+
+    Such draws are one draw, as other demonstrations were not drawn.
+    """
+    table = differing_prompts(predictions)
+    copies = table.loc[table["differing_prompts"] == 0, POINT]
+    if copies.empty:
+        return predictions
+    names = predictions[POINT].astype(dict.fromkeys(SETTING, object))
+    copied = names.merge(copies.astype(dict.fromkeys(SETTING, object)), on=POINT, how="left", indicator=True)
+    is_copy = (copied["_merge"] == "both").to_numpy()
+    order = np.argsort(predictions["draw"].to_numpy(), kind="stable")
+    later = np.empty(len(predictions), dtype=bool)
+    later[order] = predictions.iloc[order].duplicated([*POINT, "test_id"]).to_numpy()
+    kept = ~(is_copy & later)
+    predictions, is_copy = predictions[kept], is_copy[kept]
+    return predictions.assign(draw=predictions["draw"].where(~is_copy, 0))
 
 
 def prompted(frame: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
-from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
@@ -66,6 +66,7 @@ def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     ``facts`` are those of each variant: with them curves of selectors that name an encoder begin
     with the point without demonstrations, too.
     """
+    predictions = with_copies_as_one_draw(predictions)
     unperturbed = unperturbed_predictions(predictions)
     table = from_zero_shot(curves(unperturbed), facts)
     resampled = generator(SEED, "saturation")
@@ -119,7 +120,7 @@ CURVES = Finding(
     lambda context: context.from_zero_shot(curves(context.unperturbed)),
     caption="{Score} over k",
     shown="task model series k draws test_rows metric accuracy ci_low ci_high interval_over "
-    "macro_f1 invalid {scores} left_out missing outlying_draws",
+    "macro_f1 invalid {scores} left_out missing outlying_draws differing_prompts",
     section=Section(
         "accuracy",
         "{Score} over the number of demonstrations",

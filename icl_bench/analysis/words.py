@@ -66,8 +66,8 @@ def comparison_notes(table: pd.DataFrame) -> list[str]:
 
 
 def curve_notes(table: pd.DataFrame) -> list[str]:
-    """Notes on a table of curves: limits of one draw, and outlying draws."""
-    return [*_over(table), *outlying(table)]
+    """Notes on a table of curves: limits of one draw, draws that are near-copies, and outlying draws."""
+    return [*_over(table), *_near_copies(table), *outlying(table)]
 
 
 def with_reasons(table: pd.DataFrame) -> pd.DataFrame:
@@ -113,6 +113,22 @@ def _over(table: pd.DataFrame) -> list[str]:
             notes.append(
                 f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over {over}; {SILENT}"
             )
+    return notes
+
+
+def _near_copies(table: pd.DataFrame) -> list[str]:
+    """How many prompts differ between the draws of each curve of retrieval."""
+    if "differing_prompts" not in table:
+        return []
+    rows = table[table["differing_prompts"].notna()].astype({"select": object, "order": object})
+    notes = []
+    for (task, model, select, order), points in rows.groupby(["task", "model", "select", "order"], observed=True):
+        shown_order = "" if order in USUAL_ORDERS else f", {order}"
+        counts = listed(
+            f"{int(row['differing_prompts']):,} of {int(row['test_rows']):,} (k = {int(row['k']):,})"
+            for row in points.sort_values("k").to_dict("records")
+        )
+        notes.append(f"prompts that differ between draws ({task}, {model}, {select}{shown_order}): {counts}")
     return notes
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.attention import differences
+from icl_bench.analysis.findings.replication import in_words
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import founded_on, points, power, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
@@ -47,6 +48,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "attention": differences(findings.attention_patterns),
         "order": findings.order_sensitivity,
         "models": findings.models,
+        "replication": findings.replication,
     }
     named = {name: naming.named(table) for name, table in tables.items()}
     curves = named["curves"]
@@ -69,6 +71,8 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _changed(tables["order"])
     for base, rows in unshuffled(tables["models"]).groupby("base_model"):
         yield from _gains("Model", rows, str(base))
+    for series, rows in unshuffled(tables["replication"]).groupby("series"):
+        yield Sentence("Replication", f"{series} beside imported predictions: {in_words(rows)}.")
 
 
 def _best(points: pd.DataFrame) -> Iterator[Sentence]:

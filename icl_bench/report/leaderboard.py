@@ -63,7 +63,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     Raises ``UserError`` where there is no such folder, or no finished cell in it.
     """
     from icl_bench.analysis.curves import curves, saturation
-    from icl_bench.analysis.predictions import unperturbed_predictions
+    from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
     from icl_bench.analysis.zero_shot import from_zero_shot
 
     stored = read_stored(results)
@@ -72,7 +72,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
-    points = curves(unperturbed_predictions(frame))
+    points = curves(with_copies_as_one_draw(unperturbed_predictions(frame)))
     saturated = saturation(from_zero_shot(points, stored.variants))
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
     setting = [name for name in LINE if name != "k"]

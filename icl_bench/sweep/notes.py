@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
@@ -43,12 +44,32 @@ def notes(sweep: Sweep) -> list[str]:
     ]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     texts += dict.fromkeys(text for text in sharing if text)
+    texts += same_prompts(sweep.plan)
     if not all(choice.shared for choice in sweep.spec.select):
         texts += _leaks(task)
     if sweep.spec.embeds:
         texts += _cut(task)
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+    return texts
+
+
+def same_prompts(plan: Plan) -> list[str]:
+    """A note on each curve of retrieval whose draws have prompts in common."""
+    curves: dict[str, list[CellPlan]] = {}
+    for cell in plan.cells:
+        if cell.problem is None and cell.choice.retrieves:
+            curves.setdefault(f"{cell.spec.select}, {cell.spec.order}", []).append(cell)
+    texts = []
+    for curve, cells in curves.items():
+        same = sum(cell.same_prompts for cell in cells)
+        if same:
+            later = sum(cell.queries for cell in cells if cell.spec.draw > 0)
+            all_same = "; its draws count as one" if same == later else ""
+            texts.append(
+                f"{curve}: {same:,} of the {counted(later, 'prompt')} of later draws are the same as in an earlier "
+                f"draw and answered once{all_same}"
+            )
     return texts
 
 

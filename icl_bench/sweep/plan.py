@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from icl_bench.demonstrations.ordering import AsDrawn, Order
+from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -51,6 +52,13 @@ class CellPlan:
     """How its prompts are read; decides operations and cache bytes."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
+    same_prompts: int = 0
+    """Prompts that an earlier draw has too: retrieval chooses at random only where nothing is related."""
+
+    @property
+    def curve_point(self) -> CellSpec:
+        """What the draws of its point have in common: the cell's name, of draw 0."""
+        return self.spec.model_copy(update={"draw": 0})
 
     @property
     def needed_tokens(self) -> int:
@@ -227,7 +235,7 @@ class _Curves:
         if not numbers:
             return []
         try:
-            return [PlannedGroup(group, _cells(group, numbers)) for group in groups]
+            return _with_same_prompts([PlannedGroup(group, _cells(group, numbers)) for group in groups])
         except ChoiceError:
             refused = {k: reason for k in numbers if (reason := _why_not(groups, k)) is not None}
             if not refused:
@@ -235,6 +243,29 @@ class _Curves:
         for k, reason in refused.items():
             self.combinations.leave_out(self._combination(groups[0].pattern, k), reason)
         return self._laid_out(groups, [k for k in numbers if k not in refused])
+
+
+def _with_same_prompts(draws: list[PlannedGroup]) -> list[PlannedGroup]:
+    """Count the prompts that draws of a point have in common with earlier ones, for retrieval.
+
+    Equal demonstrations in an equal order make equal prompts. Perturbations and attention patterns may
+    depend on the draw besides, and copied queries are each draw's own: there nothing is counted.
+    """
+    first = draws[0].group
+    comparable = first.pattern == FULL and first.task.perturbation == NONE and first.task.queries == "test"
+    if len(draws) == 1 or not first.choice.retrieves or not comparable:
+        return draws
+    for number in range(len(draws[0].cells)):
+        seen: list[set[bytes]] = [set() for _ in first.task.data.test]
+        for planned in draws:
+            cell = planned.cells[number]
+            if cell.problem is None:
+                rows = [row.tobytes() for row in planned.group.demonstrations(cell.spec.k)]
+                same = sum(row in before for row, before in zip(rows, seen, strict=True))
+                planned.cells[number] = replace(cell, same_prompts=same)
+                for row, before in zip(rows, seen, strict=True):
+                    before.add(row)
+    return draws
 
 
 def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,13 @@ class Outcome:
             {name: spec for name, spec in self.names.items() if mine(spec)},
         )
 
+    def count(self, predictions: Sequence[Prediction], copied: bool = False) -> None:
+        """Add the tokens of these predictions; of ``copied`` ones none was computed."""
+        prompt_tokens = sum(p.prompt_tokens for p in predictions)
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
+        self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
+
     def add(self, other: Outcome) -> None:
         """Add another outcome to this one."""
         self.computed += other.computed
@@ -94,6 +101,32 @@ class Outcome:
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
+
+
+@dataclass
+class SameAnswers:
+    """Answers of this run to prompts that later draws of the same point have too.
+
+    They are those of retrieval, which chooses the same demonstrations in every draw but for ties.
+    """
+
+    points: frozenset[CellSpec]
+    """The points with such prompts, as :attr:`CellPlan.curve_point`."""
+    _answers: dict[tuple[CellSpec, str, str], tuple[Answer, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan) -> SameAnswers:
+        """Those of a plan."""
+        return cls(frozenset(cell.curve_point for cell in plan.cells if cell.same_prompts))
+
+    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[Answer, float] | None:
+        """The answer to a test example's prompt, by its hash, and the seconds that it took."""
+        return self._answers.get((cell.curve_point, row, prompt))
+
+    def keep(self, cell: CellPlan, row: str, prompt: str, answer: Answer, seconds: float) -> None:
+        """Keep an answer if a later draw may have its prompt."""
+        if cell.curve_point in self.points:
+            self._answers[cell.curve_point, row, prompt] = answer, seconds
 
 
 @dataclass
@@ -118,6 +151,10 @@ class Runner:
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
+
+    @cached_property
+    def _same_answers(self) -> SameAnswers:
+        return SameAnswers.of(self.plan)
 
     @cached_property
     def identity(self) -> Identities:
@@ -228,17 +265,20 @@ class Runner:
         outcome: Outcome,
     ) -> dict[str, Any]:
         """Answer the remaining queries. Returns measurements other than seconds."""
-        backend, queries = self._loaded(), group.group.queries(cell.spec.k)
-        decodings = self.plan.task.decodings(queries)
+        queries, same = group.group.queries(cell.spec.k), self._same_answers
+        todo = self._copy(todo, queries, cell, maker, opened, outcome)
+        if not todo:
+            return {}
+        backend, decodings = self._loaded(), self.plan.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
             seconds = backend.counters.seconds - start
             predictions = [maker.make(answer) for answer in pack]
             opened.append(predictions, seconds)
-            outcome.prompt_tokens += sum(p.prompt_tokens for p in predictions)
-            outcome.cached_tokens += sum(p.cached_tokens for p in predictions)
-            outcome.answer_tokens += sum(p.answer_tokens for p in predictions)
+            for answer, prediction in zip(pack, predictions, strict=True):
+                same.keep(cell, prediction.test_id, prediction.prompt_hash, answer, seconds / len(pack))
+            outcome.count(predictions)
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
@@ -246,6 +286,29 @@ class Runner:
             return {}
         prefill = backend.counters.prefix_seconds - before
         return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
+
+    def _copy(
+        self,
+        todo: Sequence[int],
+        queries: Sequence[Example],
+        cell: CellPlan,
+        maker: _PredictionMaker,
+        opened: OpenCell,
+        outcome: Outcome,
+    ) -> list[int]:
+        """Copy answers to prompts that an earlier draw had. Returns the queries that are left.
+
+        Their seconds are those of the answer, so that a query's cost is that of computing it.
+        """
+        hashes, names = maker.hashes, [queries[index].id for index in todo]
+        known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
+        copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
+        if copied:
+            predictions = [maker.make(replace(answer, index=index)) for index, answer, _ in copied]
+            opened.append(predictions, sum(seconds for *_, seconds in copied))
+            outcome.count(predictions, copied=True)
+            self.watcher.predicted(len(predictions), 0)
+        return [index for index, found in zip(todo, known, strict=True) if found is None]
 
     @cached_property
     def _architecture(self) -> Architecture | None:

@@ -11,11 +11,11 @@ import numpy as np
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
+from icl_bench.analysis.statistics.texts import interval_over, ratio_limits, sampled
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
-from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,7 @@ LOSSES = [
     "won_back",
     "won_back_low",
     "won_back_high",
+    "interval_over",
     "against",
     "prefill_flops",
     "cache_bytes",
@@ -70,9 +71,6 @@ POINTS = [
 ]
 
 COURSE = ["base", "pattern", "model", "tokens", "step", "validation"]
-
-RESAMPLED = 2000
-"""Times that windows are drawn again for limits."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +144,9 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     Columns: base, pattern, adapted, attention, trained, model, tokens (learnt from), after and
     length (of the range, in tokens), windows, loss (nats a token), perplexity, ``added`` (the loss
     beyond that of full attention, before and after), ``won_back`` (of the pattern after training:
-    the share of what it added before that it adds no more) with its limits (95%, windows drawn
-    again), and ``against``, what full attention it is beside after training: ``trained too``, or
+    the share of what it added before that it adds no more) with its limits (95%, Student's t for
+    the ratio of means; :mod:`icl_bench.analysis.statistics.texts`), ``interval_over`` (texts, or the
+    windows of one text), and ``against``, what full attention it is beside after training: ``trained too``, or
     ``as it was`` where none was trained; prefill_flops and cache_bytes by formula. Empty where
     nothing was adapted.
     """
@@ -178,6 +177,7 @@ def _of_sides(
     if not texts:
         return
     counts = {text: min(len(held[model][text]) for model in sides.values()) for text in texts}
+    text_of = np.repeat(texts, [counts[text] for text in texts])
     losses = {
         side: np.concatenate([held[model][text][: counts[text]] for text in texts]) for side, model in sides.items()
     }
@@ -205,12 +205,17 @@ def _of_sides(
                 **costs[model][str(length)],
             }
             if attention == pattern:
-                row |= _won_back(part, pattern, when)
+                row |= _won_back(part, text_of, pattern, when)
             yield row
 
 
-def _won_back(part: Mapping[tuple[str, When], np.ndarray], pattern: str, when: When) -> dict[str, Any]:
-    """What a pattern adds to the loss, and after training what share of it is added no more."""
+def _won_back(
+    part: Mapping[tuple[str, When], np.ndarray], text_of: np.ndarray, pattern: str, when: When
+) -> dict[str, Any]:
+    """What a pattern adds to the loss, and after training what share of it is added no more.
+
+    ``text_of`` are the texts of the windows.
+    """
     full = str(FULL)
     trained_too = when == "after" and (full, "after") in part
     base = part.get((full, "after" if trained_too else "before"))
@@ -222,19 +227,11 @@ def _won_back(part: Mapping[tuple[str, When], np.ndarray], pattern: str, when: W
         return row
     before = part[pattern, "before"] - part[full, "before"]
     row["against"] = "trained too" if trained_too else "as it was"
-    row["won_back"] = _share(added.mean(), before.mean())
-    if len(added) > 1:
-        drawn = generator(0, "windows").integers(len(added), size=(RESAMPLED, len(added)))
-        shares = np.array([_share(added[i].mean(), before[i].mean()) for i in drawn])
-        if not np.isnan(shares).any():
-            low, high = np.quantile(shares, [0.025, 0.975])
-            row |= {"won_back_low": float(low), "won_back_high": float(high)}
+    if before.mean() > 0:
+        low, high = ratio_limits(sampled(added, text_of), sampled(before, text_of))
+        row["won_back"] = float(1 - added.mean() / before.mean())
+        row |= {"won_back_low": 1 - high, "won_back_high": 1 - low, "interval_over": interval_over(text_of)}
     return row
-
-
-def _share(after: float, before: float) -> float:
-    """What is added no more, as a share of what was; NaN where nothing was."""
-    return float(1 - after / before) if before > 0 else float("nan")
 
 
 def adaptation_points(context: Context) -> pd.DataFrame:
@@ -340,7 +337,7 @@ ADAPTATION_LOSSES = Finding(
     ),
     caption="Losses before and after",
     shown="base attention trained after length perplexity added won_back won_back_low "
-    "won_back_high against windows prefill_flops cache_bytes",
+    "won_back_high interval_over against windows prefill_flops cache_bytes",
     section=Section(
         "adaptation",
         "What did adaptation bring back?",

@@ -201,10 +201,11 @@ COST = Finding(
         "What a score costs",
         "Cost",
         "run it here: imports seldom hold token counts",
-        "Up and to the left is better. Tokens computed are those of the prompt that came from no "
-        "cache and were not shared with other queries: demonstrations common to all are computed "
-        "once. Seconds are the backend's, of the run as it was: a nested sweep extends the prompt "
-        "of the next smaller k.",
+        "Up and to the left is better. Tokens and seconds in the charts are those of the frontier for "
+        "{queries}: with a query's share of what is computed once, a cached prefix or a training. "
+        "The table has them without that share, as the run took them: tokens of a prompt that came "
+        "from no cache and were not shared, and seconds of the backend, where a nested sweep extends "
+        "the prompt of the next smaller k.",
         place=180,
     ),
 )

@@ -60,7 +60,8 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
     what. One row for each point that has all three: the setting of the unperturbed one, k,
     ``removed`` (percent), metric and its unperturbed ``score``; what is lost without the nearest
     and farthest, shares of 1, with 95% limits by resampling draws and test examples, both alike;
-    the ``ratio`` with limits; draws, test_rows and interval_over. There is no ratio, and a
+    the ``ratio`` with limits; draws, test_rows and interval_over (with one draw test examples only: how
+    far the ratio of other demonstrations may differ is not known then). There is no ratio, and a
     ``reason``, where what is lost without the farthest is not surely above 0: a quotient by what
     may be nothing says nothing.
     """
@@ -148,9 +149,9 @@ LEARNING_RATIO = Finding(
     ),
     caption="Sample learning ratio",
     shown="task model series k removed score nearest_lost nearest_low nearest_high farthest_lost "
-    "farthest_low farthest_high ratio ratio_low ratio_high draws test_rows reason",
+    "farthest_low farthest_high ratio ratio_low ratio_high draws test_rows interval_over reason",
     printed=Printed(
         "sample learning ratio: what the most similar demonstrations bring, over the least, points",
-        "task model select k removed nearest_lost nearest_low farthest_lost farthest_low ratio ratio_low reason",
+        "task model select k draws removed nearest_lost nearest_low farthest_lost farthest_low ratio ratio_low reason",
     ),
 )

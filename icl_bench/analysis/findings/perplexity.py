@@ -10,6 +10,7 @@ import numpy as np
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.texts import differs, interval_over, ratio_limits, sampled
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta
@@ -36,6 +37,7 @@ PERPLEXITY_COLUMNS = [
     "ratio_high",
     "p",
     "p_holm",
+    "interval_over",
     "prefill_flops",
     "cache_bytes",
 ]
@@ -47,7 +49,8 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
     and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
     all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
-    has read are taken. Limits (95%) are Student's over windows, of the mean loss; ``ratio`` is the
+    has read are taken. Limits (95%) are Student's, of the mean loss, over ``interval_over``: texts, or
+    the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the
     perplexity over that of ``full`` on the same windows, with its limits and the p of a paired
     t-test, Holm's over the lengths and attentions of a model. With one window limits and p are NaN.
     Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
@@ -81,6 +84,7 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
     if not common:
         return []
     counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
+    text_of = np.repeat(common, [counts[t] for t in common])
     whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
     metas = {meta.attention: meta for meta, _ in group}
     lengths = sorted({int(n) for meta, _ in group for n in meta.by_length})
@@ -100,12 +104,13 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
                 "length": length,
                 "windows": len(mine),
                 "tokens": len(mine) * (length - after),
+                "interval_over": interval_over(text_of),
                 "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
                 **meta.by_length.get(str(length), {}),
             }
-            row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine)
+            row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine, text_of)
             if attention != "full":
-                row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base)
+                row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base, text_of)
             rows.append(row)
     tested = [row for row in rows if "p" in row]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
@@ -113,17 +118,11 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
     return rows
 
 
-def _exponential(losses: np.ndarray) -> tuple[float, float, float, float]:
-    """``exp`` of the mean, its limits, and the p of a mean of 0, by Student's t over windows."""
-    from icl_bench.analysis.statistics.special import stdtr, stdtrit
-
-    mean, count = float(losses.mean()), len(losses)
-    if count < 2 or np.isnan(mean):
-        return float(np.exp(mean)), np.nan, np.nan, np.nan
-    error = float(losses.std(ddof=1)) / np.sqrt(count)
-    reach = float(stdtrit(count - 1, 0.975)) * error
-    p = 2 * float(stdtr(count - 1, -abs(mean) / error)) if error else float(mean == 0)
-    return float(np.exp(mean)), float(np.exp(mean - reach)), float(np.exp(mean + reach)), p
+def _exponential(losses: np.ndarray, text_of: np.ndarray) -> tuple[float, float, float, float]:
+    """``exp`` of the mean, its limits, and the p of a mean of 0; ``text_of`` are the windows' texts."""
+    sums = sampled(losses, text_of)
+    low, high = ratio_limits(sums, sampled(np.ones(len(losses)), text_of))
+    return float(np.exp(losses.mean())), float(np.exp(low)), float(np.exp(high)), differs(sums)
 
 
 def _of_context(context: Context) -> pd.DataFrame:
@@ -150,15 +149,15 @@ PERPLEXITY = Finding(
     ),
     caption="Perplexity by length",
     shown="model series after length perplexity ci_low ci_high whole ratio ratio_low ratio_high "
-    "p_holm prefill_flops cache_bytes windows tokens",
+    "p_holm interval_over prefill_flops cache_bytes windows tokens",
     section=Section(
         "perplexity",
         "How well are long texts predicted?",
         "Perplexity",
         "icl-bench perplexity --texts DIR",
         "Perplexity of the tokens between one length and the next, in windows of the longest "
-        "length; the lower the better. Bands are 95% intervals over windows: texts differ "
-        "much. What a pattern does to the same windows is the ratio to full attention in the "
+        "length; the lower the better. Bands are 95% intervals over texts, or over the windows of a "
+        "single text. What a pattern does to the same windows is the ratio to full attention in the "
         "table, tested paired (Student's t; p corrected over lengths and patterns, Holm).",
         "Song et al. 2023 (Zebra), figures 2 and 4 and table 4",
         place=90,

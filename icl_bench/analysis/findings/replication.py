@@ -1,20 +1,28 @@
-"""Points beside imported ones of the same name: does a study say what a published one said?"""
+"""Points beside imported ones of the same name: are they as accurate as the published ones?"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from icl_bench.analysis.advice import MARGIN
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
+from icl_bench.analysis.words import points
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import IMPORTED
+from icl_bench.wording import listed, percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HERE = "here"
+
+SAME, DIFFERENT, UNDETERMINED = f"same within {100 * MARGIN:g} points", "different", "undetermined"
+"""Verdicts on a point beside the imported one."""
 
 
 def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
@@ -23,27 +31,62 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     ``facts`` are those of each variant: those of an import name its file. Common test rows are
     paired; draws are each side's own, since equal numbers are not equal demonstrations. The columns
     are those of :func:`icl_bench.analysis.statistics.paired.compare`, after ``made`` (here), with
-    ``agrees``: whether the interval of the difference holds 0, missing where a side has one draw,
-    whose interval is over test examples alone.
+    ``verdict`` on the 95% interval of the difference, and ``agrees``, the verdict as a truth value:
+
+    - ``same within 5 points`` (True): the whole interval lies within ``MARGIN`` of 0 (two one-sided
+      tests; Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657, each at 2.5%);
+    - ``different`` (False): else, where it excludes 0;
+    - ``undetermined`` (missing): else, and where a side has one draw, whose interval is over test
+      examples alone.
     """
     imports = {variant for variant, known in facts.items() if known.imported is not None}
     imported = frame["variant"].astype(object).isin(imports)
     origin = imported.map({True: IMPORTED, False: HERE})
     table = compare(frame.assign(made=origin), {"made": IMPORTED}, matched=False, facts=facts, about="draws")
-    agrees = (table["ci_low"] <= 0) & (table["ci_high"] >= 0)
-    known = table["withheld"].isna() & table["ci_low"].notna()
-    return table.assign(agrees=agrees.astype(object).where(known, None))
+    verdict = verdicts(*(table[name].where(table["withheld"].isna()).to_numpy() for name in ("ci_low", "ci_high")))
+    agrees = [{SAME: True, DIFFERENT: False}.get(name) for name in verdict]
+    return table.assign(verdict=verdict, agrees=np.array(agrees, dtype=object))
+
+
+def verdicts(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The verdict on each interval of a difference, from its limits; NaN is undetermined."""
+    same = (low > -MARGIN) & (high < MARGIN)
+    return np.select([same, (low > 0) | (high < 0)], [SAME, DIFFERENT], UNDETERMINED).astype(object)
+
+
+def in_words(table: pd.DataFrame) -> str:
+    """The verdicts on a curve's points, each with the k and the intervals it is based on."""
+    parts = []
+    for verdict in (SAME, DIFFERENT, UNDETERMINED):
+        rows = table[table["verdict"] == verdict].sort_values("k")
+        if len(rows):
+            parts.append(f"{_meaning(verdict)} at k = {listed(f'{k:,}' for k in rows['k'])} ({_intervals(rows)})")
+    return "; ".join(parts)
+
+
+def _meaning(verdict: str) -> str:
+    if verdict == UNDETERMINED:
+        return f"undetermined whether it is the same within {100 * MARGIN:g} points"
+    return verdict
+
+
+def _intervals(rows: Any) -> str:
+    """The interval of a single point, else the range of those of all points."""
+    if len(rows) == 1:
+        return points(rows.iloc[0])
+    low, high = (percent(limit, "+") for limit in (rows["ci_low"].min(), rows["ci_high"].max()))
+    return f"95% intervals between {low} and {high} points"
 
 
 REPLICATION = Finding(
     "replication",
     lambda context: replication(context.unperturbed, context.facts),
-    (*SIGNED_LIMITS, Column("agrees", "same within the interval", "flag", short="same")),
+    (*SIGNED_LIMITS, Column("verdict", "verdict")),
     caption="Computed here less imported",
-    shown=f"task model series agrees {SHOWN_COMPARISON}",
+    shown=f"task model series verdict {SHOWN_COMPARISON}",
     printed=Printed(
         "beside imported predictions: {score} here less theirs, points",
-        "task model select order k draws base_draws difference ci_low agrees",
+        "task model select order k draws base_draws difference ci_low verdict",
     ),
     section=Section(
         "replication",
@@ -51,7 +94,9 @@ REPLICATION = Finding(
         "Beside imported predictions",
         "icl-bench import FILE, with predictions of the same task, model name and settings",
         "{Score} of what was computed here, less that of imported predictions of the same setting "
-        "on the test examples that both have; each side has draws of its own. About 0: the same.",
+        "on the test examples that both have; each side has its own draws. "
+        f"{SAME.capitalize()}: the whole 95% interval lies within {100 * MARGIN:g} points of 0. Different: it does "
+        "not, and excludes 0. Undetermined: neither, or a side has one draw.",
         chart=Chart("difference", by=("task", "model"), difference=True),
         place=105,
     ),

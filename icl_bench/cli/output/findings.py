@@ -12,7 +12,7 @@ from rich.text import Text
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
-from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, with_reasons
+from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, curve_notes, with_reasons
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -82,8 +82,8 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
                 continue
             heading, heads, cells = laid_out(finding, table, numbers)
             print_table(console, heads, cells, heading=heading)
-            compared = comparison_notes(table) if _compares(finding) else []
-            print_notes(console, *compared, *cautions_of(table))
+            notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
+            print_notes(console, *notes, *cautions_of(table))
     print_lines(
         console,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",

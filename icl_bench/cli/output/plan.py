@@ -41,6 +41,7 @@ def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, A
             "prompt_tokens": cell.prompt_tokens,
             "shared_tokens": cell.shared_tokens,
             "new_tokens": cell.new_tokens,
+            "same_prompts": cell.same_prompts,
             "flops": work and work.prefix_flops + cell.queries * work.query_flops,
             "prefix_flops": work and work.prefix_flops,
             "cache_bytes": work and work.cache_bytes,
@@ -67,6 +68,7 @@ def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, 
         "problem": reason,
         **{f"{name}_tokens": 0 for name in tokens},
         "context_tokens": sweep.model.context_tokens,
+        "same_prompts": 0,
         **dict.fromkeys(("flops", "prefix_flops", "cache_bytes", "seconds", "finished")),
     }
 

@@ -10,6 +10,7 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.metrics.scores import measure
+from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming
@@ -34,7 +35,11 @@ def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawi
     compared, look = differences_over_k(finding, frame, tuple(BY_CURVE), names)
     curves = _curves(both, replace(look, values=(0.0, 1.0)))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
-    return Drawing(panels, [of_finding(finding, shown)], look, more=TESTED)
+    tables = [of_finding(finding, shown)]
+    ratios = naming.named(findings.learning_ratio)
+    if len(ratios):
+        tables.append(of_finding(FINDINGS["learning_ratio"], ratios))
+    return Drawing(panels, tables, look, more=TESTED)
 
 
 def _both_sides(findings: Findings, naming: Naming, compared: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.frontier import leading, undominated
-from icl_bench.analysis.query_cost import QUERIES
+from icl_bench.analysis.query_cost import MEASURES, QUERIES, query_costs
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 COST_AXES = {
     "prompt_tokens": ("prompt tokens a query", "~s"),
-    "computed_tokens": ("tokens computed a query", "~s"),
+    "tokens": ("tokens computed a query", "~s"),
     "seconds": ("seconds a query", "~g"),
 }
+"""The whole prompt, and what the frontier says that a query takes."""
 
 
 def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -52,11 +53,14 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
 
 
 def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Each task's score against tokens and seconds."""
+    """Each task's score against tokens and seconds: those of the frontier, for ``QUERIES`` queries."""
     point = ["task", "model", "select", "order", "attention", "variant", "k"]
     names = dict.fromkeys(point[:-1], object)
     scores = findings.curves[[*point, "metric", "score", "ci_low", "ci_high"]].astype(names)
-    frame = findings.cost.astype(names).merge(scores, on=point)
+    costs = findings.cost.astype(names)
+    paid = dict(zip(MEASURES, query_costs(costs, None).of(QUERIES).T, strict=True))
+    costs = costs.assign(measured_seconds=costs["seconds"], tokens=paid["tokens"], seconds=paid["seconds"])
+    frame = costs.merge(scores, on=point)
     frame = unshuffled(naming.named(frame[frame["score"].notna()]))
     if not (frame[list(COST_AXES)] > 0).any(axis=None):
         return None
@@ -67,7 +71,8 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     panels: list[Panel] = []
     for key, part in groups(shown, ["task"]):
         panels += _against(part, COST_AXES, "cost", key, look, measure(part))
-    return Drawing(panels, [of_finding(finding, frame)], look, {"score": measure(frame)})
+    table = of_finding(finding, frame.assign(seconds=frame["measured_seconds"]))
+    return Drawing(panels, [table], look, {"score": measure(frame), "queries": counted_queries(QUERIES)})
 
 
 def _against(

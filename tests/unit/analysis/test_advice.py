@@ -247,6 +247,32 @@ def test_a_cost_that_is_not_known_is_no_cost_of_nothing():
     assert taken(table) == []
 
 
+@pytest.mark.parametrize(
+    ("budget", "amount"), [(ANY, "100 prompt tokens a query"), (Budget(queries=10), "103 computed tokens a query")]
+)
+def test_imports_without_operations_or_cached_tokens_are_ranked_by_the_tokens_that_are_known(
+    budget: Budget, amount: str
+):
+    points = (
+        point(shares(0.69), 0, prompt=100, k=5, select="bm25", order="relevance"),
+        point(shares(0.70), 0, prompt=900, k=50, select="bm25", order="relevance"),
+    )
+    rows = frame(*points).assign(cached_tokens=np.nan)
+    table = advise(rows, cost(rows, {}), budget)
+    assert verdicts(table) == {("bm25", 5): "as good", ("bm25", 50): "best"}
+    text = said(table, budget)
+    assert f"take bm25, relevance, k=5 (69.0%, {amount})" in text
+    assert "not known" not in text
+
+
+def test_seconds_are_ranked_by_before_tokens_where_operations_are_not_known():
+    budget = Budget(queries=10)
+    points = point(shares(0.69), 900, k=10, cell="2400"), point(shares(0.70), 30, k=20, cell="4800")
+    table = advised(*points, budget=budget)
+    assert verdicts(table) == {("random", 10): "as good", ("random", 20): "best"}
+    assert "take random, drawn, k=10 (69.0%, 1 s a query)" in said(table, budget)
+
+
 @pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf")])
 def test_a_budget_of_nothing_is_refused(number):
     for name in ("tokens", "seconds"):

@@ -7,8 +7,16 @@ import pandas as pd
 import pytest
 from support.predictions import answers, cell, frame, scored
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import deviations_elsewhere, interval_over, is_drawn, outlying_draws
+from icl_bench.analysis.draws import (
+    DRAWS_AND_TESTS,
+    TESTS_ONLY,
+    deviations_elsewhere,
+    interval_over,
+    is_drawn,
+    outlying_draws,
+)
 from icl_bench.analysis.findings.attention import attention_patterns, differences
 from icl_bench.analysis.findings.comparisons import (
     compare_models,
@@ -18,11 +26,14 @@ from icl_bench.analysis.findings.comparisons import (
     training_gain,
 )
 from icl_bench.analysis.findings.cost import cost
+from icl_bench.analysis.predictions import with_copies_as_one_draw
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 from icl_bench.analysis.statistics.paired import compare
+from icl_bench.analysis.summary import summarise
 from icl_bench.analysis.words import comparison_notes, curve_notes, with_reasons
 from icl_bench.results.facts import Facts
+from icl_bench.results.reading import Stored
 
 SIDES = {
     True: answers(np.random.default_rng(0), (1, 10, 200), 0.9)[0],
@@ -238,9 +249,7 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
 
     from rich.console import Console
 
-    from icl_bench.analysis.all_findings import find
     from icl_bench.cli.output.findings import print_findings
-    from icl_bench.results.reading import Stored
 
     rows = frame(side(False), side(True, select="balanced"), side(True, 10, k=9))
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
@@ -252,3 +261,45 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
     assert "one draw: 1 point without a p value" in text
     assert "1 draw: the 95% interval of 2 of 3 points is over test examples only" in text
     assert "has a standard deviation of" in text
+
+
+def retrieved(differing: int, draws: int = 3, **more: object) -> pd.DataFrame:
+    """Draws of a retrieval of which so many prompts differ between draws."""
+    cells = [cell("aabb" * 10, "ab" * 20, select="bm25", order="relevance", draw=draw) for draw in range(draws)]
+    hashes = [[f"{i} {draw if i < differing else 0}" for i in range(40)] for draw in range(draws)]
+    rows = frame(*(one.assign(prompt_hash=names) for one, names in zip(cells, hashes, strict=True)))
+    return rows.assign(queries=None, perturbation=None, label_space=None, cell="c", **more)
+
+
+def test_draws_whose_prompts_are_all_the_same_count_as_one():
+    for rows, draws, over in (
+        (retrieved(0), 1, TESTS_ONLY),
+        (retrieved(1), 3, DRAWS_AND_TESTS),
+        (retrieved(0).assign(prompt_hash=None), 3, DRAWS_AND_TESTS),  # not known
+        (retrieved(0).drop(columns="prompt_hash"), 3, DRAWS_AND_TESTS),
+        (retrieved(0, select="random"), 3, DRAWS_AND_TESTS),  # others might have been drawn
+    ):
+        (row,) = find(Stored(rows, {}, {"v": Facts()}, [])).curves.to_dict("records")
+        assert (row["draws"], row["interval_over"], row["test_rows"]) == (draws, over, 40)
+        (row,) = summarise(rows).curves.to_dict("records")
+        assert (row["draws"], row["interval_over"]) == (draws, over)
+
+
+def test_copies_that_lack_test_examples_fill_each_others_gaps():
+    rows = retrieved(0).drop(index=[0, 41, 82])
+    kept = with_copies_as_one_draw(rows)
+    assert kept["test_id"].is_unique
+    assert len(kept) == 40
+    assert set(kept["draw"]) == {0}
+    other = retrieved(0, k=9).assign(prompt_hash=lambda t: t["prompt_hash"] + t["draw"].astype(str))
+    assert len(with_copies_as_one_draw(frame(rows, other))) == 40 + 120
+
+
+def test_how_many_prompts_differ_between_draws_is_said():
+    rows = frame(retrieved(15), retrieved(2, k=9), retrieved(0, k=20), cell("aabb").assign(prompt_hash="x"))
+    curves = find(Stored(rows.assign(queries=None, perturbation=None), {}, {"v": Facts()}, [])).curves
+    counts = curves.set_index(["select", "k"])["differing_prompts"]
+    assert counts.dropna().to_dict() == {("bm25", 5): 15, ("bm25", 9): 2}
+    note = "prompts that differ between draws (t, m, bm25): 15 of 40 (k = 5) and 2 of 40 (k = 9)"
+    assert note in curve_notes(curves)
+    assert "differing_prompts" not in find(Stored(retrieved(0), {}, {"v": Facts()}, [])).curves

@@ -20,6 +20,7 @@ from support.in_process import said
 from support.predictions import cell, frame, imported
 
 from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
 from icl_bench.report import write_report
@@ -145,6 +146,17 @@ def test_the_charts_hold_the_analysis_numbers(results: Path, parsed: Parsed):
     ]
     texts = curves[curves["task"].astype(str) == "texts"]
     assert [r["value"] for r in free["datasets"]["rows"]] == pytest.approx(texts["rouge1"].tolist())
+
+
+@pytest.mark.parametrize("measure", ["tokens", "seconds"])
+def test_the_cost_charts_hold_the_frontiers_costs(results: Path, measure: str):
+    points = find(read_some(results)).frontier
+    points = points[points["cascade"].isna() & (points["queries"] == QUERIES)]
+    (section,) = [section for section in make_report(results).sections if section.name == "cost"]
+    rows = [row for panel in section.panels if panel.name.startswith(f"cost-{measure}") for row in panel.rows]
+    assert len(rows) > 10
+    assert sorted(row["cost"] for row in rows) == pytest.approx(sorted(points[measure]))
+    assert "those of the frontier for 1,000 queries" in section.reading
 
 
 def test_every_chart_is_a_valid_specification(results: Path):

@@ -16,6 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.prompts.rendering import prompt_text
 from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.notes import same_prompts
 from icl_bench.sweep.plan import DEFAULT_DRAWS, CellPlan, Plan, make_plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.run_spec import RunSpec
@@ -231,3 +232,16 @@ def test_a_plan_needs_no_engine_and_writes_nothing(tmp_path: Path):
     before = sorted(tmp_path.rglob("*"))
     make_plan(found, KValues.parse("1,auto"))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_says_how_many_prompts_draws_of_retrieval_have_in_common(tmp_path: Path):
+    some = plan(tmp_path / "some", "2,8", selects=["bm25", "random"], draws=3, train_rows=12)
+    assert same_prompts(some) == [
+        "bm25, relevance: 10 of the 24 prompts of later draws are the same as in an earlier draw and answered once"
+    ]
+    every = plan(tmp_path / "every", "2", selects=["dense"], draws=2)
+    assert same_prompts(every) == [
+        "dense, relevance: 6 of the 6 prompts of later draws are the same as in an earlier draw and answered once; "
+        "its draws count as one"
+    ]
+    assert same_prompts(plan(tmp_path / "one", "2", selects=["bm25"], draws=1)) == []

@@ -83,6 +83,40 @@ def test_a_prediction_says_how_many_tokens_its_prompt_had_and_how_many_were_shar
     assert frame["prompt_hash"].tolist() == prompts.hashes()
 
 
+RETRIEVAL: dict[str, Any] = {"selects": ["bm25"], "draws": 3, "train_rows": 12}
+"""Few train rows have a word of each query, so that a large k adds rows at random."""
+
+
+def test_prompts_that_draws_of_retrieval_have_in_common_are_answered_once(tmp_path: Path):
+    made = plan(tmp_path / "task", "2,8", **RETRIEVAL)
+    log = tmp_path / "log"
+    outcome = runner(made, tmp_path / "results", FakeBackend(log, pack=1)).run()
+    assert outcome.computed == [cell.spec for cell in made.cells]
+    once = asked(log)
+    assert set(once.values()) == {1}
+    same = sum(cell.same_prompts for cell in made.cells)
+    assert [cell.same_prompts for cell in made.cells] == [0, 0, 4, 1, 4, 1]  # the others have too few related rows
+    assert len(once) == 6 * 6 - same
+    # each draw run by itself: nothing is copied
+    for cells in made.groups:
+        alone = Plan(made.task, [cells], made.combinations)
+        runner(alone, tmp_path / "apart", FakeBackend(pack=1)).run()
+    pd.testing.assert_frame_equal(sorted_results(tmp_path / "results"), sorted_results(tmp_path / "apart"))
+    files = finished_cells(tmp_path / "results")
+    assert {meta.seconds for _, meta in files} == {3.0}  # copied answers take as long as computed ones
+    tokens = read_results(tmp_path / "results")["prompt_tokens"].sum()
+    assert outcome.prompt_tokens == tokens
+    assert outcome.answer_tokens == 2 * len(once)
+
+
+def test_what_may_depend_on_the_draw_besides_its_demonstrations_is_not_copied(tmp_path: Path):
+    for number, changes in enumerate(
+        ({"perturbation": "labels:permuted"}, {"attention": ["block:1,reuse"]}, {"selects": ["random"]})
+    ):
+        made = plan(tmp_path / f"task{number}", "2", **{**RETRIEVAL, **changes})
+        assert [cell.same_prompts for cell in made.cells] == [0, 0, 0]
+
+
 def test_finished_cells_are_kept_and_the_engine_is_not_loaded(tmp_path: Path):
     made = plan(tmp_path / "task")
     runner(made, tmp_path / "results", FakeBackend()).run()

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
+from scipy import stats
 from support.predictions import cell, frame
 from support.stored import meta
 
@@ -20,7 +21,6 @@ from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
-from icl_bench.seeds import generator
 
 WINDOWS = 6
 
@@ -110,7 +110,7 @@ def test_without_a_full_one_it_is_beside_the_base_as_it_was(tmp_path: Path):
     assert last["against"] == "as it was"
 
 
-def test_limits_are_of_windows_drawn_again(tmp_path: Path):
+def test_limits_widen_where_windows_differ(tmp_path: Path):
     """Where windows are brought back unequally, the share is as uncertain."""
     for name, attention, mean, training in (
         ("m", "full", 3.0, None),
@@ -300,21 +300,31 @@ def test_losses_can_be_of_one_model_or_of_what_was_adapted_from_it(tmp_path: Pat
     assert adaptation_losses(tmp_path, "x").empty
 
 
-def test_limits_are_the_quantiles_of_2000_draws_of_the_windows(tmp_path: Path):
-    for name, attention, mean, training in (
-        ("m", "full", 3.0, None),
-        ("m", "grouped:4,2", 3.9, None),
-        ("m-grouped", "grouped:4,2", 3.3, adapted("grouped:4,2")),
-    ):
-        stored(tmp_path, name, attention, mean, training, seed=1 if training else 0, windows=40)
-    last = adaptation_losses(tmp_path).iloc[-1]
-    hard = [np.random.default_rng(seed).normal(0, 0.5, 40) for seed in (0, 1)]
-    after, before = 0.3 + hard[1] - hard[0], np.full(40, 0.9)
-    assert last["won_back"] == pytest.approx(1 - after.mean() / 0.9, abs=1e-6)
-    drawn = generator(0, "windows").integers(40, size=(2000, 40))
-    shares = 1 - after[drawn].mean(1) / before[drawn].mean(1)
-    low, high = np.quantile(shares, [0.025, 0.975])
-    assert (last["won_back_low"], last["won_back_high"]) == pytest.approx((low, high), abs=1e-6)
+def test_limits_are_students_over_the_windows_of_one_text(tmp_path: Path):
+    shares = _won_back(tmp_path, {"a": 4})
+    assert shares["interval_over"] == "windows of one text"
+    hard = [np.random.default_rng(seed).normal(0, 0.5, 4) for seed in (0, 1)]
+    won = 1 - (0.3 + hard[1] - hard[0]) / 0.9  # the same was added to all windows
+    low, high = stats.t.interval(0.95, 3, won.mean(), stats.sem(won))
+    assert (shares["won_back_low"], shares["won_back_high"]) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_limits_are_over_texts_where_there_are_several(tmp_path: Path):
+    shares = _won_back(tmp_path, {"a": 4, "b": 4, "c": 4})
+    assert (shares["interval_over"], shares["windows"]) == ("texts", 12)
+    # the windows of each text are the same, so that they are no sample of their own
+    of_one = _won_back(tmp_path / "one", {"a": 4})
+    assert shares["won_back"] == pytest.approx(of_one["won_back"])
+    assert (shares["won_back_low"], shares["won_back_high"]) == pytest.approx((of_one["won_back"],) * 2, abs=1e-5)
+
+
+def _won_back(results: Path, windows: dict[str, int]) -> dict[str, Any]:
+    """What was won back of texts with so many windows."""
+    for text, count in windows.items():
+        stored(results, "m", "full", 3.0, text=text, windows=count)
+        stored(results, "m", "grouped:4,2", 3.9, text=text, windows=count)
+        stored(results, "m-grouped", "grouped:4,2", 3.3, adapted("grouped:4,2"), seed=1, text=text, windows=count)
+    return adaptation_losses(results).iloc[-1].to_dict()
 
 
 def test_one_window_has_no_limits_and_where_nothing_was_added_nothing_is_won(tmp_path: Path):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from support.predictions import frame, scored
 from support.stored import facts_of
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.findings.comparisons import perturbation_effect
 from icl_bench.analysis.findings.learning_ratio import SMALL_DIVISOR, learning_ratio
 from icl_bench.analysis.statistics.bootstrap import means as resampled
 from icl_bench.analysis.statistics.bootstrap import resample
+from icl_bench.cli.output.findings import print_findings
+from icl_bench.registry import FINDINGS
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.perturbations import perturbations
+from icl_bench.results.reading import Stored
 
 FACTS = facts_of(
     {
@@ -112,3 +121,21 @@ def test_one_draw_is_over_test_examples_only_and_what_has_no_score_is_left_out()
     rows.loc[:9, "score"] = np.nan
     (row,) = found(rows).to_dict("records")
     assert row["test_rows"] == 490
+
+
+def test_terminal_and_report_name_that_one_draw_says_nothing_of_others():
+    rows = predictions(0.4, 0.7, draws=1).assign(queries=None, label_space=None)
+    findings = find(Stored(rows, {}, FACTS, []))
+    console = Console(file=StringIO(), width=120)
+    print_findings(findings, console)
+    text = " ".join(console.file.getvalue().split())
+    note = (
+        "1 draw: the 95% interval of 1 of 1 point is over test examples only; it says nothing of other demonstrations"
+    )
+    assert note in text.split("sample learning ratio:")[1]
+    drawn = perturbations(FINDINGS["perturbations"], findings, Naming.of(findings.summary))
+    assert drawn is not None
+    ratios = drawn.tables[1]
+    assert ratios.caption == "Sample learning ratio"
+    assert note in ratios.notes
+    assert "test examples only" in ratios.rows[0]

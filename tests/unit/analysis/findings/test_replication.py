@@ -1,13 +1,15 @@
-"""Points beside imported ones: the same within the interval, another, or one draw that cannot say."""
+"""Points beside imported ones: the same within a margin, different, or undetermined."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from support.predictions import AXES
 
-from icl_bench.analysis.findings.replication import replication
+from icl_bench.analysis.findings.replication import in_words, replication
 from icl_bench.results.facts import Facts
 
 ROWS = 200
@@ -36,24 +38,74 @@ def drawn(variant: str, share: float, draws: int, seed: int, **changes: object) 
 def test_the_same_point_agrees_and_another_does_not():
     frame = pd.concat(
         [
-            drawn("here", 0.7, 5, 0, k=10),
-            drawn("theirs", 0.7, 5, 1, k=10),
-            drawn("here", 0.5, 5, 2, k=50),
-            drawn("theirs", 0.7, 5, 3, k=50),
-            drawn("here", 0.5, 5, 4, k=100),
+            drawn("here", 0.7, 10, 0, k=10),
+            drawn("theirs", 0.7, 10, 1, k=10),
+            drawn("here", 0.5, 10, 2, k=50),
+            drawn("theirs", 0.7, 10, 3, k=50),
+            drawn("here", 0.5, 10, 4, k=100),
         ]
     )
     found = replication(frame, FACTS).set_index("k")
     assert found["agrees"].to_dict() == {10: True, 50: False}
     assert found.loc[50, "difference"] == pytest.approx(-0.2, abs=0.04)
-    assert found["base_draws"].tolist() == [5, 5]
+    assert found["base_draws"].tolist() == [10, 10]
     assert set(found["base_made"]) == {"imported"}
 
 
-def test_one_draw_cannot_say():
+def varying(variant: str, shares: tuple[float, ...], seed: int) -> pd.DataFrame:
+    """Answers of draws that have these shares of right ones."""
+    parts = [drawn(variant, share, 1, seed + draw).assign(draw=draw) for draw, share in enumerate(shares)]
+    return pd.concat(parts).assign(k=10)
+
+
+def test_two_draws_that_are_20_points_apart_are_not_the_same():
+    frame = pd.concat([varying("here", (0.4, 0.6), 0), varying("theirs", (0.6, 0.8), 10)])
+    (row,) = replication(frame, FACTS).to_dict("records")
+    assert row["difference"] == pytest.approx(-0.2, abs=0.07)
+    assert row["ci_low"] < 0 < row["ci_high"]
+    assert (row["verdict"], row["agrees"]) == ("undetermined", None)
+
+
+def test_an_interval_within_the_margin_is_the_same_even_if_it_excludes_0():
+    same = drawn("here", 0.7, 5, 0, k=10)
+    better = same.assign(correct=same["correct"] | same["test_id"].isin(["1", "2", "3", "4"]))
+    frame = pd.concat([better, same.assign(variant="theirs")])
+    table = replication(frame, FACTS)
+    (row,) = table.to_dict("records")
+    assert row["ci_low"] > -0.05
+    assert row["ci_high"] < 0.05
+    assert (row["verdict"], row["agrees"]) == ("same within 5 points", True)
+
+
+def test_a_sentence_names_the_margin_and_the_interval():
+    frame = pd.concat(
+        [
+            drawn("here", 2.0, 5, 0, k=10),
+            drawn("theirs", 2.0, 5, 1, k=10),
+            drawn("here", 0.5, 5, 2, k=50),
+            drawn("theirs", 0.7, 5, 3, k=50),
+            drawn("here", 0.5, 1, 4, k=100),
+            drawn("theirs", 0.5, 5, 5, k=100),
+        ]
+    )
+    same, different, undetermined = in_words(replication(frame, FACTS)).split("; ")
+    assert same == "same within 5 points at k = 10 (+0.0 points, 95% interval -1.4 to +1.4)"
+    assert re.fullmatch(r"different at k = 50 \(-2\d\.\d points, 95% interval -\d+\.\d to -\d+\.\d\)", different)
+    assert undetermined.startswith("undetermined whether it is the same within 5 points at k = 100 (")
+
+
+def test_the_intervals_of_several_points_are_named_as_their_range():
+    frame = pd.concat([drawn(v, 2.0, 5, 0, k=k) for v in ("here", "theirs") for k in (10, 1000)])
+    assert in_words(replication(frame, FACTS)) == (
+        "same within 5 points at k = 10 and 1,000 (95% intervals between -1.4 and +1.4 points)"
+    )
+
+
+def test_one_draw_is_undetermined():
     frame = pd.concat([drawn("here", 0.5, 1, 0, k=10), drawn("theirs", 0.7, 5, 1, k=10)])
     found = replication(frame, FACTS)
     assert found["agrees"].tolist() == [None]
+    assert found["verdict"].tolist() == ["undetermined"]
     assert found["withheld"].tolist() == ["one draw"]
 
 

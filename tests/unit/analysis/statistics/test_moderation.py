@@ -10,14 +10,18 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import brentq, minimize
 from scipy.special import polygamma
 from support.predictions import frame, scored
 
+from icl_bench.analysis.findings.comparisons import retrieval_gain
+from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import Contrast, contrast, judge
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.analysis.statistics.paired import compare
+from icl_bench.report.notebook import SAMPLE
 
 BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "statistics_comparisons.py"
 
@@ -35,7 +39,7 @@ def simulation() -> ModuleType:
 
 def test_three_draws_of_a_curve_find_half_as_much_again_as_those_of_each_k(simulation):
     world = replace(simulation.World(), gain=0.7, test=100)
-    plain, pooled = simulation.rates(world, 30)
+    plain, pooled, _ = simulation.rates(world, 30)
     assert pooled >= 1.5 * plain
     assert plain > 0.1
 
@@ -158,6 +162,61 @@ def test_draws_that_all_agree_are_no_trend():
     zeros = [contrast(np.ones((3, 9)), np.zeros((3, 9)), True) for _ in KS]
     samples = [[DrawMeans("curve", k, np.arange(3), np.ones(3))] for k in KS]
     assert moderated(zeros, samples) == zeros
+
+
+def test_identical_draws_at_small_ks_do_not_widen_the_intervals_of_large_ones(simulation):
+    world = simulation.World(test=100, by_draw=0.1, matched=False, identical=3)
+    assert simulation.rates(world, 30).wider <= 2
+
+
+def test_identical_draws_stay_as_they_are_and_are_no_evidence_of_the_trend():
+    rng = np.random.default_rng(3)
+    ks = (1, 2, 5, 25, 125, 625)
+    means = [far * rng.normal(size=10) for far in (5.0, 3.0, 2.0, 1.0)]
+    same = [contrast(np.tile(rng.random(100) < 0.5, (10, 1)).astype(float), np.zeros((10, 100)), True)] * 2
+    contrasts, samples = curve(means, ks[2:])
+    identical = [[DrawMeans("curve", k, np.arange(10), np.full(10, 0.5))] for k in ks[:2]]
+    assert moderated([*same, *contrasts], [*identical, *samples]) == [*same, *moderated(contrasts, samples)]
+
+
+def test_equal_means_of_different_answers_take_the_trend_of_the_nearest_k():
+    rng = np.random.default_rng(3)
+    means = [far * rng.normal(size=10) for far in (1.0, 2.0, 3.0, 5.0)]
+    contrasts, samples = curve(means, KS[:4])
+    answers = np.stack([np.roll(np.arange(100) % 2, shift) for shift in range(10)]).astype(float)
+    equal = contrast(answers, np.zeros_like(answers), True)
+    *others, last = moderated(
+        [*contrasts, equal], [*samples, [DrawMeans("curve", 625, np.arange(10), answers.mean(axis=1))]]
+    )
+    assert others == moderated(contrasts, samples)
+    trend, worth = prior([sample for (sample,) in samples])
+    (by_draw, residual, freedom) = last.of_draws[0]
+    assert residual == equal.of_draws[0][1]
+    assert freedom == pytest.approx(9 + worth, rel=1e-3)
+    assert by_draw == pytest.approx(worth * trend[3] / 10 / (9 + worth), rel=1e-3)
+
+
+def test_the_trend_is_never_above_the_largest_variance_of_the_curve():
+    draws = np.linalg.qr(np.random.default_rng(3).normal(size=(12, 5)))[0].T
+    draws -= draws.mean(axis=1, keepdims=True)
+    means = [far * each / each.std(ddof=1) for far, each in zip((0.1, 10, 0.1, 10, 10), draws, strict=True)]
+    contrasts, samples = curve(means, KS)
+    largest = max(sample.means.var(ddof=1) for (sample,) in samples)
+    for found in moderated(contrasts, samples):
+        assert found.of_draws[0][0] <= largest / len(draws[0]) + 1e-9
+
+
+def test_published_intervals_are_hardly_wider_than_without_moderation(monkeypatch):
+    columns = ["task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction"]
+    rows = pd.read_parquet(SAMPLE, columns=columns).astype({"gold": str, "prediction": str})
+    rows = rows[(rows["task"] == "trec") & (rows["model"] == "llama2-80k") & rows["order"].isin(["drawn", "pool"])]
+    rows = rows.assign(correct=rows["gold"] == rows["prediction"], valid=True, attention="full", variant="v")
+    found = retrieval_gain(rows).set_index("k")
+    monkeypatch.setattr(paired, "moderated", lambda contrasts, _: contrasts)
+    plain = retrieval_gain(rows).set_index("k")
+    ratio = (found["ci_high"] - found["ci_low"]) / (plain["ci_high"] - plain["ci_low"])
+    assert ratio.max() < 1.2
+    assert ratio[2000] < 1
 
 
 def test_comparisons_at_each_k_are_moderated_by_their_curve():
