@@ -128,17 +128,30 @@ def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) ->
 
 
 def _models(context: Context) -> pd.DataFrame:
-    """Every task's models beside the base, or beside that task's first by name."""
+    """Every task's models beside the base, or beside that task's usual one."""
     # one shuffled order is a draw of an order, not a way to prompt
     frame, base = context.from_zero_shot(context.unperturbed), context.base_model
     frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
-    bases = {
-        name: base if base in models else min(models) if base is None else None
-        for name, models in model.groupby(task).unique().items()
-    }
-    parts = [compare_models(frame[task == name], of, facts=context.facts) for name, of in bases.items() if of]
+    parts = []
+    for name, models in model.groupby(task).unique().items():
+        of_task = frame[task == name]
+        of = usual_base(of_task) if base is None else base
+        if of in models:
+            parts.append(compare_models(of_task, of, facts=context.facts))
     return joined(parts, compare_models(frame.iloc[:0], ""))
+
+
+def usual_base(frame: pd.DataFrame) -> str:
+    """The model that the others are compared with by default; ``frame`` is of one task.
+
+    It is the one with the most points that other models have, too; of equals the first by name. So a
+    model that was run at few points takes no comparison from the others.
+    """
+    point = ["select", "order", "attention", "k"]
+    points = frame[["model", *point]].astype(object).drop_duplicates()
+    common = points.duplicated(point, keep=False).groupby(points["model"]).sum()
+    return str(common.index[common.argmax()])
 
 
 SHOWN_COMPARISON = (
@@ -260,7 +273,7 @@ MODELS = Finding(
         "models",
         "Models compared",
         "Models compared",
-        "run the same with another --model; the first by name is the base",
+        "run the same with another --model",
         "{Score} less that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),

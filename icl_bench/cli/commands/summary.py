@@ -16,7 +16,7 @@ Base = Annotated[
     typer.Option(
         "--base-model",
         metavar="NAME",
-        help="The model that others are compared with (default: the first by name).",
+        help="The model that others are compared with (default: the one with the most points that others have, too).",
         show_default=False,
     ),
 ]
