@@ -384,6 +384,7 @@ FINDINGS = Registry(
         "noise_floor": "icl_bench.analysis.findings.order:NOISE_FLOOR",
         "sorting_penalty": "icl_bench.analysis.findings.comparisons:SORTING_PENALTY",
         "retrieval_gain": "icl_bench.analysis.findings.comparisons:RETRIEVAL_GAIN",
+        "retrieval_order": "icl_bench.analysis.findings.comparisons:RETRIEVAL_ORDER",
         "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
         "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
         "perturbations": "icl_bench.analysis.findings.comparisons:PERTURBATIONS",

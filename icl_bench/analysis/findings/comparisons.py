@@ -74,6 +74,20 @@ def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFr
     return compare(kept, {"order": "drawn"}, facts=facts, about="demonstrations")
 
 
+def retrieval_order(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
+    """Compare every other order of retrieved demonstrations with ``relevance``, the most similar last.
+
+    Both sides have the same demonstrations. ``difference`` is above 0 where the other order is
+    better; the columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice``
+    an order. A shuffled order is one random order, and its test speaks of this one. ``facts`` are those
+    of each variant.
+    """
+    frame = with_demonstrations(frame)
+    retrieves = {name: (choice := known(name)) is not None and choice.retrieves for name in frame["select"].unique()}
+    kept = frame[frame["select"].astype(object).map(retrieves).astype(bool)]
+    return compare(kept, {"order": "relevance"}, facts=facts, about="demonstrations")
+
+
 def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
@@ -187,6 +201,29 @@ SORTING_PENALTY = Finding(
 )
 
 
+RETRIEVAL_ORDER = Finding(
+    "retrieval_order",
+    lambda context: retrieval_order(context.prompts, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="Other orders less relevance",
+    shown=f"task model series {SHOWN_COMPARISON}",
+    printed=Printed(
+        "order of retrieved demonstrations: {score} less that of the same by relevance, points",
+        f"task model select order {PRINTED_COMPARISON}",
+    ),
+    section=Section(
+        "retrieval-order",
+        "In which order retrieved demonstrations stand",
+        "Order of retrieved demonstrations",
+        "run --select bm25 --order relevance,relevance-reversed",
+        "{Score} with the retrieved demonstrations in another order, less that of the same ones with the "
+        "most similar last. Below 0: the other order is worse. A shuffled order is one random order.",
+        chart=Chart("difference", difference=True, shuffled="shown"),
+        place=55,
+    ),
+)
+
+
 RETRIEVAL_GAIN = Finding(
     "retrieval_gain",
     lambda context: retrieval_gain(context.prompts, facts=context.facts),
@@ -273,7 +310,7 @@ MODELS = Finding(
         "models",
         "Models compared",
         "Models compared",
-        "run the same with another --model",
+        "run the same with another --model; the one with the most common points is the base",
         "{Score} less that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),

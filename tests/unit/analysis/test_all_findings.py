@@ -61,6 +61,7 @@ EMPTY = {
     "perturbations",
     "truncated_answers",
     "chat_gain",
+    "retrieval_order",
     "learning_ratio",
 }
 

@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs of most kinds."""
     folder = tmp_path_factory.mktemp("runs")
     run_here(folder, orders=["drawn", "by-label", "shuffled:1"])
-    run_here(folder, selects=["bm25"])
+    run_here(folder, selects=["bm25"], orders=["relevance", "by-label"])
     run_here(folder, half=HalfLabels(1))
     run_here(folder, scoring="exact", k="2,4")
     run_here(folder, queries="copied", k="4")
