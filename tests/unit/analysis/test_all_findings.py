@@ -239,6 +239,13 @@ def test_training_pays_once_its_savings_are_more_than_it_took():
     assert math.isnan(found.loc["random, not cached", "queries_by_seconds"])
 
 
+def test_two_trainings_of_one_method_are_told_apart_by_their_variants():
+    other = costed(variant="w").query("select == 'lora'")
+    found = break_even(pd.concat([costed(), other]))
+    assert found.groupby("variant").size().to_dict() == {"v": 3, "w": 3}
+    assert set(found["base_variant"]) == {"v"}
+
+
 def test_training_that_saves_nothing_never_pays():
     found = break_even(costed(query_flops=7.0, seconds=0.5)).set_index("beside")
     assert math.isnan(found.loc["random, cached", "queries"])
