@@ -12,6 +12,7 @@ import numpy as np
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.model_names import names_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
@@ -315,8 +316,14 @@ def _in_cells(context: Context) -> Iterator[_Model]:
 
 def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
     """The models whose losses of texts are stored, with the meta and losses of each file."""
-    for meta, losses in read_losses(results):
-        yield _Model(meta.model, meta.fingerprint, meta.attention, _adapted(meta.training)), meta, losses
+    stored = list(read_losses(results))
+    named = names_apart((meta.model, meta.fingerprint) for meta, _ in stored)
+    for meta, losses in stored:
+        name = named.get((meta.model, meta.fingerprint), meta.model)
+        adapted = _adapted(meta.training)
+        if adapted and (base := named.get((adapted.base or "", adapted.base_fingerprint or ""))):
+            adapted = adapted.model_copy(update={"base": base})
+        yield _Model(name, meta.fingerprint, meta.attention, adapted), meta, losses
 
 
 def _losses(context: Context) -> pd.DataFrame:

@@ -152,6 +152,19 @@ def read_some_of(tmp_path: Path):
     return read_some(tmp_path / "imported")
 
 
+@pytest.mark.filterwarnings("ignore:model small")
+def test_two_checkpoints_of_one_name_are_two_models_and_no_noise(tmp_path: Path):
+    for fingerprint in ("files-sha256:aaaa1111", "files-sha256:bbbb2222"):
+        runner(plan(tmp_path / "task", fingerprint=fingerprint), tmp_path / "results", FakeBackend()).run()
+    found = find(read_some(tmp_path / "results"))
+    names = ["small@aaaa1111", "small@bbbb2222"]
+    assert (found.noise_floor["variant"] == found.noise_floor["other_variant"]).all()
+    assert found.curves["model"].unique().tolist() == names
+    assert found.models[["model", "base_model"]].drop_duplicates().to_numpy().tolist() == [names[::-1]]
+    assert found.provenance["model"].tolist() == names
+    assert found.provenance["cells"].gt(0).all()
+
+
 def test_shuffled_orders_are_not_compared_between_models(tmp_path: Path):
     table = find(read_some_of(tmp_path)).models
     assert table["order"].unique().tolist() == ["drawn"]
