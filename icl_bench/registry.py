@@ -378,6 +378,8 @@ FINDINGS = Registry(
         "noise_floor": "icl_bench.analysis.findings.order:NOISE_FLOOR",
         "sorting_penalty": "icl_bench.analysis.findings.comparisons:SORTING_PENALTY",
         "retrieval_gain": "icl_bench.analysis.findings.comparisons:RETRIEVAL_GAIN",
+        "retrieval_order": "icl_bench.analysis.findings.comparisons:RETRIEVAL_ORDER",
+        "near_duplicates": "icl_bench.analysis.findings.near_duplicates:NEAR_DUPLICATES",
         "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
         "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
         "perturbations": "icl_bench.analysis.findings.comparisons:PERTURBATIONS",

@@ -91,9 +91,10 @@ def read_findings(
 ) -> Findings:
     """Read a results folder, or one task or model in it, for its findings.
 
-    ``base_model`` is the one that other models are compared with, by default each task's first by
-    name, and ``wanted`` the score, as a share, of which forecasts say when it is likely. Raises
-    ``UserError`` where there is no result, or no such task or model.
+    ``base_model`` is the one that other models are compared with, by default each task's usual one
+    (:func:`icl_bench.analysis.findings.comparisons.usual_base`), and ``wanted`` the score, as a share,
+    of which forecasts say when it is likely. Raises ``UserError`` where there is no result, or no such
+    task or model.
     """
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}

@@ -214,7 +214,8 @@ def _perturbations(side: Side) -> dict[str, str]:
 
 def read_folder(path: Place) -> Side:
     """Read a results folder. Raises ``UserError``."""
-    stored = read_stored(path)
+    # one name on both sides, whatever its files are: a changed model is what is checked
+    stored = read_stored(path, apart=False)
     if stored.predictions.empty:
         raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
     known = origins(stored.cells.values())

@@ -68,7 +68,7 @@ class Context:
 
     stored: Stored
     base_model: str | None = None
-    """What other models are compared with, by default each task's first by name."""
+    """What other models are compared with, by default each task's usual one."""
     results: Place | None = None
     """The folder that was read, for files beside the predictions."""
     model: str | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.cells import short_hash
 from icl_bench.results.facts import UNKNOWN, Facts, FactsOf
 from icl_bench.results.reading import IMPORTED
 from icl_bench.results.trained_methods import kind
+from icl_bench.wording import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,7 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
     named = {
         v: ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
-        for v, differing in _differing(run_here).items()
+        for v, differing in _differing(_spelled_out(run_here)).items()
     }
     if len(run_here) == len(facts):
         return named
@@ -70,6 +71,29 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     named |= {v: f"imported from {f[IMPORTED]}" for v, f in facts.items() if IMPORTED in f}
     several = {text for text, count in Counter(named.values()).items() if count > 1}
     return {v: f"{text}, variant {v}" if text in several else text for v, text in named.items()}
+
+
+def _spelled_out(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The facts with the parts of a recipe, a template, ... as facts of their own.
+
+    A fact whose parts not all variants have stays as it is, as one of an older version may.
+    """
+    keys = {key for f in facts.values() for key in f}
+    parted = [key for key in sorted(keys) if _has_the_same_parts([f.get(key) for f in facts.values()])]
+
+    def named(key: str, part: str) -> str:
+        words = part.replace("_", " ")
+        return words if key == "recipe" else f"{key.replace('_', ' ')} {words}"
+
+    return {
+        variant: {key: value for key, value in f.items() if key not in parted}
+        | {named(key, part): value for key in parted for part, value in f[key].items()}
+        for variant, f in facts.items()
+    }
+
+
+def _has_the_same_parts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values)
 
 
 def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -99,5 +123,13 @@ def _value(facts: Mapping[str, Any], key: str) -> Any:
 
 
 def _brief(value: Any) -> str:
-    text = short_hash(value) if isinstance(value, dict | list) else str(value)
+    if isinstance(value, float) and 0 < abs(value) < 0.001:
+        return _small(value)
+    text = short_hash(value) if isinstance(value, dict | list) else plain(value)
     return text if len(text) < 16 else f"…{text[-8:]}"
+
+
+def _small(value: float) -> str:
+    """A small number as it is usually written: ``1e-4``."""
+    digits, _, power = f"{value:e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.findings.provenance import encoders
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.zero_shot import with_demonstrations
@@ -52,6 +53,8 @@ class Report:
     """Variant -> what tells it apart, where a task and model have several."""
     provenance: Sequence[Mapping[str, Any]] = ()
     """What made each task, model and variant: rows of :mod:`icl_bench.analysis.findings.provenance`."""
+    encoders: Sequence[str] = ()
+    """The text encoders in use, and what each is for."""
 
 
 def make_report(
@@ -91,6 +94,7 @@ def make_report(
         _failed(findings),
         naming.settings,
         records(findings.provenance),
+        encoders(stored.variants.values()),
     )
 
 

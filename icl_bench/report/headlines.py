@@ -43,6 +43,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "saturation": findings.saturation,
         "chances": findings.saturation_chances,
         "selection": findings.retrieval_gain,
+        "retrieval order": findings.retrieval_order,
         "training": findings.training_gain,
         "sorting": findings.sorting_penalty,
         "attention": differences(findings.attention_patterns),
@@ -65,6 +66,7 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _best(tables["best"].assign(all_rows=rows))
     yield from _saturated(unshuffled(tables["saturation"]), tables["chances"])
     yield from _gains("Selection", tables["selection"], "random selection")
+    yield from _gains("Retrieval order", tables["retrieval order"], "the same by relevance")
     yield from _gains("Training", tables["training"], "a prompt with the same examples")
     yield from _gains("Sorting", tables["sorting"], "the same as drawn")
     yield from _gains("Attention", unshuffled(tables["attention"]), "full attention")

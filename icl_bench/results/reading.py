@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.facts import Facts, FactsOf
+from icl_bench.results.model_names import Named, names_apart, told_apart
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
@@ -344,6 +345,8 @@ class Stored:
     """Variant -> its facts; an import has only ``imported``."""
     failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
+    stored_names: Mapping[str, str] = field(default_factory=dict)
+    """Model -> the name in its files, for models that are told apart (``models_apart``)."""
 
     @property
     def first_scores(self) -> dict[str, str]:
@@ -352,21 +355,63 @@ class Stored:
         return first_measures(named)
 
 
-def read_stored(place: Place) -> Stored:
+def read_stored(place: Place, apart: bool = True) -> Stored:
     """Read a whole results folder.
 
-    Damaged files and further copies of a cell are skipped with a warning that names them. Raises
+    Damaged files and further copies of a cell are skipped with a warning that names them. Models are
+    told ``apart`` (:func:`models_apart`), with a warning. Raises
     ``UserError`` if the folder does not exist, or has no finished cell, no failed cell and no losses.
     """
     files, failed = list(result_files(place, warn)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
+    files, names = models_apart(files, warn) if apart else (files, {})
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
-    if own := [variant for variant, facts in variants.items() if facts.written_out]:
-        frame = frame.assign(own_choices=frame["variant"].astype(object).isin(own))
-    return Stored(frame, cells, variants, failed)
+    return Stored(_marked(frame, variants), cells, variants, failed, names)
+
+
+def models_apart(
+    files: Sequence[ResultFile], say: Callable[[str], None] = lambda _: None
+) -> tuple[list[ResultFile], dict[str, str]]:
+    """The files with a name of its own for each model, by the hash of its files among its facts.
+
+    Also the stored name of each that has another. See
+    :func:`icl_bench.results.model_names.names_apart`; ``say`` receives a message for each shared name.
+    """
+    metas = [file.meta for file in files if file.meta is not None]
+    named = names_apart((meta.spec.model, meta.facts.fingerprint) for meta in metas)
+    for message in told_apart(named):
+        say(message)
+    if not named:
+        return list(files), {}
+    return [_renamed(file, named) for file in files], {name: model for (model, _), name in named.items()}
+
+
+def _renamed(file: ResultFile, named: Named) -> ResultFile:
+    """A cell's file with the name that tells its model apart, and the base's if it was adapted."""
+    import pyarrow as pa
+
+    if file.meta is None:
+        return file
+    spec, training = file.meta.spec, file.meta.training
+    name = named.get((spec.model, file.meta.facts.fingerprint or ""), spec.model)
+    if training and (base := named.get((training.base or "", training.base_fingerprint or ""))):
+        training = training.model_copy(update={"base": base})
+    table = file.table
+    if "model" in table.schema.names and name != spec.model:
+        place = table.schema.get_field_index("model")
+        column = pa.array([name] * len(table), pa.string()).dictionary_encode()
+        table = table.set_column(place, "model", column)
+    meta = file.meta.model_copy(update={"spec": spec.model_copy(update={"model": name}), "training": training})
+    return replace(file, table=table, meta=meta)
+
+
+def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
+    """Add a column ``own_choices`` if some predictions are their row's own choices, written out."""
+    own = [variant for variant, facts in variants.items() if facts.written_out]
+    return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
 
 
 def no_results() -> pd.DataFrame:
@@ -459,7 +504,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     wanted, stored = dict(only or {}), read_stored(results)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
     try:
-        frame = _those(stored.predictions, wanted, storage_at(results).where())
+        frame = _those(stored.predictions, wanted, storage_at(results).where(), stored.stored_names)
     except UserError:
         if not failed:
             raise
@@ -473,9 +518,12 @@ def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> Use
     return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
 
 
-def _those(frame: pd.DataFrame, wanted: Mapping[str, str], where: str) -> pd.DataFrame:
+def _those(frame: pd.DataFrame, wanted: Mapping[str, str], where: str, stored_names: Mapping[str, str]) -> pd.DataFrame:
     for name, value in wanted.items():
-        kept = frame[frame[name] == value]
+        values = [value]
+        if name == "model":
+            values += [model for model, stored_name in stored_names.items() if stored_name == value]
+        kept = frame[frame[name].isin(values)]
         if kept.empty:
             raise nothing_of(where, name, value, frame[name].astype(str).unique())
         frame = kept

@@ -107,6 +107,8 @@ class CellMeta(StoredModel):
     """Label in the data -> ids of its demonstrations."""
     shown_answers: dict[str, str] | None = None
     """Answers that prompts show instead of the data's, by the demonstration's id."""
+    near_duplicates: list[str] | None = None
+    """Ids of the test rows that have a near duplicate in the pool; None if it was not looked for."""
     prefix_tokens: int | None = None
     """Tokens that all prompts share."""
     context_tokens: int | None = None

@@ -74,11 +74,20 @@ def same_prompts(plan: Plan) -> list[str]:
 
 
 def _leaks(task: TokenizedTask) -> list[str]:
-    """A note if the pool contains test examples, which retrieval would show."""
+    """Notes if the pool contains test examples, or near duplicates, which retrieval would show."""
     test, train = task.data.test, task.data.train
-    count = len(leaking(test, [train[i] for i in task.pool.rows]))
-    consequence = "with the same text in the pool: retrieval shows it, answer included"
-    return [f"{count:,} of the {counted(len(test), 'test example')} {consequence}"] if count else []
+    same = len(leaking(test, [train[i] for i in task.pool.rows]))
+    near = len(task.near_duplicates)
+    of = f"of the {counted(len(test), 'test example')}"
+    notes = []
+    if same:
+        notes.append(f"{same:,} {of} with the same text in the pool: retrieval shows it, answer included")
+    if near:
+        notes.append(
+            f"{near:,} {of} with a near duplicate in the pool (the same but for case and punctuation, or 4 of 5 "
+            "words): summary shows retrieval's score without them"
+        )
+    return notes
 
 
 def _cut(task: TokenizedTask) -> list[str]:

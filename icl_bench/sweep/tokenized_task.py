@@ -31,6 +31,7 @@ from icl_bench.results.cells import Prediction
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.tasks.near_duplicates import near_duplicates
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
 
@@ -74,6 +75,11 @@ class TokenizedTask:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
         plain = PromptTokenizer(PlainForm(self.data.spec.template), self.tokenizer)
         return plain.demonstration_lengths(self.data.train)
+
+    @cached_property
+    def near_duplicates(self) -> tuple[str, ...]:
+        """Ids of the test rows that have a near duplicate in the pool."""
+        return near_duplicates(self.data.test, (self.data.train[i] for i in self.pool.rows))
 
     @cached_property
     def pool(self) -> DemonstrationPool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.tasks.near_duplicates import near_duplicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class DataReport:
     """Ids of rows of the test file whose input also appears in train."""
     chosen_leaks: tuple[str, ...]
     """Ids of the chosen test rows among them."""
+    near_duplicates: tuple[str, ...]
+    """Ids of rows of the test file whose input is nearly that of a train row, or equal
+    (:mod:`icl_bench.tasks.near_duplicates`)."""
+    chosen_near_duplicates: tuple[str, ...]
+    """Ids of the chosen test rows among them."""
     notes: tuple[str, ...]
 
 
@@ -62,9 +68,9 @@ def inputs_of(example: Example) -> tuple[str, ...]:
 
 
 def report_on(data: TaskData) -> DataReport:
-    """Count labels, duplicates, and test rows that leak into train. Texts are compared exactly."""
+    """Count labels, duplicates, and test rows that leak into train, exactly or nearly."""
     duplicates = len(data.train) - len(set(map(inputs_of, data.train)))
-    leaks = leaking(data.test_pool, data.train)
+    leaks, near = leaking(data.test_pool, data.train), near_duplicates(data.test_pool, data.train)
     test_ids = {e.id for e in data.test}
     classes = data.spec.has_common_labels
     train = Counter(e.answer for e in data.train) if classes else Counter[str]()
@@ -85,5 +91,7 @@ def report_on(data: TaskData) -> DataReport:
         duplicates=duplicates,
         leaks=leaks,
         chosen_leaks=tuple(name for name in leaks if name in test_ids),
+        near_duplicates=near,
+        chosen_near_duplicates=tuple(name for name in near if name in test_ids),
         notes=data.notes,
     )

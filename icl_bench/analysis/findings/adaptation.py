@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +13,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.texts import interval_over, ratio_limits, sampled
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.model_names import names_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
@@ -101,11 +102,14 @@ def _adapted(training: TrainingMeta | None) -> TrainingMeta | None:
     return training if training and training.is_adaptation else None
 
 
-def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]:
+def _sides(
+    models: Sequence[_Model], texts: Mapping[_Model, Set[str]] | None = None
+) -> Iterator[dict[tuple[str, When], _Model]]:
     """For each model that was adapted to a pattern: it and what it is compared with.
 
     That is the base in full and under the pattern, and the base trained on in full, of several the
-    one whose training has the most like number of tokens.
+    one whose training has the most like number of tokens. With ``texts``, those that each model has
+    read, one that was trained on in full counts only if it has read one that the others have, too.
     """
     plain = {model.attention: model for model in models if model.adapted is None}
     in_full = [
@@ -122,8 +126,10 @@ def _sides(models: Sequence[_Model]) -> Iterator[dict[tuple[str, When], _Model]]
         for attention in (str(FULL), model.attention):
             if attention in plain:
                 sides[attention, "before"] = plain[attention]
-        if in_full:
-            like = min(in_full, key=lambda other: (abs(other.tokens - model.tokens), other.name))
+        read = set.intersection(*(set(texts[side]) for side in sides.values())) if texts else set()
+        comparable = [other for other in in_full if texts is None or read & texts[other]]
+        if comparable:
+            like = min(comparable, key=lambda other: (abs(other.tokens - model.tokens), other.name))
             sides[str(FULL), "after"] = like
         yield sides
 
@@ -160,7 +166,7 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
         costs[tested] = meta.by_length
     rows: list[dict[str, Any]] = []
     for held in groups.values():
-        for sides in _sides(list(held)):
+        for sides in _sides(list(held), {tested: set(losses) for tested, losses in held.items()}):
             rows += _of_sides(sides, held, costs)
     rows = [row for row in rows if model in (None, row["model"], row["base"])]
     return pd.DataFrame(rows, columns=LOSSES)
@@ -307,8 +313,14 @@ def _in_cells(context: Context) -> Iterator[_Model]:
 
 def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
     """The models whose losses of texts are stored, with the meta and losses of each file."""
-    for meta, losses in read_losses(results):
-        yield _Model(meta.model, meta.fingerprint, meta.attention, _adapted(meta.training)), meta, losses
+    stored = list(read_losses(results))
+    named = names_apart((meta.model, meta.fingerprint) for meta, _ in stored)
+    for meta, losses in stored:
+        name = named.get((meta.model, meta.fingerprint), meta.model)
+        adapted = _adapted(meta.training)
+        if adapted and (base := named.get((adapted.base or "", adapted.base_fingerprint or ""))):
+            adapted = adapted.model_copy(update={"base": base})
+        yield _Model(name, meta.fingerprint, meta.attention, adapted), meta, losses
 
 
 def _losses(context: Context) -> pd.DataFrame:

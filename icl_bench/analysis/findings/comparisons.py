@@ -13,6 +13,7 @@ from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, FactsOf
@@ -69,6 +70,20 @@ def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFr
     return compare(kept, {"order": "drawn"}, facts=facts, about="demonstrations")
 
 
+def retrieval_order(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
+    """Compare every other order of retrieved demonstrations with ``relevance``, the most similar last.
+
+    Both sides have the same demonstrations. ``difference`` is above 0 where the other order is
+    better; the columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice``
+    an order. A shuffled order is one random order, and its test speaks of this one. ``facts`` are those
+    of each variant.
+    """
+    frame = with_demonstrations(frame)
+    retrieves = {name: (choice := known(name)) is not None and choice.retrieves for name in frame["select"].unique()}
+    kept = frame[frame["select"].astype(object).map(retrieves).astype(bool)]
+    return compare(kept, {"order": "relevance"}, facts=facts, about="demonstrations")
+
+
 def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
@@ -123,17 +138,30 @@ def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) ->
 
 
 def _models(context: Context) -> pd.DataFrame:
-    """Every task's models beside the base, or beside that task's first by name."""
+    """Every task's models beside the base, or beside that task's usual one."""
     # one shuffled order is a draw of an order, not a way to prompt
     frame, base = context.from_zero_shot(context.unperturbed), context.base_model
     frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
-    bases = {
-        name: base if base in models else min(models) if base is None else None
-        for name, models in model.groupby(task).unique().items()
-    }
-    parts = [compare_models(frame[task == name], of, facts=context.facts) for name, of in bases.items() if of]
+    parts = []
+    for name, models in model.groupby(task).unique().items():
+        of_task = frame[task == name]
+        of = usual_base(of_task) if base is None else base
+        if of in models:
+            parts.append(compare_models(of_task, of, facts=context.facts))
     return joined(parts, compare_models(frame.iloc[:0], ""))
+
+
+def usual_base(frame: pd.DataFrame) -> str:
+    """The model that the others are compared with by default; ``frame`` is of one task.
+
+    It is the one with the most points that other models have, too; of equals the first by name. So a
+    model that was run at few points takes no comparison from the others.
+    """
+    point = ["select", "order", "attention", "k"]
+    points = frame[["model", *point]].astype(object).drop_duplicates()
+    common = points.duplicated(point, keep=False).groupby(points["model"]).sum()
+    return str(common.index[common.argmax()])
 
 
 SHOWN_COMPARISON = (
@@ -165,6 +193,29 @@ SORTING_PENALTY = Finding(
         "Bertsch et al. 2025, figure 5",
         Chart("difference", by=("task",), difference=True, shuffled="shown"),
         place=40,
+    ),
+)
+
+
+RETRIEVAL_ORDER = Finding(
+    "retrieval_order",
+    lambda context: retrieval_order(context.prompts, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="Other orders less relevance",
+    shown=f"task model series {SHOWN_COMPARISON}",
+    printed=Printed(
+        "order of retrieved demonstrations: {score} less that of the same by relevance, points",
+        f"task model select order {PRINTED_COMPARISON}",
+    ),
+    section=Section(
+        "retrieval-order",
+        "In which order retrieved demonstrations stand",
+        "Order of retrieved demonstrations",
+        "run --select bm25 --order relevance,relevance-reversed",
+        "{Score} with the retrieved demonstrations in another order, less that of the same ones with the "
+        "most similar last. Below 0: the other order is worse. A shuffled order is one random order.",
+        chart=Chart("difference", difference=True, shuffled="shown"),
+        place=55,
     ),
 )
 
@@ -255,7 +306,7 @@ MODELS = Finding(
         "models",
         "Models compared",
         "Models compared",
-        "run the same with another --model; the first by name is the base",
+        "run the same with another --model; the one with the most common points is the base",
         "{Score} less that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),

@@ -26,8 +26,10 @@ EVEN = [
     "task",
     "model",
     "select",
+    "variant",
     "k",
     "beside",
+    "base_variant",
     "training_flops",
     "flops",
     "base_flops",
@@ -92,10 +94,10 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     full is named with them. It is even where ``training + n * query = prefix + n * prompt query``;
     where demonstrations are read as vectors, reading the shared ones once is part of the training.
 
-    Columns: task, model, select (the method, or how its demonstrations are read), k, ``beside``
-    (what it is compared with), training_flops, flops and base_flops (of a query, with what was
-    trained and with the prompt), queries (the first number after which training is cheaper: 0 at
-    once, NaN never), and the same by the seconds that were measured, which no run has for prompts
+    Columns: task, model, select (the method, or how its demonstrations are read), its variant, k,
+    ``beside`` (what it is compared with), base_variant, training_flops, flops and base_flops (of a
+    query, with what was trained and with the prompt), queries (the first number after which training
+    is cheaper: 0 at once, NaN never), and the same by the seconds that were measured, which no run has for prompts
     with nothing cached.
     """
     import pandas as pd
@@ -118,7 +120,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     ]
     keys = ["task", "model", "k"]
     rows = [
-        {**{name: row[name] for name in keys}, **_even(row, own, way)}
+        {**{name: row[name] for name in [*keys, "variant"]}, "base_variant": prompt["variant"], **_even(row, own, way)}
         for row, own in trained
         for _, prompt in named[~classifies & ~reads_vectors].iterrows()
         if all(row[name] == prompt[name] for name in keys)

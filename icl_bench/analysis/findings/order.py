@@ -11,6 +11,7 @@ from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
+from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.results.facts import UNKNOWN, FactsOf
 from icl_bench.wording import DASH
 
@@ -33,26 +34,27 @@ RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
 
 
 def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many predictions change from ``drawn`` to ``shuffled`` (Bertsch et al. 2025, figure 4).
+    """How many predictions change from the usual order to ``shuffled`` (Bertsch et al. 2025, figure 4).
 
+    The usual order is ``drawn``, and ``relevance`` of what is retrieved.
     The share is over all pairs of one draw and test row in both orders, with its 95% interval,
     draws and test examples both random. One demonstration has one order: k=1 is left out.
 
     Columns: the setting but for order, k, reorderings, draws and rows (those of pairs), changed,
-    ci_low, ci_high, and left_out: the shuffled predictions without a drawn counterpart.
+    ci_low, ci_high, and left_out: the shuffled predictions without a counterpart in the usual order.
     """
     import pandas as pd
 
     order = frame["order"].astype(str)
-    chosen = (frame["k"] > 1) & ((order == "drawn") | order.str.startswith("shuffled"))
+    chosen = (frame["k"] > 1) & (order.isin(USUAL_ORDERS) | order.str.startswith("shuffled"))
     kept = frame.loc[chosen, [*POINT, "draw", "test_id", "prediction"]]
     answers, _ = pd.factorize(kept["prediction"])
     keys, all_points = grids(kept, POINT)
-    drawn = (keys["order"] == "drawn").to_numpy()
+    usual = keys["order"].isin(USUAL_ORDERS).to_numpy()
     points, places = partition(keys, IN_ANY_ORDER)
     rows = []
     for point, at in zip(points.itertuples(index=False), places, strict=True):
-        base, shuffled = at[drawn[at]], at[~drawn[at]]
+        base, shuffled = at[usual[at]], at[~usual[at]]
         if len(base) and len(shuffled):
             of_shuffled = [all_points[place] for place in shuffled]
             rows.append([*point, len(shuffled), *_changes(all_points[base[0]], of_shuffled, answers)])
@@ -60,16 +62,16 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     return table[table["changed"].notna()].reset_index(drop=True)
 
 
-def _changes(drawn: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any]:
+def _changes(usual: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any]:
     """Draws, rows, share with its limits, and the number of predictions without a counterpart.
 
     ``answers`` are the predictions as codes, by row of the frame.
     """
-    changed, pairs = np.zeros(drawn.rows.shape), np.zeros(drawn.rows.shape)
+    changed, pairs = np.zeros(usual.rows.shape), np.zeros(usual.rows.shape)
     for other in shuffled:
-        _, mine, its = np.intersect1d(drawn.draws, other.draws, return_indices=True)
-        _, here, there = np.intersect1d(drawn.tests, other.tests, return_indices=True)
-        before, after = drawn.rows[np.ix_(mine, here)], other.rows[np.ix_(its, there)]
+        _, mine, its = np.intersect1d(usual.draws, other.draws, return_indices=True)
+        _, here, there = np.intersect1d(usual.tests, other.tests, return_indices=True)
+        before, after = usual.rows[np.ix_(mine, here)], other.rows[np.ix_(its, there)]
         both = (before >= 0) & (after >= 0)
         pairs[np.ix_(mine, here)] += both
         changed[np.ix_(mine, here)] += both & (answers[before] != answers[after])
@@ -166,7 +168,7 @@ ORDER_SENSITIVITY = Finding(
         "order",
         "How much the order matters",
         "Order sensitivity",
-        "run --order drawn,shuffled:1 with k above 1",
+        "run --order drawn,shuffled:1 with k above 1; --order relevance,shuffled:1 for retrieval",
         "The share of answers that change when the same demonstrations stand in another random "
         "order, with its 95% interval. A changed answer need not be a worse one.",
         "Bertsch et al. 2025, figure 4",

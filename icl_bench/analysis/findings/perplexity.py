@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.analysis.statistics.texts import differs, interval_over, ratio_limits, sampled
+from icl_bench.results.model_names import names_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta
@@ -49,10 +50,11 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
     and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
     all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
-    has read are taken. Limits (95%) are Student's, of the mean loss, over ``interval_over``: texts, or
-    the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the
-    perplexity over that of ``full`` on the same windows, with its limits and the p of a paired
-    t-test, Holm's over the lengths and attentions of a model. With one window limits and p are NaN.
+    has read are taken; one that has read other texts alone stands apart. Limits (95%) are Student's,
+    of the mean loss, over ``interval_over``: texts, or the windows of a single text
+    (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the
+    same windows, with its limits and the p of a paired t-test, Holm's over the lengths and attentions of
+    a model. With one window limits and p are NaN.
     Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
     this length). Empty where nothing was computed.
     """
@@ -62,10 +64,12 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     for meta, losses in read_losses(results):
         key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length))
         by_model.setdefault(key, []).append((meta, losses))
+    named = names_apart((name, fingerprint) for name, fingerprint, *_ in by_model)
     rows: list[dict[str, Any]] = []
-    for group in by_model.values():
-        rows += _of_model(group)
-    rows = [row for row in rows if model in (None, row["model"])]
+    for (stored_name, fingerprint, *_), group in by_model.items():
+        name = named.get((stored_name, fingerprint), stored_name)
+        if model in (None, name, stored_name):
+            rows += [{**row, "model": name} for row in _of_model(group)]
     return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS)
 
 
@@ -77,44 +81,74 @@ def no_perplexities() -> pd.DataFrame:
 
 
 def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, Any]]:
-    attentions = sorted({meta.attention for meta, _ in group}, key=lambda a: (a != "full", a))
     held = {(meta.attention, meta.sha256): losses for meta, losses in group}
-    texts = sorted({sha for _, sha in held})
-    common = [t for t in texts if all((a, t) in held for a in attentions)]
-    if not common:
-        return []
-    counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
-    text_of = np.repeat(common, [counts[t] for t in common])
-    whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
     metas = {meta.attention: meta for meta, _ in group}
     lengths = sorted({int(n) for meta, _ in group for n in meta.by_length})
-    rows = []
-    for attention in attentions:
-        meta = metas[attention]
-        for after, length in zip([1, *lengths], lengths, strict=False):
-            # the loss at place p is that of the token behind p others
-            part = slice(after - 1, length - 1)
-            mine = whole[attention][:, part].mean(1)
-            base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
-            row = {
-                "model": meta.model,
-                "attention": attention,
-                "dtype": meta.dtype,
-                "after": after,
-                "length": length,
-                "windows": len(mine),
-                "tokens": len(mine) * (length - after),
-                "interval_over": interval_over(text_of),
-                "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
-                **meta.by_length.get(str(length), {}),
-            }
-            row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine, text_of)
-            if attention != "full":
-                row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base, text_of)
-            rows.append(row)
+    rows: list[dict[str, Any]] = []
+    for attentions, common in _on_common_texts(held):
+        counts = {t: min(len(held[a, t]) for a in attentions) for t in common}
+        text_of = np.repeat(common, [counts[t] for t in common])
+        whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
+        shown = {row["attention"] for row in rows}
+        for attention in (a for a in attentions if a not in shown):
+            rows += _of_attention(attention, whole, text_of, metas[attention], lengths)
     tested = [row for row in rows if "p" in row]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = p
+    return rows
+
+
+def _on_common_texts(held: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[list[str], list[str]]]:
+    """Attentions that have read common texts, with these texts.
+
+    An attention that shares no text with the others stands apart, beside full attention where that has
+    read one of its texts, so that it takes no row from the others.
+    """
+    attentions = sorted({attention for attention, _ in held}, key=lambda a: (a != "full", a))
+    texts = {a: {text for attention, text in held if attention == a} for a in attentions}
+    groups: list[tuple[list[str], set[str]]] = []
+    for attention in attentions:
+        for members, common in groups:
+            if common & texts[attention]:
+                members.append(attention)
+                common &= texts[attention]
+                break
+        else:
+            with_full = texts[attention] & texts.get("full", set())
+            members = ["full", attention] if with_full and attention != "full" else [attention]
+            groups.append((members, with_full or set(texts[attention])))
+    return [(members, sorted(common)) for members, common in groups]
+
+
+def _of_attention(
+    attention: str, whole: Mapping[str, np.ndarray], text_of: np.ndarray, meta: LossesMeta, lengths: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The rows of an attention, of the windows ``whole`` that those it is compared with have read, too.
+
+    ``text_of`` are the windows' texts.
+    """
+    rows = []
+    for after, length in zip([1, *lengths], lengths, strict=False):
+        # the loss at place p is that of the token behind p others
+        part = slice(after - 1, length - 1)
+        mine = whole[attention][:, part].mean(1)
+        base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
+        row = {
+            "model": meta.model,
+            "attention": attention,
+            "dtype": meta.dtype,
+            "after": after,
+            "length": length,
+            "windows": len(mine),
+            "tokens": len(mine) * (length - after),
+            "interval_over": interval_over(text_of),
+            "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
+            **meta.by_length.get(str(length), {}),
+        }
+        row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine, text_of)
+        if attention != "full":
+            row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base, text_of)
+        rows.append(row)
     return rows
 
 

@@ -37,7 +37,15 @@ FACTS: Mapping[str, str] = {
 """Column -> what it is called: texts, several values of a variant joined by semicolons."""
 
 
-KEPT = ["task", "model", "variant", "cells", "predictions", "seconds", *FACTS]
+ENCODERS: Mapping[str, str] = {
+    "bertscore_encoder": "BERTScore selection",
+    "sentence_encoder": "sentence embeddings",
+    "bertscore": "the BERTScore metric",
+}
+"""Fact that names a text encoder -> what the encoder is for."""
+
+
+KEPT = ["task", "model", "variant", "cells", "predictions", "seconds", *FACTS, "encoders"]
 
 
 def provenance(context: Context) -> pd.DataFrame:
@@ -48,7 +56,7 @@ def provenance(context: Context) -> pd.DataFrame:
     time (UTC); versions of packages; weights, the model's fingerprint; data, its files with their
     SHA-256; seed; test_rows; pool_rows; dtype; engine; hardware. These are texts, each of which is
     ``unknown`` where cells do not say it or names what an import is
-    from.
+    from. ``encoders`` names the text encoders and what they are for, and is empty where there is none.
     """
     import pandas as pd
 
@@ -71,6 +79,7 @@ def provenance(context: Context) -> pd.DataFrame:
                 "predictions": int(count["size"]),
                 "seconds": _seconds(cells),
                 **(_of_cells(cells) if cells else _of_import(facts)),
+                "encoders": "; ".join(encoders([facts, *(cell.facts for cell in cells)])),
             }
         )
     return pd.DataFrame(rows, columns=KEPT)
@@ -115,6 +124,12 @@ def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
         yield name, getattr(facts, name)
 
 
+def encoders(facts: Iterable[Facts]) -> list[str]:
+    """The text encoders that facts name: ``BERTScore selection by roberta-large``, each once."""
+    named = [f"{use} by {encoder}" for of in facts for name, use in ENCODERS.items() if (encoder := getattr(of, name))]
+    return list(dict.fromkeys(named))
+
+
 def _distinct(values: Iterable[Any]) -> str:
     """Different values in their order; what is missing is unknown."""
     texts = [NOT_STORED if value in (None, "") else str(value) for value in values]
@@ -129,12 +144,12 @@ def as_pairs(table: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     counts = {"cells": "cells", "predictions": "predictions", "seconds": "seconds"}
-    names = [name for name in table if name not in counts and name not in FACTS]
+    names = [name for name in table if name not in counts and name not in FACTS and name != "encoders"]
     rows = []
     for row in table.to_dict("records"):
         numbers = {name: three_digits(row[name]) for name in counts if not math.isnan(row[name])}
-        for name, title in {**FACTS, **counts}.items():
-            if value := numbers.get(name, row[name] if name in FACTS else ""):
+        for name, title in {**FACTS, "encoders": "text encoders", **counts}.items():
+            if value := numbers.get(name, "" if name in counts else row.get(name)):
                 rows.append({**{key: row[key] for key in names}, "fact": title, "value": value})
     return pd.DataFrame(rows, columns=[*names, "fact", "value"])
 
@@ -171,9 +186,10 @@ PROVENANCE = Finding(
         Column("predictions", "predictions", "count"),
         Column("seconds", "seconds", "number", optional=True),
         *(Column(name, title) for name, title in FACTS.items()),
+        Column("encoders", "text encoders", optional=True),
     ),
     caption="Provenance",
-    shown=f"task model variant cells predictions seconds {' '.join(FACTS)}",
+    shown=f"task model variant cells predictions seconds {' '.join(FACTS)} encoders",
     printed=Printed(
         "where the numbers come from",
         "task model variant fact value",

@@ -18,6 +18,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf
 from icl_bench.wording import percent
 
 if TYPE_CHECKING:
@@ -212,35 +213,58 @@ def _named(table: pd.DataFrame, of_task: Mapping[str, str]) -> pd.DataFrame:
     return table.assign(metric=table["task"].astype(object).map(dict(of_task)))
 
 
-def label_spaces(shares: pd.DataFrame, halves: Mapping[str, str], share: str = "share_of_tested") -> pd.DataFrame:
+def label_spaces(
+    shares: pd.DataFrame, halves: Mapping[str, str], share: str = "share_of_tested", facts: FactsOf = NO_FACTS
+) -> pd.DataFrame:
     """Saturation with all labels, and with half of them, mean of subsets (Bertsch et al., table 4).
 
     ``shares`` is :func:`context_shares`' table and ``share`` one of its columns. A curve belongs
     to a half where ``halves`` names its task (task of the half -> task with all labels), or where
-    its ``label_space`` is another than "all".
+    its ``label_space`` is another than "all". A half is set beside the curves with all labels that
+    agree with it in all ``facts`` other than its labels and the rows that follow from them
+    (:func:`_closeness`). If a half was run on several test sets, the largest counts.
 
-    Columns: task, model, select, order, attention, full, half, and subsets, the number of halves.
-    Tasks without a half, or whose half has no full counterpart, are left out.
-
-    Raises ValueError if a curve is there in several variants, which must not be averaged.
+    Columns: task, model, select, order, attention, variant (of all labels), full, half, and subsets,
+    the number of halves. Tasks without a half, or whose half has no full counterpart, are left out.
     """
     task = shares["task"].astype(object)
-    labels = shares.get("label_space", ALL_LABELS)
+    labels = shares["label_space"] if "label_space" in shares else task.map(lambda _: ALL_LABELS)
     half = task.isin(halves) | (labels != ALL_LABELS)
     curve = [name for name in SETTING if name != "variant"]
-    twice = shares[shares.assign(label_space=labels).duplicated([*curve, "label_space"])]
-    if len(twice):
-        raise ValueError(f"several variants of {', '.join(twice[curve].iloc[0])}")
-    table = shares[curve].astype(object).assign(task=task.replace(dict(halves)), of=shares[share])
+    table = shares[SETTING].astype(object).assign(task=task.replace(dict(halves)), of=shares[share])
     full = table[~half].rename(columns={"of": "full"})
-    means = table[half].groupby(curve)["of"].agg(half="mean", subsets="size").reset_index()
-    return full.merge(means, on=curve)
+    parts = table.assign(subset=task + "\n" + labels.astype(object))[half]
+    pairs = full.merge(parts.rename(columns={"variant": "half_variant", "of": "half"}), on=curve)
+    both = zip(pairs["variant"], pairs["half_variant"], strict=True)
+    pairs = pairs.assign(
+        closeness=[_closeness(*names, facts) for names in both],
+        test_rows=[facts.get(name, UNKNOWN).test_rows or 0 for name in pairs["half_variant"]],
+    )
+    nearest = pairs.groupby([*curve, "half_variant", "subset"])["closeness"].transform("max")
+    pairs = pairs[(pairs["closeness"] > 0) & (pairs["closeness"] == nearest)]
+    pairs = pairs.sort_values(["closeness", "test_rows", "half_variant"], ascending=[False, False, True])
+    once = pairs.drop_duplicates([*SETTING, "subset"])
+    means = once.groupby([*SETTING, "full"])["half"].agg(half="mean", subsets="size").reset_index()
+    return means[[*SETTING, "full", "half", "subsets"]]
 
 
-def unmixed(shares: pd.DataFrame) -> pd.DataFrame:
-    """Without curves that are there in several variants, which must not be averaged."""
-    curve = [name for name in (*SETTING, "label_space") if name != "variant" and name in shares]
-    return shares[~shares.duplicated(curve, keep=False)]
+OF_LABELS = ("label_space", "labels", "pool", "pool_rows", "test", "test_rows")
+"""Facts that differ between a task with all labels and with half of them."""
+
+
+def _closeness(full: str, half: str, facts: FactsOf) -> int:
+    """How far a half's variant is known to be run like one with all labels; 0 if it was not.
+
+    3 is the same variant, which an import may have; 2 are equal facts; 1 where the facts of one are
+    unknown.
+    """
+    if full == half:
+        return 3
+    sides = [facts.get(variant, UNKNOWN) for variant in (full, half)]
+    if not all(side.are_of_a_run for side in sides):
+        return 1
+    first, second = ({k: v for k, v in side.known().items() if k not in OF_LABELS} for side in sides)
+    return 2 if first == second else 0
 
 
 CHANCE_COLUMNS = (Column("chance", "chance", "share"), Column("saturated", "saturated", "flag"))
@@ -288,7 +312,7 @@ CONTEXT_SHARES = Finding(
 
 LABEL_SPACES = Finding(
     "label_spaces",
-    lambda context: label_spaces(unmixed(context.table("context_shares")), {}),
+    lambda context: label_spaces(context.table("context_shares"), {}, facts=context.facts),
     (
         Column("full", "all labels", "share"),
         Column("half", "half of them", "share", short="half"),

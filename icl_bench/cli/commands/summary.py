@@ -11,7 +11,9 @@ from icl_bench.cli import options as o
 Base = Annotated[
     str | None,
     typer.Option(
-        "--base-model", metavar="NAME", help="The model that others are compared with (default: the first by name)."
+        "--base-model",
+        metavar="NAME",
+        help="The model that others are compared with (default: the one with the most points that others have, too).",
     ),
 ]
 

@@ -181,6 +181,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     line("duplicates in train", f"{report['duplicates']:,}")
     leaks = f"{len(report['leaks']):,} test rows also appear in train"
     line("leaks", f"{leaks}, {len(report['chosen_leaks']):,} of those that are used")
+    near = f"{len(report['near_duplicates']):,} test rows are nearly a train row (the leaks included)"
+    line("near duplicates", f"{near}, {len(report['chosen_near_duplicates']):,} of those that are used")
     for note in report["notes"]:
         line("note", note)
     if tokens := report.get("tokens"):

@@ -177,7 +177,8 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
     if frame.empty:
         return None
-    frame = frame.assign(series=frame["select"] + " beside " + frame["beside"])
+    base = frame["base_variant"].map(dict(naming.settings))
+    frame = frame.assign(series=frame["series"] + " beside " + frame["beside"] + (", " + base).fillna(""))
     shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
     look = common_look(shown.sort_values(["series", "k"]))
     panels = []

@@ -23,6 +23,7 @@ from icl_bench.results.reading import (
     ResultFile,
     Seen,
     cells_of,
+    models_apart,
     nothing_in,
     nothing_of,
     read_row,
@@ -188,10 +189,11 @@ class Folder:
         if not self._files:
             raise self._nothing()
         before = self.now
-        cells, variants = cells_of(self._files), variants_of(self._files)
+        whole, _ = models_apart(self._files)
+        cells, variants = cells_of(whole), variants_of(whole)
         questions = before.predictions.questions if before else {}
-        predictions = Predictions.of(_joined(self._files), variants, questions)
-        files = {cell["cell"]: file.name for file in self._files for cell in file.cells()}
+        predictions = Predictions.of(_joined(whole), variants, questions)
+        files = {cell["cell"]: file.name for file in whole for cell in file.cells()}
         revision = before.revision + 1 if before else 0
         self.problem = ""
         earlier = before.prompts if before else Prompts({}, {}, self.data_dir)

@@ -61,6 +61,7 @@ EMPTY = {
     "perturbations",
     "truncated_answers",
     "chat_gain",
+    "retrieval_order",
     "learning_ratio",
 }
 
@@ -151,6 +152,19 @@ def read_some_of(tmp_path: Path):
     return read_some(tmp_path / "imported")
 
 
+@pytest.mark.filterwarnings("ignore:model small")
+def test_two_checkpoints_of_one_name_are_two_models_and_no_noise(tmp_path: Path):
+    for fingerprint in ("files-sha256:aaaa1111", "files-sha256:bbbb2222"):
+        runner(plan(tmp_path / "task", fingerprint=fingerprint), tmp_path / "results", FakeBackend()).run()
+    found = find(read_some(tmp_path / "results"))
+    names = ["small@aaaa1111", "small@bbbb2222"]
+    assert (found.noise_floor["variant"] == found.noise_floor["other_variant"]).all()
+    assert found.curves["model"].unique().tolist() == names
+    assert found.models[["model", "base_model"]].drop_duplicates().to_numpy().tolist() == [names[::-1]]
+    assert found.provenance["model"].tolist() == names
+    assert found.provenance["cells"].gt(0).all()
+
+
 def test_shuffled_orders_are_not_compared_between_models(tmp_path: Path):
     table = find(read_some_of(tmp_path)).models
     assert table["order"].unique().tolist() == ["drawn"]
@@ -236,6 +250,13 @@ def test_training_pays_once_its_savings_are_more_than_it_took():
     assert found.loc["random, cached", "queries_by_seconds"] == 241  # 60 s, a quarter saved each
     assert found.loc["bm25", "queries_by_seconds"] == 17
     assert math.isnan(found.loc["random, not cached", "queries_by_seconds"])
+
+
+def test_two_trainings_of_one_method_are_told_apart_by_their_variants():
+    other = costed(variant="w").query("select == 'lora'")
+    found = break_even(pd.concat([costed(), other]))
+    assert found.groupby("variant").size().to_dict() == {"v": 3, "w": 3}
+    assert set(found["base_variant"]) == {"v"}
 
 
 def test_training_that_saves_nothing_never_pays():

@@ -134,6 +134,31 @@ def test_chats_of_one_style_are_told_apart_by_arguments_and_template():
     assert named({"a": one, "b": other}) == {"a": f"chat_template=…{hashes[0]}", "b": f"chat_template=…{hashes[1]}"}
 
 
+RECIPE = {"method": "lora", "head": "lm", "learning_rate": 1e-3, "lora_rank": 8}
+
+
+def test_trainings_are_named_by_the_settings_of_their_recipes_that_differ():
+    facts = {"a": {"recipe": RECIPE}, "b": {"recipe": {**RECIPE, "head": "random", "learning_rate": 1e-4}}}
+    assert named(facts) == {"a": "head=lm, learning rate=0.001", "b": "head=random, learning rate=1e-4"}
+    facts["c"] = {"recipe": {**RECIPE, "lora_rank": 16, "learning_rate": 2.5e-5}}
+    assert named(facts)["c"] == "head=lm, learning rate=2.5e-5, lora rank=16"
+
+
+def test_a_recipe_without_all_settings_is_named_by_its_hash():
+    old = {name: value for name, value in RECIPE.items() if name != "head"}
+    recipes = {"a": RECIPE, "b": old}
+    facts = {variant: {"recipe": recipe} for variant, recipe in recipes.items()}
+    assert named(facts) == {name: f"recipe=…{short_hash(recipe)[-8:]}" for name, recipe in recipes.items()}
+
+
+def test_templates_and_other_parts_are_named_by_what_differs_in_them():
+    facts = {
+        "a": {"template": {"input": "Q: {text}", "separator": "\n"}},
+        "b": {"template": {"input": "Q: {text}", "separator": "\n\n"}},
+    }
+    assert named(facts) == {"a": r"template separator='\n'", "b": r"template separator='\n\n'"}
+
+
 def test_long_values_are_cut_to_their_last_eight_signs():
     assert named({"a": {"x": LONG}, "b": {"x": LONG[1:]}}) == {"a": "x=…01234567", "b": f"x={LONG[1:]}"}
 

@@ -197,6 +197,14 @@ def test_test_examples_that_retrieval_would_find_are_counted(icl: Run, task: Pat
     assert (said in icl("run", *words).err) == (select != "random")
 
 
+def test_test_examples_with_a_near_duplicate_in_the_pool_are_counted(icl: Run, task: Path, sweep: tuple[Any, ...]):
+    like = [{**row, "text": row["text"].upper() + "!"} for row in (fakes.row(1003), fakes.row(1005))]
+    write_rows(task.parent / "train.jsonl", [*(fakes.row(i) for i in range(38)), *like])
+    said = "2 of the 6 test examples with a near duplicate in the pool"
+    assert f"note: {said}" in icl("plan", *sweep[:5], "2", *sweep[6:], "--select", "bm25").out
+    assert "2 test rows are nearly a train row" in icl("tasks", "--check", str(task)).out
+
+
 @pytest.mark.parametrize(("select", "window"), [("dense", 5), ("centroids", 5), ("dense", 6), ("random", 5)])
 def test_texts_that_an_encoder_does_not_read_to_their_end_are_counted(
     icl: Run, sweep: tuple[Any, ...], select: str, window: int, word_encoder: Any, monkeypatch: Any

@@ -21,6 +21,7 @@ from icl_bench.results.cells import ALWAYS, AXES, CellSpec, Identity, Prediction
 from icl_bench.results.exporting import export_results
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
+from icl_bench.results.model_names import names_apart
 from icl_bench.results.reading import (
     DamagedError,
     ExportError,
@@ -442,3 +443,47 @@ def test_where_all_that_is_asked_for_failed_there_are_its_marks_and_no_row(tmp_p
     only = tmp_path / "only"
     fail(only)
     assert list(read_stored(only).predictions.columns) == list(no_results().columns)
+
+
+# -- models of one name -------------------------------------------------------------------------
+
+
+def two_of_one_name(results: Path) -> list[str]:
+    """Two checkpoints of one folder name, and a model of another name."""
+    prints = ["files-sha256:aaaa1111aaaa", "files-sha256:bbbb2222bbbb"]
+    for fingerprint in prints:
+        finish(results, model="final", facts=FACTS.with_more(fingerprint=fingerprint))
+    finish(results, facts=FACTS.with_more(fingerprint=prints[0]))
+    return ["final@aaaa1111", "final@bbbb2222"]
+
+
+def test_checkpoints_of_one_name_are_models_of_their_own(tmp_path: Path):
+    names = two_of_one_name(tmp_path)
+    with pytest.warns(UserWarning, match="model final: 2 models with different files") as caught:
+        stored = read_stored(tmp_path)
+    assert len(caught) == 1
+    assert sorted(stored.predictions["model"].unique()) == [*names, "small"]
+    assert sorted(meta.spec.model for meta in stored.cells.values()) == [*names, "small"]
+    of_cell = stored.predictions.drop_duplicates("cell").set_index("cell")["model"].to_dict()
+    assert of_cell == {cell: meta.spec.model for cell, meta in stored.cells.items()}
+    assert set(read_stored(tmp_path, apart=False).predictions["model"]) == {"final", "small"}
+
+
+@pytest.mark.filterwarnings("ignore:model final")
+def test_the_name_in_the_files_asks_for_all_checkpoints_of_it(tmp_path: Path):
+    names = two_of_one_name(tmp_path)
+    assert sorted(read_some(tmp_path, {"model": "final"}).predictions["model"].unique()) == names
+    assert read_some(tmp_path, {"model": names[1]}).predictions["model"].unique().tolist() == names[1:]
+
+
+def test_what_has_no_files_of_its_own_keeps_its_name(tmp_path: Path):
+    for fingerprint in ("files-sha256:aaaa1111", "served:small", None):
+        finish(tmp_path, facts=FACTS.with_more(fingerprint=fingerprint))
+    assert read_stored(tmp_path).predictions["model"].unique().tolist() == ["small"]
+
+
+def test_identities_that_begin_alike_have_different_names():
+    prints = ["hub:o/m@aaaa1111c", "hub:o/m@aaaa1111d", "weights-sha256:e"]
+    named = names_apart([("m", fingerprint) for fingerprint in prints])
+    assert len(set(named.values())) == 3
+    assert named["m", "weights-sha256:e"] == "m@e"

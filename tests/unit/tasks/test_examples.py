@@ -599,6 +599,8 @@ def test_a_check_counts_labels_duplicates_leaks_and_unseen_labels(load):
     assert report.duplicates == 2
     assert report.leaks == ("mine-test-0",)
     assert report.chosen_leaks == ()
+    assert report.near_duplicates == ("mine-test-0", "mine-test-2")
+    assert report.chosen_near_duplicates == ("mine-test-2",)
 
 
 def test_ten_questions_of_trec_leak_into_train(data_dir: Path):
@@ -606,6 +608,8 @@ def test_ten_questions_of_trec_leak_into_train(data_dir: Path):
     assert (report.train_rows, report.test_rows, report.chosen_rows) == (5452, 500, 250)
     assert len(report.leaks) == 10
     assert set(report.chosen_leaks) < set(report.leaks)
+    assert len(report.near_duplicates) == 13
+    assert len(report.chosen_near_duplicates) == 8
     assert len(report.labels) == 6
 
 

@@ -131,6 +131,12 @@ def test_only_windows_that_all_have_read_are_taken(tmp_path: Path):
     assert adaptation_losses(tmp_path)["windows"].tolist() == [WINDOWS] * 8
 
 
+def test_a_training_in_full_that_read_other_texts_alone_takes_no_row_away(tmp_path: Path):
+    found = four(tmp_path)
+    stored(tmp_path, "a-full", "full", 2.8, adapted("full", tokens=1000), text="b")
+    pd.testing.assert_frame_equal(adaptation_losses(tmp_path), found)
+
+
 def test_another_base_of_the_same_name_is_not_compared_with(tmp_path: Path):
     stored(tmp_path, "m", "full", 3.0, fingerprint="other")
     stored(tmp_path, "m-grouped", "grouped:4,2", 3.1, adapted("grouped:4,2"))

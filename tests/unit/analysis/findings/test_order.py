@@ -77,6 +77,16 @@ def test_shuffled_predictions_without_a_drawn_counterpart_are_left_out_and_count
     assert (found.reorderings, found.draws, found.rows, found.left_out) == (2, 1, 4, 4)
 
 
+def test_retrieved_demonstrations_are_reordered_from_relevance():
+    rows = frame(
+        cell("aabb", select="bm25", order="relevance"),
+        cell("abbb", select="bm25", order="shuffled:1"),
+        cell("bbbb", select="bm25", order="relevance-reversed"),
+    )
+    (found,) = order_sensitivity(rows).itertuples()
+    assert (found.select, found.changed, found.reorderings) == ("bm25", 0.25, 1)
+
+
 def test_orders_without_a_counterpart_make_no_table():
     apart = frame(cell("aabb"), cell("aabb", order="shuffled:1", draw=1))
     columns = list(order_sensitivity(many(0)).columns)

@@ -96,10 +96,35 @@ def test_only_windows_that_every_attention_has_read_are_taken(tmp_path: Path):
     assert table["ratio"].tolist()[2:] == pytest.approx(np.exp([3.5 / 4, 5 / 4]).tolist())
 
 
-def test_patterns_without_a_common_text_have_no_row(tmp_path: Path):
+def test_a_pattern_without_a_common_text_takes_no_row_from_the_others(tmp_path: Path):
     stored(tmp_path, "full", FULL)
-    stored(tmp_path, "block:2", OTHER, text="b")
-    assert perplexities(tmp_path).empty
+    stored(tmp_path, "block:2", OTHER)
+    alone = perplexities(tmp_path)
+    stored(tmp_path, "approx:2", OTHER, text="b")
+    table = perplexities(tmp_path)
+    others = table[table["attention"] != "approx:2"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(others, alone)
+    apart = table[table["attention"] == "approx:2"]
+    assert len(apart) == len(LENGTHS)
+    assert apart[["ratio", "p_holm"]].isna().all(axis=None)
+
+
+def test_a_pattern_that_read_a_text_of_full_attention_alone_is_beside_it(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "full", OTHER, text="b")
+    stored(tmp_path, "block:2", OTHER)
+    stored(tmp_path, "approx:2", FULL, text="b")
+    table = perplexities(tmp_path)
+    assert table["attention"].value_counts().to_dict() == {"full": 2, "block:2": 2, "approx:2": 2}
+    assert table.loc[table["attention"] != "full", "ratio"].notna().all()
+
+
+def test_models_of_one_name_and_different_files_are_told_apart(tmp_path: Path):
+    for fingerprint in ("files-sha256:aaaa1111", "files-sha256:bbbb2222"):
+        stored(tmp_path, "full", FULL, model="final", fingerprint=fingerprint)
+    assert set(perplexities(tmp_path)["model"]) == {"final@aaaa1111", "final@bbbb2222"}
+    assert set(perplexities(tmp_path, "final@bbbb2222")["model"]) == {"final@bbbb2222"}
+    assert len(perplexities(tmp_path, "final")) == 2 * len(LENGTHS)
 
 
 def test_without_full_attention_there_is_no_ratio(tmp_path: Path):

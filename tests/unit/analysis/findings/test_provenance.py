@@ -24,6 +24,7 @@ from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.report import write_report
 from icl_bench.report.build import make_report
+from icl_bench.report.page import page
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored
 from icl_bench.sweep import this_run
@@ -102,11 +103,29 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
         "dtype": "float16",
         "engine": "hf",
         "hardware": "H",
+        "encoders": "",
     }
     del made["hardware"]
     assert told(stored({"run": made, "versions": about}))["hardware"] == "x86_64"
     row = told(stored({"facts": {}, "run": {}, "versions": {}}))
     assert {row[name] for name in FACTS} == {NOT_STORED}
+
+
+def test_the_encoder_of_a_selection_is_named(tmp_path: Path):
+    facts = {"bertscore_encoder": "roberta-large", "sentence_encoder": "small@1"}
+    found = stored({"facts": facts}, {"facts": {"bertscore": "other"}})
+    named = "BERTScore selection by roberta-large; sentence embeddings by small@1; the BERTScore metric by other"
+    assert told(found)["encoders"] == named
+    pairs = as_pairs(provenance(find(found).context)).set_index("fact")["value"]
+    assert pairs["text encoders"] == named
+
+
+def test_the_page_names_the_encoder_among_its_methods(tmp_path: Path, word_encoder: Any):
+    runner(plan(tmp_path / "task", selects=["dense"]), tmp_path / "results", FakeBackend()).run()
+    report = make_report(tmp_path / "results")
+    (named,) = report.encoders
+    assert named.startswith("sentence embeddings by ")
+    assert f"Text encoders: {named}." in page(report)
 
 
 def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():

@@ -18,6 +18,7 @@ from icl_bench.analysis.findings.saturation import (
     saturation_text,
     with_likely,
 )
+from icl_bench.results.facts import Facts
 
 
 def curve(accuracies: dict[int, float], draws: int = 5, test: int = 200, **axes: object):
@@ -228,9 +229,31 @@ def test_a_column_can_say_which_labels_there_are():
 
 
 def test_variants_of_one_label_space_are_not_averaged():
-    rows = frame(shaped(FULL), shaped(HALF, variant="w"))
-    with pytest.raises(ValueError, match="several variants of t, m, random, drawn, full"):
-        label_spaces(context_shares(rows, WINDOWS), {})
+    """Each half stands beside the curve with all labels that was run like it."""
+    rows = frame(
+        *(shaped(FULL, label_space="all", variant=variant) for variant in ("greedy", "free")),
+        shaped(HALF, label_space="half:1", variant="half greedy"),
+        shaped(FULL, label_space="half:2", variant="half free"),
+    )
+    facts = {
+        "greedy": Facts(scoring="greedy", labels="all"),
+        "free": Facts(scoring="unconstrained", labels="all"),
+        "half greedy": Facts(scoring="greedy", labels="some", label_space="half:1"),
+        "half free": Facts(scoring="unconstrained", labels="others", label_space="half:2"),
+    }
+    found = label_spaces(context_shares(rows, WINDOWS), {}, facts=facts).set_index("variant")
+    assert found[["half", "subsets"]].T.to_dict("list") == {"free": [0.5, 1], "greedy": [0.25, 1]}
+
+
+def test_a_half_that_was_run_twice_counts_once_by_its_larger_test_set():
+    rows = frame(
+        shaped(FULL, label_space="all"),
+        shaped(HALF, label_space="half:1", variant="small"),
+        shaped(FULL, label_space="half:1", variant="large"),
+    )
+    facts = {"v": Facts(seed=0, test_rows=9), "small": Facts(seed=0, test_rows=4), "large": Facts(seed=0, test_rows=5)}
+    (found,) = label_spaces(context_shares(rows, WINDOWS), {}, facts=facts).itertuples()
+    assert (found.half, found.subsets) == (0.5, 1)
 
 
 def test_tasks_without_a_half_are_left_out():

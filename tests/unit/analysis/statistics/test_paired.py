@@ -17,6 +17,7 @@ from icl_bench.analysis.findings.comparisons import (
     compare_models,
     perturbation_effect,
     retrieval_gain,
+    retrieval_order,
     sorting_penalty,
     source,
     training_gain,
@@ -365,6 +366,22 @@ def test_training_is_compared_with_the_prompts_of_its_own_precision_where_there_
     for there, expected in ((prompts, "v32"), (prompts[:1], "v16")):
         found = training_gain(frame(*there, trained), facts=facts)
         assert found["base_variant"].tolist() == [expected]
+
+
+def test_other_orders_of_what_is_retrieved_are_compared_with_relevance():
+    rows = frame(
+        cell("aabb", select="bm25", order="relevance"),
+        cell("abbb", select="bm25", order="relevance-reversed"),
+        cell("bbbb", select="bm25", order="shuffled:3"),
+        cell("aaab", select="bm25", order="by-label"),
+        cell("aabb"),
+        cell("bbbb", order="by-label"),
+    )
+    found = retrieval_order(rows).set_index("order")
+    assert found["difference"].to_dict() == {"by-label": -0.25, "relevance-reversed": -0.25, "shuffled:3": -0.5}
+    assert set(found["select"]) == {"bm25"}
+    assert found["p"].notna().all()  # retrieval has one draw by nature
+    assert retrieval_order(rows[rows["select"] == "random"]).empty
 
 
 def test_sorting_by_label_is_compared_with_the_same_draws_as_drawn():

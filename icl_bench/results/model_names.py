@@ -1,0 +1,51 @@
+"""Names of models: different checkpoints of one name are told apart by what identifies their files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from icl_bench.results.cells import short_hash
+from icl_bench.wording import listed
+
+LETTERS = 8
+"""Of an identity, behind the name."""
+
+
+Named: TypeAlias = Mapping[tuple[str, str], str]
+"""Model and fingerprint -> the name that tells the model apart; models of a unique name are not in it."""
+
+
+def names_apart(models: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str], str]:
+    """The names of models whose name several models have: ``final@1a2b3c4d``.
+
+    ``models`` are names and fingerprints. What has no fingerprint, or is known by a server's name
+    alone, may be any of them and keeps its name.
+    """
+    prints: dict[str, list[str]] = {}
+    for model, fingerprint in dict.fromkeys(models):
+        if fingerprint is not None and not fingerprint.startswith("served:"):
+            prints.setdefault(model, []).append(fingerprint)
+    named: dict[tuple[str, str], str] = {}
+    for model, of_model in prints.items():
+        if len(of_model) > 1:
+            brief = {fingerprint: re.split("[:@]", fingerprint)[-1][:LETTERS] for fingerprint in of_model}
+            alike = Counter(brief.values())
+            for fingerprint, text in brief.items():
+                suffix = text if alike[text] == 1 else short_hash(fingerprint)[:LETTERS]
+                named[model, fingerprint] = f"{model}@{suffix}"
+    return named
+
+
+def told_apart(named: Named) -> list[str]:
+    """A message for each name that several models have."""
+    by_name: dict[str, list[str]] = {}
+    for (model, _), name in named.items():
+        by_name.setdefault(model, []).append(name)
+    return [
+        f"model {model}: {len(names)} models with different files have this name; they are shown as "
+        f"{listed(sorted(names))}; give their folders different names to choose your own"
+        for model, names in by_name.items()
+    ]

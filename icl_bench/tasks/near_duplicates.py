@@ -1,0 +1,75 @@
+"""Finds the test rows that have a near duplicate in train: the same words, or nearly the same."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from icl_bench.tasks.examples import Example
+
+SHARED, OF_ALL = 4, 5
+"""Two inputs are near duplicates if they share at least 4 of 5 words that either has (Jaccard 0.8)."""
+
+
+def near_duplicates(test: Sequence[Example], train: Iterable[Example]) -> tuple[str, ...]:
+    """Ids of the test rows whose input is nearly that of a row of train, in their order.
+
+    Inputs are near duplicates if they are equal but for case, punctuation and blanks, or if their sets
+    of words have a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless they
+    hold no word.
+    """
+    index = WordSets(set(map(words_of, train)))
+    return tuple(example.id for example in test if index.has_near(words_of(example)))
+
+
+def words_of(example: Example) -> frozenset[str]:
+    """The different words of an example's input fields, without case and punctuation."""
+    return frozenset(words(" ".join(example.fields.values())))
+
+
+def words(text: str) -> list[str]:
+    """The words of a text without case and punctuation, which separates words as blanks do.
+
+    Letters that Unicode calls compatible are one (NFKC), like full-width and usual ones.
+    """
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(" " if unicodedata.category(letter)[0] in SEPARATE else letter for letter in folded).split()
+
+
+SEPARATE = "PSZC"
+"""Unicode's categories of what stands between words: punctuation, symbols, blanks, controls."""
+
+
+class WordSets:
+    """Sets of words, indexed by their rarest words.
+
+    Two sets of a Jaccard index of at least t share one of the ``n - ceil(t n) + 1`` rarest words of
+    each, n words (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, ICDE). So few sets have to be
+    compared.
+    """
+
+    def __init__(self, sets: Iterable[frozenset[str]]) -> None:
+        kept = [words for words in sets if words]
+        self._counts = Counter(word for words in kept for word in words)
+        self._by_word: dict[str, list[frozenset[str]]] = defaultdict(list)
+        for words in kept:
+            for word in self._rarest(words):
+                self._by_word[word].append(words)
+
+    def has_near(self, words: frozenset[str]) -> bool:
+        """Whether one of the sets is nearly these words."""
+        return any(_are_near(words, other) for word in self._rarest(words) for other in self._by_word.get(word, ()))
+
+    def _rarest(self, words: frozenset[str]) -> list[str]:
+        count = len(words)
+        needed = -(-SHARED * count // OF_ALL)
+        return sorted(words, key=lambda word: (self._counts[word], word))[: count - needed + 1]
+
+
+def _are_near(first: frozenset[str], second: frozenset[str]) -> bool:
+    shorter, longer = sorted((len(first), len(second)))
+    if OF_ALL * shorter < SHARED * longer:
+        return False
+    shared = len(first & second)
+    return OF_ALL * shared >= SHARED * (shorter + longer - shared)
