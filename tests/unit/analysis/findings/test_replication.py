@@ -9,8 +9,12 @@ import pandas as pd
 import pytest
 from support.predictions import AXES
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.findings.replication import in_words, replication
+from icl_bench.report.headlines import headlines
+from icl_bench.report.naming import Naming
 from icl_bench.results.facts import Facts
+from icl_bench.results.reading import Stored
 
 ROWS = 200
 FACTS = {"here": Facts(seed=0, labels="a"), "theirs": Facts(imported="published.csv")}
@@ -142,3 +146,15 @@ def test_what_differs_in_a_fact_that_both_have_is_not_compared():
     assert len(replication(frame, FACTS)) == 1
     other = FACTS | {"theirs": FACTS["theirs"].with_more(labels="b")}
     assert replication(frame, other).empty
+
+
+def test_the_key_findings_name_the_verdict_with_its_interval():
+    same = drawn("here", 2.0, 3, 0, k=10)
+    rows = pd.concat([same, same.assign(variant="theirs")], ignore_index=True)
+    rows = rows.assign(queries=None, perturbation=None, label_space=None, cell="c")
+    findings = find(Stored(rows, {}, FACTS, []))
+    (found,) = headlines(findings, Naming.of(findings.summary))
+    (text,) = [sentence.text for sentence in found.sentences if sentence.topic == "Replication"]
+    assert (
+        "beside imported predictions: same within 5 points at k = 10 (+0.0 points, 95% interval -1.4 to +1.4)" in text
+    )
