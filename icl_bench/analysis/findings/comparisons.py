@@ -161,7 +161,7 @@ def usual_base(frame: pd.DataFrame) -> str:
     point = ["select", "order", "attention", "k"]
     points = frame[["model", *point]].astype(object).drop_duplicates()
     common = points.duplicated(point, keep=False).groupby(points["model"]).sum()
-    return str(common.index[common.argmax()])
+    return str(common.index[int(common.argmax())])
 
 
 SHOWN_COMPARISON = (

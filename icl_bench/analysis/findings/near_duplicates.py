@@ -69,8 +69,9 @@ def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | No
     rows: list[dict[str, Any]] = []
     for key, whole in zip(keys.to_dict("records"), points, strict=True):
         point, of_variant = whole.joined(), near[str(key["variant"])]
-        row = {**key, "metric": of_task[key["task"]], "rows": len(point.tests), "draws": len(point.draws)}
-        row |= {"interval_over": interval_over(row["draws"] > 1), **_scores("", point, values)}
+        row: dict[str, Any] = {str(name): value for name, value in key.items()}
+        row |= {"metric": of_task[key["task"]], "rows": len(point.tests), "draws": len(point.draws)}
+        row |= {"interval_over": interval_over(len(point.draws) > 1), **_scores("", point, values)}
         if of_variant is None:
             row["reason"] = NOT_KNOWN
         else:
@@ -109,8 +110,10 @@ def _data(facts: Facts) -> str:
 
 
 def _worth_printing(table: pd.DataFrame) -> pd.DataFrame:
-    """The points with near duplicates, and those of which it is not known."""
-    return table[(table["near"] > 0) | table["reason"].notna()]
+    """The points with near duplicates, and those of which it is not known, without random reorderings."""
+    unknown = table["reason"].notna()
+    shown = table[((table["near"] > 0) | unknown) & ~table["order"].astype(str).str.startswith("shuffled")]
+    return shown.assign(near=shown["near"].map("{:,.0f}".format).where(shown["reason"].isna(), "not known"))
 
 
 NEAR_DUPLICATES = Finding(
@@ -131,7 +134,7 @@ NEAR_DUPLICATES = Finding(
     "with_score with_ci_low with_ci_high draws interval_over reason",
     printed=Printed(
         "near duplicates in the pool: {score} of retrieval on all test rows and on those without one, %",
-        "task model select k rows near score ci_low without_score without_ci_low reason",
+        "task model select k rows near score ci_low without_score without_ci_low",
         rows=_worth_printing,
     ),
     section=Section(
