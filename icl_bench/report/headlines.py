@@ -112,8 +112,9 @@ def _thin(rows: pd.DataFrame) -> str:
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.itertuples():
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
-            link = " is " if row.spoken else ": "
-            yield Sentence("Saturation", f"{row.series}{link}{saturation_text(row)}.")
+            text = saturation_text(row)
+            link = " is " if text.startswith(("saturated", "not saturated")) else ": "
+            yield Sentence("Saturation", f"{row.series}{link}{text}.")
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
