@@ -154,7 +154,8 @@ class Budget:
         unit, _, number = text.partition("=")
         if unit in UNITS:
             with suppress(ValueError):
-                return cls(**{unit: float(number)}, queries=queries, prices=prices)
+                limit: dict[str, Any] = {unit: float(number)}
+                return cls(**limit, queries=queries, prices=prices)
         raise UserError(
             f"--advice {plain(text[:40])}: a budget per query is written tokens=2000, seconds=0.5 "
             "or any, and with --queries operations=10 (GFLOP) or money=0.001"
