@@ -103,7 +103,7 @@ def spread_of_draws(table: pd.DataFrame) -> str:
 
 def _over(table: pd.DataFrame) -> list[str]:
     """Which intervals are not over draws, though another draw would have other demonstrations."""
-    if "interval_over" not in table:
+    if not {"interval_over", "select"} <= set(table):  # losses of texts have no selection
         return []
     drawn = table["select"].map(is_drawn).astype(bool) & (table["k"] > 0)
     notes = []

@@ -132,11 +132,13 @@ def test_ranges_limits_and_ratios_are_those_of_the_definition(tmp_path: Path) ->
     means = everything[:, 7:15].mean(1)
     assert (row["windows"], row["tokens"], row["after"]) == (6, 6 * 8, 8)
     assert row["perplexity"] == pytest.approx(np.exp(means.mean()))
-    low, high = stats.t.interval(0.95, 5, means.mean(), stats.sem(means))
+    of_texts = means.reshape(3, 2).mean(axis=1)  # texts are the sample, windows lie within them
+    low, high = stats.t.interval(0.95, 2, of_texts.mean(), stats.sem(of_texts))
+    assert row["interval_over"] == "texts"
     assert (row["ci_low"], row["ci_high"]) == pytest.approx((np.exp(low), np.exp(high)))
     assert row["whole"] == pytest.approx(np.exp(everything.mean()))
     row = table.loc["grouped:2,8", 16]
-    test = stats.ttest_rel(sparse[:, 7:15].mean(1), means)
+    test = stats.ttest_rel(sparse[:, 7:15].mean(1).reshape(3, 2).mean(axis=1), of_texts)
     assert row["ratio"] == pytest.approx(np.exp((sparse - everything)[:, 7:15].mean()))
     assert row["p"] == pytest.approx(test.pvalue)
     assert row["p_holm"] >= row["p"]
