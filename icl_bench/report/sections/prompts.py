@@ -177,8 +177,9 @@ def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
     if frame.empty:
         return None
-    base = frame["base_variant"].map(dict(naming.settings))
-    frame = frame.assign(series=frame["series"] + " beside " + frame["beside"] + (", " + base).fillna(""))
+    names = dict(naming.settings)
+    base = [f", {names[variant]}" if variant in names else "" for variant in frame["base_variant"]]
+    frame = frame.assign(series=frame["series"] + " beside " + frame["beside"] + base)
     shown = frame.assign(value=frame["queries"].clip(lower=1), low=np.nan, high=np.nan)
     look = common_look(shown.sort_values(["series", "k"]))
     panels = []

@@ -101,7 +101,7 @@ def test_a_sentence_names_the_margin_and_the_interval():
 def test_the_intervals_of_several_points_are_named_as_their_range():
     frame = pd.concat([drawn(v, 2.0, 5, 0, k=k) for v in ("here", "theirs") for k in (10, 1000)])
     assert in_words(replication(frame, FACTS)) == (
-        "same within 5 points at k = 10 and 1,000 (95% intervals between -1.4 and +1.4 points)"
+        "same within 5 points at k = 10 and 1,000 (95% intervals between -1.6 and +1.6 points)"
     )
 
 
