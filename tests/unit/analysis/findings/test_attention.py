@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
-WORK = ComputeCost(1000.0, 10.0, 1010.0, 64.0).as_json()
+WORK = asdict(ComputeCost(1000.0, 10.0, 1010.0, 64.0))
 BLOCK, BARE = "block:50,sink=1,local=2", "block:50,sink=0,local=0"
 PATTERNS = (
     "full",
@@ -289,7 +290,7 @@ def test_costs_are_shares_of_full_attentions_at_the_same_k():
     rows = frame(*(cell("aabb", attention=a, k=k, cell=f"{a} {k}") for a in ("full", BARE) for k in (5, 9)))
     costs = {
         f"{a} {k}": CellCost(
-            counted=ComputeCost(k * part * 100, part * 10, 0, part * 8).as_json(), prefill_seconds=k * part
+            counted=asdict(ComputeCost(k * part * 100, part * 10, 0, part * 8)), prefill_seconds=k * part
         )
         for a, part in (("full", 1.0), (BARE, 0.25))
         for k in (5, 9)
