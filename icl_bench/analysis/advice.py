@@ -16,14 +16,13 @@ from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, 
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
+from icl_bench.analysis.predictions import comparable_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
 from icl_bench.analysis.statistics.contrast import detectable, half_widths, p_values
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
-from icl_bench.analysis.statistics.meeting import meet
 from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, holm, holm_steps
 from icl_bench.analysis.words import advice_over, points, power, try_more
 from icl_bench.demonstrations.selector_spec import cautions
@@ -317,9 +316,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     left out. Raises ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
-    frame = unperturbed_predictions(frame)
-    frame = frame[frame["label_space"].isna()]
+    frame = comparable_predictions(stored)
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
@@ -429,9 +426,7 @@ def _test(table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], ali
     half = half_widths(beside, 1 - 2 * error)
     centre = np.array([c.centre for c in beside])
     p = p_values(beside, "less")
-    met = [
-        meet(candidates[at].grid, candidates[best].grid, candidates[at].source == candidates[best].source) for at in of
-    ]
+    met = [candidates[at].meet(candidates[best]) for at in of]
     rows = part.index[of]
     table.loc[rows, ["p_margin", "p_worse"]] = np.column_stack([p_margin, p_worse])
     table.loc[rows, TEST] = np.column_stack(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import candidate
-from icl_bench.analysis.predictions import unperturbed_predictions
+from icl_bench.analysis.predictions import comparable_predictions
 from icl_bench.analysis.statistics.best import Candidate
 from icl_bench.analysis.statistics.grid import grids, partition
-from icl_bench.analysis.statistics.meeting import meet
 from icl_bench.analysis.statistics.power import Components, components, draws_needed, rows_needed, smallest
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import scored
@@ -154,7 +153,7 @@ def _pairs(candidates: Sequence[Candidate], ways: Sequence[str], k: int, scores:
         pairs = [(at, min(js, key=lambda j: candidates[j].k)) for at, js in following.items() if js]
     found = []
     for i, j in pairs:
-        met = meet(candidates[i].grid, candidates[j].grid, candidates[i].source == candidates[j].source)
+        met = candidates[i].meet(candidates[j])
         of = components(met.point.values(scores), met.base.values(scores), met.matched)
         if of is not None and (of.tests or any(of.draws) or any(of.rest)):  # not of equal answers
             found.append(Pair(of, max(len(met.point.draws), len(met.base.draws)), len(met.point.tests)))
@@ -168,7 +167,7 @@ def detect_folder(results: Place, points: float, only: Mapping[str, str] | None 
     Raises ``UserError`` where nothing is left.
     """
     wanted = check_points(points)
-    table = detect(_predictions(results, only), wanted)
+    table = detect(comparable_predictions(read_some(results, only)), wanted)
     if table.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell with demonstrations")
     return table
@@ -182,41 +181,37 @@ def planned(k: int, known: Mapping[int, Sequence[Pair]], size: Size, wanted: flo
 
 
 def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
-    """Each k -> comparisons of a task and model whose variances the results show."""
-    ks = {}
-    for _, found in _compared(_predictions(results, {"task": task, "model": model})):
-        ks = {k: pairs for k, (_, pairs) in found.items() if pairs}
-    return ks
-
-
-def _predictions(results: Place, only: Mapping[str, str] | None) -> pd.DataFrame:
-    stored = read_some(results, only)
-    frame = unperturbed_predictions(scored(stored.predictions, first=stored.first_scores))
-    return frame[frame["label_space"].isna()]
+    """Each k -> comparisons of a task and model whose variances the results show; none without results."""
+    try:
+        stored = read_some(results, {"task": task, "model": model})
+    except UserError:
+        return {}
+    return {k: pairs for _, ks in _compared(comparable_predictions(stored)) for k, (_, pairs) in ks.items() if pairs}
 
 
 def lines(table: pd.DataFrame) -> Iterator[str]:
     """The table of :func:`detect` in words, a line a k."""
     for row in table.to_dict("records"):
         of = f"{counted(row['draws'], 'draw')} of {counted(row['test_rows'], 'test row')}"
-        least = "no difference" if math.isinf(row["detectable"]) else f"{percent(row['detectable'])} points"
-        yield f"{row['task']} · {row['model']}, k = {row['k']:,}: {of} find {least} in 80% of samples{_more(row)}"
+        least = (
+            "no difference" if math.isinf(row["detectable"]) else f"a difference of {percent(row['detectable'])} points"
+        )
+        yield f"{row['task']} · {row['model']}, k = {row['k']:,}: {of} find {least} with 80% power; {_needed(row)}"
     if (table["variances_of"] == "published").any():
-        yield f"k without two points of several draws: typical variances ({PUBLISHED})"
-    yield "of one comparison, two-sided at 0.05; a correction for several ks or points takes more"
+        yield f"where no two points of a k have several draws, the variances are typical ones ({PUBLISHED})"
+    yield "for one comparison, two-sided at 0.05; correcting for several k or points takes more data"
 
 
-def _more(row: Mapping[Any, Any]) -> str:
+def _needed(row: Mapping[Any, Any]) -> str:
+    """What the wanted difference takes."""
     wanted = f"{percent(row['wanted'])} points"
     if row["buy"] == "nothing":
-        return f", so {wanted}, too"
+        return f"{wanted} need no more"
+    if row["buy"] == "both":
+        return f"{wanted} need more draws and more test rows"
     needed = {"draws": row["draws_needed"], "test rows": row["rows_needed"]}
     ways = [f"{int(number):,} {what}" for what, number in needed.items() if number is not None and number == number]
-    if row["buy"] == "both":
-        return f"; {wanted} take more draws and more test rows"
-    cheaper = f"; buy {row['buy']}" if len(ways) > 1 else f"; more {_other(row['buy'])} alone do not help"
-    return f"; {wanted} take {' or '.join(ways)}{cheaper}"
-
-
-def _other(what: str) -> str:
-    return "test rows" if what == "draws" else "draws"
+    if len(ways) > 1:
+        return f"{wanted} need {' or '.join(ways)}; {row['buy']} take fewer predictions"
+    other = "test rows" if row["buy"] == "draws" else "draws"
+    return f"{wanted} need {ways[0]}; more {other} alone do not suffice"

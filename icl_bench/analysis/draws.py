@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +47,11 @@ def is_drawn(select: object) -> bool:
     """
     choice = known(str(select))
     return choice is None or not choice.retrieves
+
+
+def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:
+    """What ``ask`` says of each row's name, asked once a name: there may be millions of rows."""
+    return names.astype(object).map({name: ask(name) for name in names.unique()})
 
 
 def source(select: str) -> str:

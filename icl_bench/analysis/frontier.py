@@ -21,7 +21,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
+from icl_bench.analysis.predictions import comparable_predictions
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
@@ -30,7 +30,6 @@ from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
-from icl_bench.metrics.scores import scored
 from icl_bench.models.attention_patterns import pattern_of
 from icl_bench.registry import ORDERS
 from icl_bench.results.cells import SETTING
@@ -92,8 +91,8 @@ def frontier(
 
     Costs are taken as known. ``verdict_`` says, for each of them, ``on the frontier``, ``dominated`` or
     ``undecided``, and ``p_`` is the p value of the verdict or of the one that is nearer
-    (:func:`icl_bench.analysis.statistics.dominance.dominance`): of all verdicts of a task and model, one
-    that is wrong comes up in at most 5% of samples of draws and test examples. Points are compared on
+    (:func:`icl_bench.analysis.statistics.dominance.dominance`): in at most 5% of samples of draws and
+    test examples is any verdict of one kind wrong, of a task and model. Points are compared on
     the test examples that both have. Both are None where the cost is not known, for points that were
     asked other test examples than most (``other_tests``), and for those with a single draw of what is
     drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
@@ -227,8 +226,7 @@ def frontier_of_folder(
     ``UserError`` where nothing is left.
     """
     stored = read_some(results, only)
-    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
-    frame = unperturbed_predictions(frame)
+    frame = comparable_predictions(stored)
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
@@ -279,10 +277,10 @@ FRONTIERS = Finding(
         "run it here: imports seldom hold what they took",
         "Up and to the left is better. What a query takes includes its share of what is computed "
         "once, a cached prefix or a training, among as many queries as the slider says. A point is "
-        "dominated where another takes no more and scores at least as much. Filled points are shown "
-        "to be on the frontier, faint ones to be dominated, rings are undecided (p of 0.05 or less, "
-        "corrected for the number of points); the line joins what is on it by the means. Points "
-        "with a single draw of demonstrations have no verdict: one draw says nothing of others. "
+        "dominated where another takes no more and scores at least as much. Filled points are on the "
+        "frontier and faint ones are dominated, each with a p value of 0.05 or less, corrected for the "
+        "number of points; rings are undecided. The line joins the points that are on the frontier by "
+        "their means. Points with a single draw of demonstrations have no verdict. "
         "Points that were asked other test examples than most are in the table alone.",
         place=5,
     ),

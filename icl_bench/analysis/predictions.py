@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.draws import by_name, is_drawn
+from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from icl_bench.results.reading import Stored
 
 
 def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -39,8 +42,7 @@ def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
     empty = pd.DataFrame(columns=[*POINT, "differing_prompts"])
     if "prompt_hash" not in predictions or not (predictions["draw"] > 0).any():
         return empty
-    drawn = {select: is_drawn(select) for select in predictions["select"].unique()}
-    retrieved = predictions[~predictions["select"].map(drawn).astype(bool)]
+    retrieved = predictions[~by_name(predictions["select"], is_drawn).astype(bool)]
     retrieved = retrieved[[*POINT, "draw", "test_id", "prompt_hash"]]
     points = retrieved.groupby(POINT, observed=True)
     known = (points["draw"].nunique() > 1) & (points["prompt_hash"].count() == points.size())
@@ -70,6 +72,17 @@ def with_copies_as_one_draw(predictions: pd.DataFrame) -> pd.DataFrame:
     kept = ~(is_copy & later)
     predictions, is_copy = predictions[kept], is_copy[kept]
     return predictions.assign(draw=predictions["draw"].where(~is_copy, 0))
+
+
+def comparable_predictions(stored: Stored) -> pd.DataFrame:
+    """The scored predictions of a folder whose points stand beside each other fairly.
+
+    Those of test examples and unperturbed demonstrations, without halves of a label space, which are
+    easier tasks; draws that are copies are one draw.
+    """
+    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
+    frame = unperturbed_predictions(frame)
+    return frame[frame["label_space"].isna()]
 
 
 def prompted(frame: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from icl_bench.results.cells import short_hash
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.wording import listed
 
 LETTERS = 8
@@ -37,6 +38,12 @@ def names_apart(models: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str
                 suffix = text if alike[text] == 1 else short_hash(fingerprint)[:LETTERS]
                 named[model, fingerprint] = f"{model}@{suffix}"
     return named
+
+
+def with_base_apart(training: TrainingMeta, named: Named) -> TrainingMeta:
+    """A training whose base has the name that tells it apart."""
+    base = named.get((training.base or "", training.base_fingerprint or ""))
+    return training.model_copy(update={"base": base}) if base else training
 
 
 def told_apart(named: Named) -> list[str]:

@@ -16,7 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, prediction_schema
 from icl_bench.results.facts import Facts, FactsOf
-from icl_bench.results.model_names import Named, names_apart, told_apart
+from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
@@ -397,8 +397,7 @@ def _renamed(file: ResultFile, named: Named) -> ResultFile:
         return file
     spec, training = file.meta.spec, file.meta.training
     name = named.get((spec.model, file.meta.facts.fingerprint or ""), spec.model)
-    if training and (base := named.get((training.base or "", training.base_fingerprint or ""))):
-        training = training.model_copy(update={"base": base})
+    training = training and with_base_apart(training, named)
     table = file.table
     if "model" in table.schema.names and name != spec.model:
         place = table.schema.get_field_index("model")

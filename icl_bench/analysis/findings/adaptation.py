@@ -13,7 +13,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.texts import interval_over, ratio_limits, sampled
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.results.model_names import names_apart
+from icl_bench.results.model_names import names_apart, with_base_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
@@ -318,8 +318,7 @@ def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]
     for meta, losses in stored:
         name = named.get((meta.model, meta.fingerprint), meta.model)
         adapted = _adapted(meta.training)
-        if adapted and (base := named.get((adapted.base or "", adapted.base_fingerprint or ""))):
-            adapted = adapted.model_copy(update={"base": base})
+        adapted = adapted and with_base_apart(adapted, named)
         yield _Model(name, meta.fingerprint, meta.attention, adapted), meta, losses
 
 

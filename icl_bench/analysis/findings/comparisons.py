@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
-from icl_bench.analysis.draws import source
+from icl_bench.analysis.draws import by_name, is_drawn, source
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, compare
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
-from icl_bench.demonstrations.selector_spec import known
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, FactsOf
@@ -42,8 +41,7 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     frame = with_demonstrations(frame)
     select = frame["select"].astype(object)
     bases = (select == "random") & (frame["order"] == "drawn")
-    sources = {name: source(name) for name in select.unique()}  # not for each of millions of rows
-    alike = select.map(sources) == source("random")
+    alike = by_name(select, source) == source("random")
     parts = [
         compare(
             frame[bases | ((select != "random") & (alike == matched))],
@@ -79,8 +77,7 @@ def retrieval_order(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFr
     of each variant.
     """
     frame = with_demonstrations(frame)
-    retrieves = {name: (choice := known(name)) is not None and choice.retrieves for name in frame["select"].unique()}
-    kept = frame[frame["select"].astype(object).map(retrieves).astype(bool)]
+    kept = frame[~by_name(frame["select"], is_drawn).astype(bool)]
     return compare(kept, {"order": "relevance"}, facts=facts, about="demonstrations")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.draws import interval_over
+from icl_bench.analysis.draws import by_name, interval_over
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
@@ -61,7 +61,7 @@ def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | No
     import pandas as pd
 
     frame = scored(with_demonstrations(frame))
-    kept = frame["select"].map(_retrieves).astype(bool) & frame["variant"].astype(object).isin(near)
+    kept = by_name(frame["select"], _retrieves).astype(bool) & frame["variant"].astype(object).isin(near)
     frame = frame.loc[kept & frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
     of_task, values = metrics(frame), frame["score"].to_numpy(dtype=float).clip(0, 1)
     keys, points = grids(frame, POINT)
@@ -83,9 +83,9 @@ def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | No
     return pd.DataFrame(rows, columns=COLUMNS).astype({"near": float, "reason": object})
 
 
-def _retrieves(select: object) -> bool:
+def _retrieves(select: str) -> bool:
     """Whether a query has demonstrations of its own."""
-    choice = known(str(select))
+    choice = known(select)
     return choice is not None and not choice.shared
 
 

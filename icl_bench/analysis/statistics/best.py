@@ -13,7 +13,7 @@ from icl_bench.analysis.statistics.draw_ratios import DrawSquares, moderated
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.statistics.intervals import Interval, joined, mean_interval, variance_parts, wilson
-from icl_bench.analysis.statistics.meeting import meet
+from icl_bench.analysis.statistics.meeting import Meeting, meet
 
 
 class Candidate(NamedTuple):
@@ -26,6 +26,10 @@ class Candidate(NamedTuple):
     k: int
     judged: bool = True
     """Whether its draws can speak for others: a single one of what is drawn cannot."""
+
+    def meet(self, other: Candidate) -> Meeting:
+        """What of their draws and test examples can be compared."""
+        return meet(self.grid, other.grid, self.source == other.source)
 
 
 class Losses(NamedTuple):
@@ -100,7 +104,7 @@ def _contrasts(
     contrasts: list[Contrast] = []
     samples: list[Sample] = []
     for i, j in pairs:
-        met = meet(candidates[i].grid, candidates[j].grid, candidates[i].source == candidates[j].source)
+        met = candidates[i].meet(candidates[j])
         sides = met.point.values(scores), met.base.values(scores)
         contrasts.append(contrast(*sides, met.matched))
         if not sides[0].size:

@@ -19,6 +19,10 @@ NODES = 128
 both sides have draws of their own."""
 
 
+POWER = 0.8
+"""The share of samples in which a test is to find a difference."""
+
+
 class Contrast(NamedTuple):
     """Two sides compared on common test examples, and how far chance may have moved each part."""
 
@@ -114,8 +118,8 @@ def p_values(contrasts: Sequence[Contrast], alternative: Alternative = "two-side
     return np.asarray((p * weight).sum(axis=1))
 
 
-def detectable(contrasts: Sequence[Contrast], half: np.ndarray, power: float = 0.8) -> np.ndarray:
-    """The smallest true difference that a test like this finds with a ``power``, ``(contrasts,)``.
+def detectable(contrasts: Sequence[Contrast], half: np.ndarray) -> np.ndarray:
+    """The smallest true difference that a test like this finds in ``POWER`` of samples, ``(contrasts,)``.
 
     ``half`` is the half width of the limits that the test stands on: a difference is found where it is
     larger. How far chance moves it is what the contrasts say, taken as known.
@@ -123,7 +127,7 @@ def detectable(contrasts: Sequence[Contrast], half: np.ndarray, power: float = 0
     from icl_bench.analysis.statistics.special import ndtri
 
     variance = [c.of_test + sum(max(by_draw - residual, 0.0) for by_draw, residual, _ in c.of_draws) for c in contrasts]
-    return np.asarray(half + ndtri(power) * np.sqrt(variance))
+    return np.asarray(half + ndtri(POWER) * np.sqrt(variance))
 
 
 def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:

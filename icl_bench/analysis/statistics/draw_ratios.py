@@ -31,12 +31,13 @@ class DrawSquares(NamedTuple):
 
 WORTH = 0.5
 """How much of the degrees of freedom that points seem to give each other is counted: from few draws they are
-estimated with a wide error, and where points differ by nature, verdicts were wrong in 7% of simulations else."""
+estimated with a wide error. Counted whole, where points differ by nature, the frontier had a wrong verdict in 7 to 9%
+of simulated sweeps."""
 
 
 GAINED = 4
-"""Degrees of freedom of many points of unlike draws are at most so many times their own: with more, tests that are
-corrected for 30 points were wrong in 8% of simulations."""
+"""A point has at most so many times its own degrees of freedom. Without this bound the frontier of 30 points had a
+wrong verdict in 8% of simulated sweeps."""
 
 
 def moderated(
@@ -45,14 +46,14 @@ def moderated(
     """Return what is known of each point's draws after a look at all points, in their order.
 
     ``means`` has the means of each point's draws, ``(draws,)``; ``sizes`` says how many demonstrations
-    each has, if they differ less the more there are.
+    each has; its draws differ less the more there are.
 
-    What is moderated is the ratio of
-    the mean squares by draws and of the residual, which depends less on a point's accuracy than a
-    variance does. Its logarithm varies about a common value (with ``sizes``, about a line over the
-    logarithm of these from four points on, a parabola from eight on), by chance and by nature; each ratio is
-    shrunk towards that value as far as chance alone makes them differ, and has degrees of freedom
-    more (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3, sections 3 and 6).
+    What is moderated is the ratio of the mean squares by draws and of the residual, which depends less
+    on a point's accuracy than a variance does. Its logarithm varies about a common value, by chance and
+    by nature. With ``sizes`` that value follows their logarithm: a line from four points on, a parabola
+    from eight on. Each ratio is shrunk towards it as far as chance alone makes ratios differ, and has
+    more degrees of freedom for it (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3, sections 3 and 6);
+    with ``sizes`` these are bounded (``WORTH``, ``GAINED``).
 
     Degrees of freedom are at most those of all points together. Points with the same draws are
     alike, so that there are fewer of these: n points count as ``n / (1 + (n - 1) r^2)`` with the

@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.statistics.contrast import Contrast, half_widths
+from icl_bench.analysis.statistics.contrast import POWER, Contrast, half_widths
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
-
-ALPHA, POWER = 0.05, 0.8
-"""The two-sided error of one comparison, and the share of samples in which it is to find a difference."""
+from icl_bench.analysis.statistics.paired import ALPHA
 
 QUANTILES = 48
 """Of the mean square by draws, which the test knows by chance alone."""
@@ -64,16 +62,16 @@ def components(first: np.ndarray, second: np.ndarray, matched: bool) -> Componen
     return Components(max(tests, 0.0), tuple(draws), tuple(rest))
 
 
-def power(of: Components, draws: int, rows: int, difference: float, alpha: float = ALPHA) -> float:
+def power(of: Components, draws: int, rows: int, difference: float) -> float:
     """The share of samples in which a true ``difference`` (a share of 1) is found, either way.
 
     The test is that of :func:`icl_bench.analysis.statistics.contrast.judge`, two-sided: what it takes for
     a difference depends on how far the draws at hand happen to differ (a chi-square).
     """
-    return _power(of, draws, rows, alpha)(difference)
+    return _power(of, draws, rows)(difference)
 
 
-def _power(of: Components, draws: int, rows: int, alpha: float) -> Callable[[float], float]:
+def _power(of: Components, draws: int, rows: int) -> Callable[[float], float]:
     from icl_bench.analysis.statistics.special import gammaincinv, ndtr
 
     mean = of.contrast(draws, rows)
@@ -86,7 +84,7 @@ def _power(of: Components, draws: int, rows: int, alpha: float) -> Callable[[flo
             place = (places[number] + sample * 0.5 + sample * number * 0.6180339887498949) % 1
             parts.append((by_draw * 2 * gammaincinv(freedom / 2, place) / freedom, residual, freedom))
         seen.append(mean._replace(of_draws=tuple(parts)))
-    half = half_widths(seen, 1 - alpha)
+    half = half_widths(seen, 1 - ALPHA)
 
     def found(difference: float) -> float:
         if not deviation:
@@ -96,26 +94,26 @@ def _power(of: Components, draws: int, rows: int, alpha: float) -> Callable[[flo
     return found
 
 
-def smallest(of: Components, draws: int, rows: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """The smallest true difference that is found in a share ``power`` of samples; infinite where none is."""
-    found = _power(of, draws, rows, alpha)
+def smallest(of: Components, draws: int, rows: int) -> float:
+    """The smallest true difference that is found in ``POWER`` of samples; infinite where none is."""
+    found = _power(of, draws, rows)
     low, high = 0.0, 1.0
-    if found(high) < power:
+    if found(high) < POWER:
         return math.inf
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if found(middle) < power else (low, middle)
+        low, high = (middle, high) if found(middle) < POWER else (low, middle)
     return high
 
 
-def draws_needed(of: Components, rows: int, difference: float, alpha: float = ALPHA) -> int | None:
+def draws_needed(of: Components, rows: int, difference: float) -> int | None:
     """The fewest draws that find it in ``POWER`` of samples; None where more draws do not help."""
-    return _fewest(lambda draws: power(of, draws, rows, difference, alpha) >= POWER, 2, MOST_DRAWS)
+    return _fewest(lambda draws: power(of, draws, rows, difference) >= POWER, 2, MOST_DRAWS)
 
 
-def rows_needed(of: Components, draws: int, difference: float, alpha: float = ALPHA) -> int | None:
+def rows_needed(of: Components, draws: int, difference: float) -> int | None:
     """The fewest test rows that find it in ``POWER`` of samples; None where more rows do not help."""
-    return _fewest(lambda rows: power(of, draws, rows, difference, alpha) >= POWER, 10, MOST_ROWS)
+    return _fewest(lambda rows: power(of, draws, rows, difference) >= POWER, 10, MOST_ROWS)
 
 
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:

@@ -53,6 +53,7 @@ def plan(
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.errors import UserError
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -60,6 +61,8 @@ def plan(
     ClusterSpec.of(MachineOptions(**machines))  # refuses what run refuses
     wanted = None
     if detect is not None:
+        if json:
+            raise UserError("--detect: is not in the JSON; leave --json out")
         from icl_bench.analysis.detect import check_points  # with SciPy, which the rest does not need
 
         wanted = check_points(detect)

@@ -12,9 +12,11 @@ import pytest
 from support import fakes, in_process
 from support.predictions import frame, scored
 
-from icl_bench.analysis.detect import TYPICAL, check_points, detect, lines, planned
+from icl_bench.analysis.detect import TYPICAL, check_points, detect, detect_folder, lines, planned
+from icl_bench.analysis.predictions import comparable_predictions
 from icl_bench.analysis.statistics.power import smallest
 from icl_bench.errors import UserError
+from icl_bench.results.reading import read_some
 
 
 def point(share: float, k: int, draws: int = 3, rows: int = 100, sd: float = 0.03, **changes: object) -> pd.DataFrame:
@@ -66,7 +68,7 @@ def test_the_commands_say_it(tmp_path: Path):
     fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
     said = partial(in_process.said, "summary", "--results", tmp_path / "results")
     told = said("--detect", "5")
-    assert "80% of samples" in told
+    assert "with 80% power; 5.0 points need" in told
     assert "k = 4: 3 draws of" in told
     table = json.loads(said("--detect", "5", "--json"))["detect"]
     assert [row["k"] for row in table] == [1, 4]
@@ -74,5 +76,35 @@ def test_the_commands_say_it(tmp_path: Path):
     assert "--detect: prints its own table instead" in said("--detect", "5", "--cost", code=2)
     task = tmp_path / "task" / "cards.yaml"
     plan = partial(in_process.said, "plan", "--task", task, "--model", "gemma3-270m", "--k", "1,4", "--draws", "3")
-    assert "typical variances" in plan("--detect", "5")
+    assert "the variances are typical ones" in " ".join(plan("--detect", "5").split())
     assert "--detect 101" in plan("--detect", "101", code=2)
+    assert "--detect: is not in the JSON" in plan("--detect", "5", "--json", code=2)
+    for folder in (tmp_path / "results", tmp_path / "absent"):  # without this model, and not there yet
+        assert "the variances are typical ones" in " ".join(plan("--detect", "5", "--results", folder).split())
+
+
+@pytest.mark.usefixtures("word_encoder")
+def test_draws_that_are_copies_count_as_one(tmp_path: Path):
+    """The second draw of this retrieval has the prompts of the first and says nothing of draws."""
+    made = fakes.plan(tmp_path / "task", "2,4", draws=2, selects=["dense"])
+    fakes.runner(made, tmp_path / "results", fakes.FakeBackend()).run()
+    stored = read_some(tmp_path / "results")
+    assert sorted(set(stored.predictions["draw"])) == [0, 1]
+    assert sorted(set(comparable_predictions(stored)["draw"])) == [0]
+    assert detect_folder(tmp_path / "results", 5)["draws"].tolist() == [1, 2]  # at k = 4 by typical variances
+
+
+def test_what_is_needed_is_said_in_words():
+    row = {"task": "t", "model": "m", "k": 5, "draws": 3, "test_rows": 250, "detectable": 0.07, "wanted": 0.05}
+    row |= {"draws_needed": 5.0, "rows_needed": 900.0, "buy": "draws", "variances_of": "results"}
+    cases = {
+        "5.0 points need 5 draws or 900 test rows; draws take fewer predictions": {},
+        "5.0 points need 5 draws; more test rows alone do not suffice": {"rows_needed": np.nan},
+        "5.0 points need 900 test rows; more draws alone do not suffice": {"draws_needed": np.nan, "buy": "test rows"},
+        "5.0 points need more draws and more test rows": {"buy": "both"},
+        "5.0 points need no more": {"buy": "nothing"},
+    }
+    for text, changes in cases.items():
+        line, note = lines(pd.DataFrame([{**row, **changes}]))
+        assert line == f"t · m, k = 5: 3 draws of 250 test rows find a difference of 7.0 points with 80% power; {text}"
+        assert note.startswith("for one comparison, two-sided at 0.05;")

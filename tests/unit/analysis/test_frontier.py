@@ -192,6 +192,16 @@ def test_a_verdict_never_denies_the_scores_and_missing_ones_leave_no_point_witho
             assert (cheaper >= row["score"]).any(), k
 
 
+def test_a_point_without_the_hard_test_examples_is_not_dominated_by_one_with_a_lower_score():
+    """The cheap point is better on the examples that both have, but its score is lower: nothing is said."""
+    rows = points(k1=0.62, k2=0.5)
+    hard = rows["test_id"].isin(sorted(set(rows["test_id"]))[:48])
+    rows = rows.assign(score=rows["score"].mask(hard, 0.0))
+    table = found(rows[~hard | (rows["k"] == 1)].reset_index(drop=True), {1: 1.0, 2: 2.0})
+    assert table.loc[1, "score"] < table.loc[2, "score"]
+    assert table.loc[2, "verdict_operations"] == UNDECIDED
+
+
 def test_the_best_of_ten_is_hardly_ever_called_dominated():
     """Nine cheap points at 78% and the dearest at 80%: it was dominated in a third of the samples before."""
     called = []
