@@ -145,7 +145,7 @@ class Runner:
     architecture: Callable[[], Architecture] | None = None
     """Returns the model's architecture; None if its files are not available."""
     skips_unread: bool = False
-    """See ``BackendLoader``; the architecture says so of its last layer."""
+    """Whether the backend skips what is not read (``BackendLoader.skips_unread``)."""
     trained: TrainingRecord | None = None
     """This program's training of the model; None if there was none."""
     _backend: Backend | None = None

@@ -28,8 +28,8 @@ Detect = Annotated[
         "--detect",
         metavar="POINTS",
         help="Also print the smallest difference that the planned draws and test rows can show with 80% power, and how "
-        "many POINTS take: by the variances of --results, else by typical published ones.",
-        show_default=False,
+        "many draws or test rows a difference of POINTS needs. Variances are those of --results, or typical published "
+        "ones.",
         rich_help_panel="Output",
     ),
 ]

@@ -88,8 +88,7 @@ Detect = Annotated[
         "--detect",
         metavar="POINTS",
         help="Instead of the tables: the smallest difference that the results can show with 80% power, and how many "
-        "draws or test rows a difference of POINTS takes.",
-        show_default=False,
+        "draws or test rows a difference of POINTS needs.",
     ),
 ]
 
@@ -176,7 +175,7 @@ def summary(
         print_advice(results, advice, only, queries=queries, price=price, json=json)
         return
     if detect is not None:
-        print_detectable(results, detect, {"task": task, "model": model}, json=json)
+        print_detectable(results, detect, only, json=json)
         return
     flags = {"cost": cost, "cascade": cascade, "forecast": forecast, "provenance": provenance}
     options = [name for name, is_set in flags.items() if is_set]

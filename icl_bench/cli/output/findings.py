@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -168,35 +168,35 @@ def print_advice(
     from icl_bench.analysis.advice import Budget, advise_folder, lines
     from icl_bench.analysis.query_cost import Prices
     from icl_bench.analysis.summary import records
-    from icl_bench.cli.output.tables import print_json
-    from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
 
     budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
     with working() as say:
         table = advise_folder(watched(results, say), budget, only)
-    if json:
-        print_json({"budget": str(budget), "advice": records(table)})
-    else:
-        terminal = console()
-        terminal.print("\n".join(lines(table, budget)), soft_wrap=not terminal.is_terminal)
+    _print_texts({"budget": str(budget), "advice": records(table)}, lines(table, budget), json=json)
 
 
-def print_detectable(results: Place, points: float, only: Mapping[str, str | None], *, json: bool) -> None:
+def print_detectable(results: Place, points: float, only: Mapping[str, str], *, json: bool) -> None:
     """Print which differences the results can show, and what larger samples would."""
     from icl_bench.analysis.detect import detect_folder, lines
     from icl_bench.analysis.summary import records
-    from icl_bench.cli.output.tables import print_json
-    from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
 
     with working() as say:
-        table = detect_folder(watched(results, say), points, {n: v for n, v in only.items() if v is not None})
+        table = detect_folder(watched(results, say), points, only)
+    _print_texts({"detect": records(table)}, lines(table), json=json)
+
+
+def _print_texts(record: Mapping[str, Any], texts: Iterable[str], *, json: bool) -> None:
+    """Print sentences, a line each, or the record as JSON."""
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+
     if json:
-        print_json({"detect": records(table)})
+        print_json(record)
     else:
         terminal = console()
-        terminal.print("\n".join(lines(table)), soft_wrap=not terminal.is_terminal)
+        terminal.print("\n".join(texts), soft_wrap=not terminal.is_terminal)
 
 
 def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> tuple[str, Sequence[Column]]:
