@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
 
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
 from icl_bench.backends.spec import BackendSpec
@@ -82,6 +84,30 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
+    scores: np.ndarray | None = field(default=None, compare=False)
+    """Log-probability of each label with its ending, ``(labels,)`` float32 (exact scoring only)."""
+
+    @classmethod
+    def of_scores(cls, index: int, scores: np.ndarray, sizes: Sequence[int] | None, cached_tokens: int = 0) -> Answer:
+        """The best label of ``(labels,)`` float64 log-probabilities.
+
+        With ``sizes``, the best label has the largest log-probability divided by its size. Probability
+        and margin are always of undivided probabilities.
+        """
+        chances = np.exp(scores)
+        best = int((scores if sizes is None else scores / np.array(sizes)).argmax())
+        second = float(np.delete(chances, best).max(initial=0.0))
+        top = float(chances[best])
+        return cls(
+            index,
+            cached_tokens,
+            answer_tokens=0,
+            label=best,
+            probability=top,
+            margin=top - second,
+            label_mass=float(chances.sum()),
+            scores=scores.astype(np.float32),
+        )
 
 
 @dataclass

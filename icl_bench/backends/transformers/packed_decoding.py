@@ -224,7 +224,7 @@ class OpenPack:
             logs[:, 1:] = log_probabilities[:, place, trie.ranks[1:]]
             total = logs @ trie.ancestors.T  # sums along each path from the root
             for row, scores in zip(rows.tolist(), total[:, trie.ends], strict=True):
-                answers[row] = _scored(row, scores, decodings[row].sizes)
+                answers[row] = Answer.of_scores(row, scores, decodings[row].sizes)
         return [answers[row] for row in range(len(tries))]
 
     def _inner(self, tries: Sequence[LabelTrie], starts: np.ndarray) -> Tensor:
@@ -323,16 +323,3 @@ def _joint_vocabulary(automata: Sequence[LabelAutomaton]) -> tuple[np.ndarray, d
         return automata[0].vocabulary, {id(automata[0]): slice(None)}
     joint = np.unique(np.concatenate([a.vocabulary for a in different.values()]))
     return joint, {name: np.searchsorted(joint, a.vocabulary) for name, a in different.items()}
-
-
-def _scored(row: int, scores: np.ndarray, sizes: Sequence[int] | None = None) -> Answer:
-    """The best label of ``(labels,)`` log-probabilities, with its probability and margin.
-
-    With ``sizes``, the best label has the largest log-probability divided by its size. Probability
-    and margin are always of undivided probabilities.
-    """
-    chances = np.exp(scores)
-    best = int((scores if sizes is None else scores / np.array(sizes)).argmax())
-    second = float(np.delete(chances, best).max(initial=0.0))
-    top = float(chances[best])
-    return Answer(row, 0, 0, label=best, probability=top, margin=top - second, label_mass=float(chances.sum()))

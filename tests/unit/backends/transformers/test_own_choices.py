@@ -20,7 +20,6 @@ from icl_bench.backends.label_constraint import compile_labels, label_trie, spel
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.backends.transformers.packed_decoding import _scored
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 KINDS = ["llama", "gemma3_text"]  # full layers only, and full and sliding ones
@@ -168,9 +167,9 @@ def test_packs_of_trees_of_their_own_keep_within_rows_and_tokens(setup: Setup):
 
 def test_the_largest_log_probability_for_its_size_wins_and_the_numbers_stay_as_they_are():
     logs = np.log([0.5, 0.2, 0.1])
-    plain = _scored(0, logs)
+    plain = Answer.of_scores(0, logs, None)
     assert (plain.label, plain.probability, plain.margin) == (0, *map(pytest.approx, (0.5, 0.3)))
-    divided = _scored(0, logs, (1, 4, 2))
+    divided = Answer.of_scores(0, logs, (1, 4, 2))
     assert (divided.label, divided.probability) == (1, pytest.approx(0.2))
     assert divided.margin == pytest.approx(-0.3)
     assert divided.label_mass == pytest.approx(0.8)
