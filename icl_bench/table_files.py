@@ -76,9 +76,9 @@ _SEAL = b"\xffICL-BENCH SHA256"
 """Begins with what no UTF-8 text has, so that it stands in no name or value."""
 
 
-def parquet_table(raw: bytes, columns: Collection[str] | None = None) -> pa.Table:
-    """The table in a Parquet file, or these of its columns, every value checked; of some columns
-    texts are numbers of dictionaries. Raises what pyarrow raises.
+def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: Collection[str] = ()) -> pa.Table:
+    """The table in a Parquet file, or these of its columns, or all ``without`` some; every value is
+    checked. If ``columns`` are named, texts are numbers of dictionaries. Raises what pyarrow raises.
 
     A file of :func:`parquet_bytes` is checked for any byte that has changed. Read in this thread
     alone: pyarrow's others may give memory back to Python when it has begun to end, and then the
@@ -93,6 +93,8 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None) -> pa.Tabl
     if columns is not None:
         wanted = [f.name for f in pq.read_schema(source) if f.name in columns]
         texts = wanted  # millions of texts take longer to write out than all the rest
+    elif without:
+        wanted = [f.name for f in pq.read_schema(source) if f.name not in without]
     with pq.ParquetFile(source, read_dictionary=texts, pre_buffer=False) as file:
         table = file.read(wanted, use_threads=False)
     table.validate(full=True)

@@ -24,7 +24,14 @@ ENCODERS = ("bertscore_encoder", "sentence_encoder")
 """Facts of selectors that compare texts; that others have none is no difference of settings."""
 
 
-ABSENT = {"label_space": "all", "queries": "test", "chat": "plain", "system": "none", **dict.fromkeys(ENCODERS, "none")}
+ABSENT = {
+    "label_space": "all",
+    "queries": "test",
+    "chat": "plain",
+    "system": "none",
+    "calibration": "none",
+    **dict.fromkeys(ENCODERS, "none"),
+}
 """What a fact that is not there says."""
 
 

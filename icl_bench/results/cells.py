@@ -117,6 +117,8 @@ class Prediction:
     probability: float | None = None
     margin: float | None = None
     label_mass: float | None = None
+    label_scores: str | None = None
+    """Each label's log-probability, as a journal has them (:func:`icl_bench.results.label_scores.as_line`)."""
     demonstration_ids: tuple[str, ...] | None = None
     """Ids, if each test example has its own demonstrations."""
     truncated: bool | None = None
@@ -165,14 +167,19 @@ def prediction_schema() -> pa.Schema:
     )
 
 
-def further_fields() -> list[pa.Field]:
-    """Optional columns of free-text answers and of queries that read a part of the demonstrations.
+SCORES = "label_scores"
+"""The column of label scores, which only their own readers read: it is larger than all others."""
 
-    Scores follow these.
+
+def further_fields() -> list[pa.Field]:
+    """Optional columns of label scores, free-text answers, and queries that read a part of the demonstrations.
+
+    The task's metrics follow these.
     """
     import pyarrow as pa
 
     return [
+        pa.field(SCORES, pa.list_(pa.float32())),
         pa.field("truncated", pa.bool_()),
         pa.field("text", pa.string()),
         pa.field("golds", pa.list_(pa.string())),

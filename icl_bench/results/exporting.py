@@ -15,34 +15,39 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from icl_bench.errors import UserError
-from icl_bench.results.cells import AXES
+from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
+from icl_bench.results.label_scores import HOW_TO_STORE
 from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
+from icl_bench.wording import plain
 
 FIRST = (*AXES, "test_id", "gold", "prediction", "correct", "prompt_tokens", "cached_tokens", "backend")
 """The first columns, in this order; the others follow."""
 
 
-def export_results(results: Place, out: Path) -> int:
+def export_results(results: Place, out: Path, scores: bool = False) -> int:
     """Write Parquet or CSV by the file's ending; returns the number of predictions.
 
-    The same results make the same bytes, with the same version of pyarrow.
+    The same results make the same bytes, with the same version of pyarrow. With ``scores``, a column
+    ``label_scores`` has each label's log-probability, and a Parquet file's origins the labels' order.
 
     Raises ``UserError`` for another ending, a file that cannot be written, or no results.
     """
     name = out.name.lower()
     if not name.endswith((".parquet", ".csv", ".csv.gz")):
         raise UserError(f"--out {out}: must end in .parquet, .csv or .csv.gz")
-    table = read_table(results)
+    table = read_table(results, scores=scores)
+    if scores and SCORES not in table.column_names:
+        raise UserError(f"--scores: no prediction of {plain(results)} has stored label scores; {HOW_TO_STORE}")
     table = table.select([*FIRST, *(c for c in table.column_names if c not in FIRST)])
     try:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
-            by_variant = {variant: origin.model_dump() for variant, origin in origins(cells).items()}
+            by_variant = {variant: origin.model_dump(exclude_none=True) for variant, origin in origins(cells).items()}
             about = json.dumps(by_variant, sort_keys=True, ensure_ascii=False)
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
@@ -72,6 +77,8 @@ class Origin(StoredModel):
     facts: Facts
     versions: list[dict[str, str]] = Field(default_factory=list)
     """Each distinct set of package versions that computed its cells."""
+    label_order: list[str] | None = None
+    """The labels in the order of stored label scores."""
 
 
 NO_ORIGIN = Origin(facts=UNKNOWN)
@@ -82,7 +89,9 @@ def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
     """Variant -> its origin."""
     by_variant: dict[str, Origin] = {}
     for cell in cells:
-        origin = by_variant.setdefault(cell.variant, Origin(facts=cell.facts, versions=[]))
+        origin = by_variant.setdefault(
+            cell.variant, Origin(facts=cell.facts, versions=[], label_order=cell.label_order)
+        )
         if cell.versions not in origin.versions:
             origin.versions.append(cell.versions)
     return by_variant

@@ -72,7 +72,8 @@ class Facts(StoredModel):
     label_rule: dict[str, Any] | None = None
     normalize: str | None = None
     queries: str | None = None
-    """``copied``, if queries are demonstrations instead of test rows."""
+    """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
+    ``domain``, if they are asked for a calibration."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
@@ -95,6 +96,9 @@ class Facts(StoredModel):
     """Rows on which the checkpoint is chosen."""
     checkpoint: str | None = None
     """The rows that it is chosen on: ``validation`` or ``test``."""
+
+    calibration: str | None = None
+    """The calibration that derived predictions have (:mod:`icl_bench.results.calibration`); never stored."""
 
     imported: str | None = None
     """The source file of an import, which has no other facts."""

@@ -5,6 +5,7 @@ A folder may be any place that :func:`icl_bench.results.storage.storage_at` know
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, prediction_schema
+from icl_bench.results.calibration import of_queries
+from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, SCORES, prediction_schema, slug
+from icl_bench.results.derived import CellScores, Derived, Priors, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
+from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, Storage, storage_at
-from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, checked
+from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, PriorMeta, as_stored, checked
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
 
@@ -64,60 +68,29 @@ class ExportError(DamagedError):
     """The file is an export: its cells have files of their own, or are compared with it."""
 
 
-@dataclass(frozen=True)
-class ResultFile:
-    """A complete file: one cell, or an import of many."""
-
-    name: str
-    table: pa.Table
-    meta: CellMeta | None = None
-    """Metadata of a cell's file."""
-    imported: ImportMeta | None = None
-    """Metadata of an import."""
-
-    def cells(self) -> list[dict[str, Any]]:
-        """Axes, cell and variant of each cell, in the order of the file."""
-        names = [*AXES, "cell", "variant"]
-        if self.imported is None:
-            return [{name: self.table[name][0].as_py() for name in names}]
-        import numpy as np
-
-        first = np.sort(np.unique(self._cell_numbers(), return_index=True)[1])
-        cells: list[dict[str, Any]] = self.table.select(names).take(first).to_pylist()
-        return cells
-
-    def without(self, cells: Collection[str]) -> ResultFile:
-        """The file without some cells, given by their hashes."""
-        import numpy as np
-
-        named = self.table["cell"].combine_chunks().dictionary.to_pylist()
-        dropped = [number for number, cell in enumerate(named) if cell in cells]
-        keep = ~np.isin(self._cell_numbers(), dropped)
-        return replace(self, table=self.table.filter(keep))
-
-    def _cell_numbers(self) -> Any:
-        return self.table["cell"].combine_chunks().indices.to_numpy()
-
-
 def read_whole(
-    storage: Storage, name: str, rows: int | None = None, columns: Collection[str] | None = None
+    storage: Storage, name: str, rows: int | None = None, columns: Collection[str] | None = None, scores: bool = False
 ) -> ResultFile:
     """Read a file completely, or only some columns. Raises ``DamagedError``.
 
-    ``rows`` is the expected number of predictions, if known. ``columns`` must include those with a
-    value in every row.
+    Stored label scores are left out, except with ``scores``. ``rows`` is the expected number of
+    predictions, if known. ``columns`` must include those with a value in every row.
     """
-    return _parsed(name, partial(storage.read, name), rows, columns)
+    return _parsed(name, partial(storage.read, name), rows, columns, scores)
 
 
 def _parsed(
-    name: str, read: Callable[[], bytes], rows: int | None = None, columns: Collection[str] | None = None
+    name: str,
+    read: Callable[[], bytes],
+    rows: int | None = None,
+    columns: Collection[str] | None = None,
+    scores: bool = False,
 ) -> ResultFile:
     """Parse the content that ``read`` returns, like :func:`read_whole`."""
     import pyarrow as pa
 
     try:
-        table = parquet_table(read(), columns)
+        table = parquet_table(read(), columns, without=() if scores else (SCORES,))
         stored = table.schema.metadata or {}
         meta = imported = None
         if IMPORT_META in stored:
@@ -143,12 +116,12 @@ def _parsed(
 
 
 def _each(
-    storage: Storage, names: Iterable[str], columns: Collection[str] | None
+    storage: Storage, names: Iterable[str], columns: Collection[str] | None, scores: bool
 ) -> Iterator[tuple[str, Callable[[], ResultFile]]]:
     """Each file's name with a function that reads it; remote files are fetched in parallel."""
     readers = getattr(storage, "readers", 1)
     if readers == 1:
-        yield from ((n, partial(read_whole, storage, n, columns=columns)) for n in names)
+        yield from ((n, partial(read_whole, storage, n, columns=columns, scores=scores)) for n in names)
         return
     waiting: deque[tuple[str, Future[bytes]]] = deque()
     with ThreadPoolExecutor(readers) as pool:
@@ -157,9 +130,9 @@ def _each(
             waiting.append((name, pool.submit(storage.read, name)))
             if len(waiting) > 4 * readers:
                 first, fetched = waiting.popleft()
-                yield first, partial(_parsed, first, fetched.result, columns=columns)
+                yield first, partial(_parsed, first, fetched.result, columns=columns, scores=scores)
         for name, fetched in waiting:
-            yield name, partial(_parsed, name, fetched.result, columns=columns)
+            yield name, partial(_parsed, name, fetched.result, columns=columns, scores=scores)
 
 
 Seen: TypeAlias = dict[tuple[Any, ...], str]
@@ -172,12 +145,14 @@ def result_files(
     columns: Collection[str] | None = None,
     names: Collection[str] | None = None,
     seen: Seen | None = None,
+    scores: bool = False,
 ) -> Iterator[ResultFile]:
     """Complete files: single cells first, then imports without the cells that came before.
 
-    ``say`` receives a message for each skipped file; ``columns`` restricts the columns, as in
-    :func:`read_whole`. To read a growing folder, pass the ``names`` of its new files and the same
-    ``seen`` each time, which is updated. Raises ``UserError`` if the folder does not exist.
+    ``say`` receives a message for each skipped file; ``columns`` restricts the columns and ``scores``
+    adds label scores, as in :func:`read_whole`. To read a growing folder, pass the ``names`` of its new
+    files and the same ``seen`` each time, which is updated. Raises ``UserError`` if the folder does not
+    exist.
     """
     storage = storage_at(place)
     if not storage.exists():
@@ -185,7 +160,7 @@ def result_files(
         raise UserError(f"results folder {where}: does not exist; run something first (icl-bench run)")
     seen = {} if seen is None else seen
     names = storage.names() if names is None else names
-    for name, read in _each(storage, _in_order(names), columns):
+    for name, read in _each(storage, _in_order(names), columns, scores):
         try:
             file = read()
         except ExportError:
@@ -309,9 +284,9 @@ def read_results(root: Place = "results") -> pd.DataFrame:
     return data_frame(read_table(root))
 
 
-def read_table(place: Place) -> pa.Table:
-    """Like ``read_results``, as an Arrow table."""
-    files = list(result_files(place, warn))
+def read_table(place: Place, scores: bool = False) -> pa.Table:
+    """Like ``read_results``, as an Arrow table; with ``scores``, stored label scores are a column."""
+    files = list(result_files(place, warn, scores=scores))
     if not files:
         raise nothing_in(place)
     table = _joined(files)
@@ -347,6 +322,13 @@ class Stored:
     """The marks of ``failed_cells``."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
     """Model -> the name in its files, for models that are told apart (``models_apart``)."""
+    label_scores: Mapping[str, CellScores] = field(default_factory=dict)
+    """Cell -> its label scores, where all are stored; also of derived cells."""
+    pool_scores: Mapping[str, CellScores] = field(default_factory=dict)
+    """Cell -> label scores of the rows of the pool that were asked to calibrate it (the most, if several
+    numbers of rows were asked)."""
+    without_scores: Sequence[str] = ()
+    """Cells that scored every label, but do not have all scores stored."""
 
     @property
     def first_scores(self) -> dict[str, str]:
@@ -355,21 +337,54 @@ class Stored:
         return first_measures(named)
 
 
-def read_stored(place: Place, apart: bool = True) -> Stored:
+def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Stored:
     """Read a whole results folder.
 
-    Damaged files and further copies of a cell are skipped with a warning that names them. Models are
-    told ``apart`` (:func:`models_apart`), with a warning. Raises
-    ``UserError`` if the folder does not exist, or has no finished cell, no failed cell and no losses.
+    Queries that were asked for calibrations are left out. With ``derive``, calibrated predictions are
+    added as cells of their own (:mod:`icl_bench.results.derived`), and label scores are read. Damaged
+    files and further copies of a cell are skipped with a warning that names them. Models are told
+    ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the folder does not exist,
+    or has no finished cell, no failed cell and no losses.
     """
-    files, failed = list(result_files(place, warn)), failed_cells(place)
+    files, failed = list(result_files(place, warn, scores=derive)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
     files, names = models_apart(files, warn) if apart else (files, {})
+    derived = Derived()
+    if derive:
+        derived = with_calibrations(files, stated_priors(place))
+        files = derived.files
+    else:
+        files = [file for file in files if file.meta is None or of_queries(file.meta.facts.queries) is None]
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
-    return Stored(_marked(frame, variants), cells, variants, failed, names)
+    marked = _marked(frame, variants)
+    return Stored(marked, cells, variants, failed, names, derived.scores, derived.pool_scores, derived.lacking)
+
+
+CALIBRATION = "_calibration"
+"""Folder of stated priors; no task has this name."""
+
+
+def stated_priors(place: Place) -> Priors:
+    """The priors that runs stated with ``--calibrate prior=FILE``. Damaged files are skipped with a warning."""
+    storage, priors = storage_at(place), dict[str, dict[str, dict[str, float]]]()
+    for name in sorted(storage.names(CALIBRATION)):
+        try:
+            stated = checked(storage.read(name), PriorMeta)
+        except (OSError, ValueError) as error:
+            warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
+            continue
+        priors.setdefault(stated.task, {})[stated.name] = stated.shares
+    return priors
+
+
+def state_prior(place: Place, task: str, name: str, shares: Mapping[str, float]) -> None:
+    """Store a prior beside the results that it calibrates. Raises ``OSError``."""
+    stated = PriorMeta(task=task, name=name, shares=dict(shares))
+    text = json.dumps(as_stored(stated), ensure_ascii=False, indent=1) + "\n"
+    storage_at(place).put(f"{CALIBRATION}/{slug(task)}-{slug(name)}.json", text.encode())
 
 
 def models_apart(
@@ -500,7 +515,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
 
     Raises ``UserError`` if no finished or failed cell has them.
     """
-    wanted, stored = dict(only or {}), read_stored(results)
+    wanted, stored = dict(only or {}), read_stored(results, derive=True)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
     try:
         frame = _those(stored.predictions, wanted, storage_at(results).where(), stored.stored_names)

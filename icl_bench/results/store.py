@@ -24,12 +24,14 @@ from icl_bench.results.cells import (
     FAILED,
     FINISHED,
     PROTOCOL,
+    SCORES,
     Identity,
     Prediction,
     further_fields,
     prediction_schema,
 )
 from icl_bench.results.journals import Journal, Journals, journals_at
+from icl_bench.results.label_scores import of_line
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, SpecMeta, as_stored, checked_prediction
@@ -245,6 +247,7 @@ class OpenCell:
         columns: dict[str, Any] = {name: [value] * count for name, value in constant.items()}
         for name in Prediction.__dataclass_fields__:
             columns[name] = [getattr(row, name) for row in rows]
+        columns[SCORES] = [None if row.label_scores is None else of_line(row.label_scores) for row in rows]
         if taken := set(scores) & set(columns):
             raise ValueError(f"a score cannot be called {min(taken)}: that is another column")
         columns |= scores
@@ -271,4 +274,7 @@ def _parsed(line: bytes) -> tuple[Prediction, float]:
     """
     if not line.endswith(b"\n"):
         raise ValueError("incomplete line")
-    return checked_prediction(line), float(json.loads(line).get("seconds", 0.0))
+    prediction = checked_prediction(line)
+    if prediction.label_scores is not None:
+        of_line(prediction.label_scores)
+    return prediction, float(json.loads(line).get("seconds", 0.0))

@@ -74,6 +74,18 @@ class TrainingMeta(StoredModel):
         return self.method == "adaptation" and None not in (self.base, self.attention, self.tokens)
 
 
+class CalibrationMeta(StoredModel):
+    """What was asked once to calibrate a cell's predictions (derived, in no file)."""
+
+    cell: str
+    """The cell of the queries that were asked."""
+    queries: int
+    tokens: float
+    """Computed beside the prompt's shared beginning."""
+    flops: float | None = None
+    seconds: float | None = None
+
+
 def _architecture(value: Any) -> Architecture | None:
     if value is None or isinstance(value, Architecture):
         return value
@@ -105,6 +117,8 @@ class CellMeta(StoredModel):
     """Ids of the demonstrations that all prompts share."""
     demonstration_labels: dict[str, list[str]] | None = None
     """Label in the data -> ids of its demonstrations."""
+    label_order: list[str] | None = None
+    """The labels in the order of their scores; None without scores, or if rows have choices of their own."""
     shown_answers: dict[str, str] | None = None
     """Answers that prompts show instead of the data's, by the demonstration's id."""
     near_duplicates: list[str] | None = None
@@ -129,6 +143,9 @@ class CellMeta(StoredModel):
     """Operations and bytes by formula."""
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
+
+    calibration: CalibrationMeta | None = Field(None, exclude=True)
+    """What a derived cell's calibration took."""
 
     # columns with the same value in all predictions
     cell: str = Field("", exclude=True)
@@ -185,6 +202,15 @@ class LossesMeta(StoredModel):
     seconds: float | None = None
     peak_cache_bytes: float | None = None
     versions: dict[str, str] = Field(default_factory=dict)
+
+
+class PriorMeta(StoredModel):
+    """A distribution over a task's labels that a user states."""
+
+    task: str
+    name: str
+    shares: dict[str, float]
+    """Label -> share; they sum to 1."""
 
 
 class FailureMeta(StoredModel):

@@ -112,6 +112,7 @@ def cell_meta(
     return CellMeta.of(
         identity,
         demonstration_labels=labelled if task.data.labels else None,
+        label_order=list(task.data.labels) if task.scoring == "exact" and task.data.labels else None,
         near_duplicates=list(task.near_duplicates) if task.queries == "test" else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from icl_bench.demonstrations.perturbations import Perturbation
     from icl_bench.demonstrations.selector_spec import SelectorSpec
     from icl_bench.models.attention_patterns import Pattern
+    from icl_bench.results.label_scores import KeptScores
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
 else:  # their readers check values
-    Order = Perturbation = SelectorSpec = Pattern = KValues = HalfLabels = TaskSpec = Any
+    Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = Any
 
 Queries = Literal["test", "copied"]
 
@@ -232,6 +233,17 @@ class RunOptions(BackendSpec):
             "HOW",
         ),
     ] = "greedy"
+    keep_scores: Annotated[
+        KeptScores | None,
+        read("icl_bench.results.label_scores:KeptScores"),
+        Option(
+            "With --score exact: which labels' log-probabilities are stored with each prediction: all, none, or top:N "
+            "(the N likeliest). Default: all of up to 500 labels, top:20 of more.",
+            PROMPTS,
+            "WHICH",
+            expected="all, none or top:N",
+        ),
+    ] = None
     unconstrained: Annotated[
         bool,
         Option("Let the model write anything; an answer that is not a label counts as wrong and as invalid.", PROMPTS),

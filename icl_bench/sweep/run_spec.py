@@ -44,6 +44,8 @@ class RunSpec(RunOptions):
     def _agree(self) -> RunSpec:
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
+        if self.keep_scores is not None and self.score != "exact":
+            raise UserError(f"--keep-scores {self.keep_scores}: --score exact has scores; add it, or leave this out")
         _ = self.chat_settings  # refuses chat options without --chat
         return self
 

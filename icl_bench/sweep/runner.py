@@ -17,6 +17,7 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import CellSpec, Prediction
+from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.compute_cost import cost_of
@@ -148,6 +149,8 @@ class Runner:
     """Whether the backend skips what is not read (``BackendLoader.skips_unread``)."""
     trained: TrainingRecord | None = None
     """This program's training of the model; None if there was none."""
+    keep_scores: KeptScores = KEEP_ALL
+    """Which labels' scores are stored, where every label is scored."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
@@ -227,7 +230,7 @@ class Runner:
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + task.answer_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
-        maker = _PredictionMaker(task, group.group, cell.spec.k, prompts)
+        maker = _PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self.watcher.cell_started(cell, len(opened.done))
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done]
@@ -351,7 +354,10 @@ class Runner:
 class _PredictionMaker:
     """Turns a backend's answers into predictions that can be traced to their prompts."""
 
-    def __init__(self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet) -> None:
+    def __init__(
+        self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
+    ) -> None:
+        self._keep_scores = keep_scores
         self._queries, self._labels = group.queries(k), task.data.labels
         self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
         self._prompts, self._hashes = prompts, prompts.hashes()
@@ -390,6 +396,7 @@ class _PredictionMaker:
             text, valid = answer_text or "", answer_text is not None
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
+        scores = self._keep_scores.of(answer.scores)
         return Prediction(
             test_id=row.id,
             gold=golds[0],
@@ -403,6 +410,7 @@ class _PredictionMaker:
             probability=answer.probability,
             margin=answer.margin,
             label_mass=answer.label_mass,
+            label_scores=None if scores is None else as_line(scores),
             demonstration_ids=own,
             truncated=None if self._classes else answer.truncated,
             text=written,

@@ -15,6 +15,7 @@ from icl_bench.models.architecture import Architecture, architecture_of, check_f
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
 from icl_bench.results.cells import Identity
+from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.sweep.combinations import Combination, CombinationCheck
@@ -178,8 +179,20 @@ class Sweep:
             architecture=None if self.spec.tokenizer else lambda: self._architecture,
             skips_unread=self.loader.skips_unread,
             trained=training_of(self.model.source),
+            keep_scores=self.kept_scores,
         )
         return runner.run()
+
+    @property
+    def kept_scores(self) -> KeptScores:
+        """Which labels' scores are stored."""
+        return self.spec.keep_scores or KeptScores.default(self.most_labels)
+
+    @property
+    def most_labels(self) -> int:
+        """The largest number of labels that a query is answered with."""
+        data = self.task.data
+        return max((len(row.choices or data.labels) for row in data.test), default=0)
 
 
 def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> CombinationCheck:

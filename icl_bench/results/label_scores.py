@@ -1,0 +1,96 @@
+"""Stored log-probabilities of labels: which are kept, and how a journal and a file hold them.
+
+A prediction has one array, ``(labels,)`` float32, in the order of the labels (``CellMeta.label_order``,
+or the row's own choices). Labels whose scores were not kept are NaN.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.wording import plain
+
+MOST_LABELS = 500
+"""The largest number of labels whose scores are all kept by default."""
+
+FEWER = 20
+"""How many are kept by default of more labels."""
+
+HOW_TO_STORE = "run with --score exact, which stores them unless --keep-scores says otherwise"
+"""For messages about results without them."""
+
+BYTES = 4
+"""Of a score."""
+
+
+@dataclass(frozen=True)
+class KeptScores:
+    """Which labels' scores are stored."""
+
+    most: int | None = None
+    """The number of likeliest labels; None for all, and 0 for none."""
+
+    @classmethod
+    def parse(cls, text: str) -> KeptScores:
+        """Read ``all``, ``none`` or ``top:N``. Raises ``UserError``."""
+        if text in ("all", "none"):
+            return cls(None if text == "all" else 0)
+        name, _, number = text.partition(":")
+        if name != "top" or not number.isascii() or not number.isdigit() or not 0 < int(number) <= 10**9:
+            raise UserError(f"--keep-scores {plain(text[:60])}: expected all, none or top:N, like top:10")
+        return cls(int(number))
+
+    @classmethod
+    def default(cls, labels: int) -> KeptScores:
+        """All of up to ``MOST_LABELS`` labels, and the likeliest of more."""
+        return cls(None if labels <= MOST_LABELS else FEWER)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return "all"
+        return f"top:{self.most}" if self.most else "none"
+
+    def of(self, scores: np.ndarray | None) -> np.ndarray | None:
+        """What is stored of a prediction's scores ``(labels,)``; None if nothing is."""
+        if scores is None or self.most == 0:
+            return None
+        if self.most is None or len(scores) <= self.most:
+            return scores
+        kept = np.full_like(scores, np.nan)
+        top = np.argsort(-scores, kind="stable")[: self.most]
+        kept[top] = scores[top]
+        return kept
+
+    def bytes_of(self, labels: int) -> int:
+        """Bytes of a prediction's scores before compression."""
+        return 0 if self.most == 0 else BYTES * labels
+
+
+KEEP_ALL = KeptScores()
+
+
+def as_line(scores: np.ndarray) -> str:
+    """Scores for a line of a journal: base64 of little-endian float32."""
+    return base64.b64encode(scores.astype("<f4").tobytes()).decode()
+
+
+def of_line(text: str) -> np.ndarray:
+    """The scores in a line of a journal. Raises ``ValueError``."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
+
+
+def stacked(rows: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """The scores of predictions as ``(predictions, labels)`` float32.
+
+    None if some have none, lack a label's score, or have another number of labels than others.
+    """
+    known = [row for row in rows if row is not None]
+    if len(known) < len(rows) or not known or len({len(row) for row in known}) > 1:
+        return None
+    scores = np.stack(known).astype(np.float32)
+    return None if np.isnan(scores).any() else scores
