@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.results.stored_meta import CellMeta, TrainingMeta
+from icl_bench.results.stored_meta import CalibrationMeta, CellMeta, TrainingMeta
 
 BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 
@@ -17,7 +17,16 @@ BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 TRAINING = ("seconds", "tokens", "flops")
 
 
-OF_CELL = [*BY_FORMULA, "prefill_seconds", "peak_cache_bytes", *(f"training_{name}" for name in TRAINING)]
+OF_CALIBRATION = [f"calibration_{name}" for name in TRAINING]
+
+
+OF_CELL = [
+    *BY_FORMULA,
+    "prefill_seconds",
+    "peak_cache_bytes",
+    *(f"training_{name}" for name in TRAINING),
+    *OF_CALIBRATION,
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class CellCost:
     """Measured, of what all prompts share."""
     peak_cache_bytes: float | None = None
     """Measured, of keys and values."""
+    calibration: CalibrationMeta | None = None
+    """What was asked once to calibrate the answers."""
 
     @classmethod
     def of(cls, meta: CellMeta) -> CellCost:
@@ -50,6 +61,7 @@ class CellCost:
             meta.compute,
             meta.prefill_seconds,
             meta.peak_cache_bytes,
+            meta.calibration,
         )
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
@@ -59,6 +71,7 @@ class CellCost:
             "prefill_seconds": self.prefill_seconds,
             "peak_cache_bytes": self.peak_cache_bytes,
             **({f"training_{n}": getattr(self.training, n) for n in TRAINING} if self.training else {}),
+            **({f"calibration_{n}": getattr(self.calibration, n) for n in TRAINING} if self.calibration else {}),
         }
         costs |= {name: float(value) for name, value in known.items() if value is not None}
         if self.counted is not None:

@@ -92,7 +92,8 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
       sweep is what a smaller k did not have yet;
     - money, at these prices; NaN without, and for trainings, which have no price of tokens.
 
-    Once for all queries are a training and the demonstrations that all queries share; retrieved
+    Once for all queries are a training, the queries that were asked to calibrate, and the
+    demonstrations that all queries share; retrieved
     ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
     A training that nobody knows of is not free: what it trained has no cost (NaN).
     """
@@ -105,6 +106,7 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     trained = costs["select"].astype(str).isin(BASELINES).to_numpy()
     training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
     vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
+    asked = {n: np.nan_to_num(number[f"calibration_{n}"]) for n in ("tokens", "flops", "seconds")}
     learnt = (trained | vectors) & (costs["k"].to_numpy() > 0)
     answer = np.nan_to_num(number["answer_tokens"])
 
@@ -116,9 +118,15 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     paid = paid_once = np.full(len(costs), np.nan)
     if prices is not None:
         paid = prices.input * anew + prices.cached * shared + prices.output * answer
-        paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, prices.input * shared))
+        once_paid = prices.input * (shared + asked["tokens"])
+        paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, once_paid))
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
-    once = [shared + training["tokens"], prefix + training["flops"], prefill + training["seconds"], paid_once]
+    once = [
+        shared + training["tokens"] + asked["tokens"],
+        prefix + training["flops"] + asked["flops"],
+        prefill + training["seconds"] + asked["seconds"],
+        paid_once,
+    ]
     result = QueryCosts(np.column_stack(each), np.column_stack(once))
     for place, name in enumerate(("tokens", "flops", "seconds")):
         result.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan

@@ -17,16 +17,20 @@ from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
+from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import FINISHED
+from icl_bench.results.derived import base_cell
 from icl_bench.results.facts import ChatFacts
-from icl_bench.results.reading import find_imported, finished_cells, read_rows
+from icl_bench.results.reading import find_imported, finished_cells, read_rows, read_stored
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.results.trained_methods import CLASSIFIER
+from icl_bench.tasks.calibration_inputs import CONTEXTUAL, DOMAIN, inputs_of
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
+from icl_bench.wording import plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,13 +102,16 @@ def find_prediction(
     several cells match, the test id is not among its rows, or the data files have changed since.
     """
     storage = storage_at(results)
-    name, meta = _one_cell(storage, wanted)
+    derived = str(wanted.get("cell", ""))
+    name, meta = _one_cell(storage, {**wanted, "cell": base_cell(derived)} if derived else wanted)
     row = _one_row(storage, name, test_id)
+    if derived != base_cell(derived):
+        row |= _calibrated(results, derived, row["test_id"])
     spec = TaskSpec.model_validate(meta.task_as_given)
     if spec.data.source == MEMORY:
         spec = tasks.get(spec.name, spec)
-    copied = row.get("queries") is not None  # the query is one of the demonstrations
-    rows = TestRows(size=1) if copied else TestRows(ids=(row["test_id"],))
+    queries = row.get("queries")
+    rows = TestRows(ids=(row["test_id"],)) if queries is None else TestRows(size=1)
     one_row = spec.model_copy(update={"test": rows})
     data = load_data(one_row, data_dir=data_dir)
     stored = meta.facts.data or {}  # may name a list of test ids too, which is not read here
@@ -116,7 +123,9 @@ def find_prediction(
     ids = meta.demonstration_ids or [] if own is None else list(own)
     known = {example.id: example for example in data.train}
     shown, piece = as_shown(meta, [known[name] for name in ids])
-    query = known[row["test_id"]] if copied else data.test[0]
+    if queries in (CONTEXTUAL, DOMAIN):
+        known |= {one.id: one for one in inputs_of(queries, spec, data.train, meta.facts.seed or 0)}
+    query = data.test[0] if queries is None else known[row["test_id"]]  # rows of the pool are train rows
     trained = meta.facts.scoring == CLASSIFIER  # on these examples, none is in the prompt
     form = _form(meta, spec, piece)
     in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
@@ -124,6 +133,17 @@ def find_prediction(
     checked = _checked(text, vectors, row, meta, form)
     choices = _choices(spec, query)
     return Shown(row, text, shown, checked, storage.where(name), vectors, choices)
+
+
+def _calibrated(results: Place, cell: str, test_id: str) -> dict[str, Any]:
+    """What a calibration makes of a prediction. Raises ``UserError`` if it cannot be derived."""
+    frame = read_stored(results, apart=False, derive=True).predictions
+    rows = frame[(frame["cell"] == cell) & (frame["test_id"] == test_id)]
+    if rows.empty:
+        name = cell.partition("+")[2]
+        raise UserError(f"--cell {plain(cell)}: no calibration {plain(name)} can be derived of it; see summary")
+    changed = ("prediction", "correct", "probability", "margin", "label_mass", "cell", "variant")
+    return {name: rows.iloc[0][name] for name in changed}
 
 
 def _as_text_and_vectors(
@@ -196,6 +216,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
         if axes.items() <= meta.spec.model_dump().items()
         and meta.cell.startswith(str(wanted.get("cell", "")))
         and perturbation in (None, meta.facts.perturbation or str(NONE))
+        and (wanted.get("cell") or of_queries(meta.facts.queries) is None)
     ]
     filters = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not matches:

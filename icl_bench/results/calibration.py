@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.wording import comma_list, listed_or, plain
+from icl_bench.wording import comma_list, nearest, plain
 
 BATCH, CONTEXTUAL, DOMAIN, PRIOR = "batch", "contextual", "domain", "prior"
 NAMES = (BATCH, CONTEXTUAL, DOMAIN, PRIOR)
@@ -178,8 +178,7 @@ def checked_prior(shares: object, labels: list[str], where: str) -> dict[str, fl
     read: dict[str, float] = {}
     for label, share in shares.items():
         if str(label) not in labels:
-            some = listed_or([plain(name) for name in labels[:5]])
-            raise UserError(f"{where}: {plain(str(label)[:60])} is not a label; labels are {some}, ...")
+            raise UserError(f"{where}: {plain(str(label)[:60])} is not a label; {nearest(str(label), labels)}")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UserError(f"{where}: {plain(str(label)[:60])}: a share is a number from 0 to 1")
         read[str(label)] = float(share)

@@ -99,8 +99,10 @@ def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
             asked.setdefault(_pair(file.meta), []).append(bare)
         else:
             found.files.append(bare)
-            if file.meta is not None and file.meta.facts.scoring == "exact":
-                (tested if scores is not None else found.lacking).append(bare if scores is not None else file.meta.cell)
+            if file.meta is not None and scores is not None:
+                tested.append(bare)
+            elif file.meta is not None and file.meta.facts.scoring == "exact":
+                found.lacking.append(file.meta.cell)
     for file in tested:
         assert file.meta is not None, "imports have no scores"
         if file.meta.facts.queries is None and file.meta.facts.normalize is None:

@@ -66,7 +66,9 @@ class CellsOf:
         return str(self._place)
 
     def names(self, under: str = "") -> list[str]:
-        """The files of these cells."""
+        """The files of these cells, or all of a folder of other files."""
+        if under.startswith("_"):
+            return self._storage.names(under)
         wanted = {f"{cell}{end}" for cell in self._cells for end in (FINISHED, FAILED)}
         return [name for name in self._storage.names(under) if name in wanted]
 

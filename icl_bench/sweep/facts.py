@@ -43,7 +43,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str],
         choice_style=labels.style if labels and labels.own else None,
         label_rule=_label_rule(spec) or None,
         normalize=None if task.normalize == "none" else task.normalize,
-        queries=None if task.queries == "test" else task.queries,
+        queries=task.asked or (None if task.queries == "test" else task.queries),
         template=spec.template.model_dump(),
         chat=ChatFacts(**task.chat_facts()) if task.chat else None,
         perturbation=None if task.perturbation == NONE else str(task.perturbation),
@@ -55,18 +55,18 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str],
 
 
 class Identities:
-    """Identities of the cells of one task, model and backend."""
+    """Identities of the cells of one backend's plan."""
 
-    def __init__(self, task: TokenizedTask, backend: Mapping[str, str]) -> None:
-        self._task, self._backend = task, backend
-        self._facts: dict[tuple[SelectorSpec, Pattern], Facts] = {}
+    def __init__(self, backend: Mapping[str, str]) -> None:
+        self._backend = backend
+        self._facts: dict[tuple[int, SelectorSpec, Pattern], tuple[TokenizedTask, Facts]] = {}
 
     def __call__(self, cell: CellPlan) -> Identity:
         """The identity of one cell."""
-        name = cell.choice, cell.pattern
+        name = id(cell.task), cell.choice, cell.pattern
         if name not in self._facts:
-            self._facts[name] = facts(self._task, cell.choice, self._backend, cell.pattern)
-        return Identity(cell.spec, self._facts[name])
+            self._facts[name] = cell.task, facts(cell.task, cell.choice, self._backend, cell.pattern)
+        return Identity(cell.spec, self._facts[name][1])
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def cell_meta(
         identity,
         demonstration_labels=labelled if task.data.labels else None,
         label_order=list(task.data.labels) if task.scoring == "exact" and task.data.labels else None,
-        near_duplicates=list(task.near_duplicates) if task.queries == "test" else None,
+        near_duplicates=list(task.near_duplicates) if task.queries == "test" and task.asked is None else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),
         model_source=task.model.requested_name,

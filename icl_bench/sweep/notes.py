@@ -45,6 +45,7 @@ def notes(sweep: Sweep) -> list[str]:
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     texts += dict.fromkeys(text for text in sharing if text)
     texts += same_prompts(sweep.plan)
+    texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
         texts += _leaks(task)
     if sweep.spec.embeds:
@@ -58,7 +59,7 @@ def same_prompts(plan: Plan) -> list[str]:
     """A note on each curve of retrieval whose draws have prompts in common."""
     curves: dict[str, list[CellPlan]] = {}
     for cell in plan.cells:
-        if cell.problem is None and cell.choice.retrieves:
+        if cell.problem is None and cell.choice.retrieves and cell.task.asked is None:
             curves.setdefault(f"{cell.spec.select}, {cell.spec.order}", []).append(cell)
     texts = []
     for curve, cells in curves.items():

@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from icl_bench.demonstrations.perturbations import Perturbation
     from icl_bench.demonstrations.selector_spec import SelectorSpec
     from icl_bench.models.attention_patterns import Pattern
+    from icl_bench.results.calibration import Calibration
     from icl_bench.results.label_scores import KeptScores
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
 else:  # their readers check values
-    Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = Any
+    Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = Any
 
 Queries = Literal["test", "copied"]
 
@@ -242,6 +243,18 @@ class RunOptions(BackendSpec):
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",
+        ),
+    ] = None
+    calibrate: Annotated[
+        tuple[Calibration, ...] | None,
+        read_each("icl_bench.results.calibration:Calibration", "icl_bench.results.calibration:split"),
+        Option(
+            "With --score exact: how the bias towards some labels is estimated and removed. batch (over the test "
+            "rows; always shown); batch,of=pool:N (over N rows of the pool); contextual (inputs without content); "
+            "domain (random words of the task); prior=FILE (a stated distribution of labels). Several with commas.",
+            PROMPTS,
+            "LIST",
+            expected="text like batch,of=pool:64, or a list",
         ),
     ] = None
     unconstrained: Annotated[

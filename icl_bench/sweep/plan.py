@@ -10,7 +10,9 @@ from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.results.calibration import Calibration
 from icl_bench.results.cells import CellSpec
+from icl_bench.sweep.calibration_queries import asked_group
 from icl_bench.sweep.combinations import Circumstances, Combination, CombinationCheck, Combinations
 from icl_bench.sweep.compute_cost import PromptLayout
 from icl_bench.sweep.k_values import KValues
@@ -50,6 +52,8 @@ class CellPlan:
     """The selector; ``spec`` has its name."""
     prompt_layout: PromptLayout
     """How its prompts are read; decides operations and cache bytes."""
+    task: TokenizedTask = field(compare=False, repr=False)
+    """The task with the cell's queries."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
     same_prompts: int = 0
@@ -102,6 +106,8 @@ class Plan:
     groups: list[PlannedGroup]
     combinations: Combinations = field(default_factory=Combinations)
     """The requested combinations, and those left out with their reasons."""
+    not_calibrated: list[str] = field(default_factory=list)
+    """Why some cells cannot be calibrated as requested."""
 
     @property
     def cells(self) -> list[CellPlan]:
@@ -136,6 +142,7 @@ def make_plan(
     draws: int | None = None,
     attention: Sequence[Pattern] = (FULL,),
     able: CombinationCheck = lambda _: None,
+    calibrations: Sequence[Calibration] = (),
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
@@ -143,7 +150,8 @@ def make_plan(
     similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
     draws have the same prompts: one cell, named as a single draw of random selection.
     Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
-    do not support. Raises ``UserError`` if no cell can run.
+    do not support. Queries of ``calibrations`` are cells of their own behind those that they calibrate.
+    Raises ``UserError`` if no cell can run, or none can be calibrated as requested.
     """
     combinations = Combinations.of(
         select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
@@ -158,7 +166,32 @@ def make_plan(
         raise UserError(combinations.refusal)
     if not any(group.runnable for group in groups):
         raise UserError("nothing fits: " + "; ".join(plan.problems + combinations.reasons))
+    for calibration in calibrations:
+        if calibration.queries is not None:
+            _ask_for(calibration, plan)
     return plan
+
+
+def _ask_for(calibration: Calibration, plan: Plan) -> None:
+    """Add the queries of a calibration behind each group of test rows. Raises ``UserError`` if no group
+    can be calibrated.
+    """
+    reasons, groups, added = [], list[PlannedGroup](), 0
+    for planned in plan.groups:
+        groups.append(planned)
+        numbers = [cell.spec.k for cell in planned.runnable]
+        if planned.group.task.asked is not None or not numbers:
+            continue
+        try:
+            asking = asked_group(planned.group, calibration, max(numbers))
+            groups.append(PlannedGroup(asking, _cells(asking, numbers)))
+            added += 1
+        except (ChoiceError, UserError) as error:
+            reasons.append(str(error))
+    if reasons and not added:
+        raise UserError(reasons[0])
+    plan.groups[:] = groups
+    plan.not_calibrated += dict.fromkeys(reasons)
 
 
 def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[PlannedGroup]:
@@ -324,11 +357,12 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
                 len(prompts.suffixes),
                 group.choice,
                 prompt_layout,
+                task,
                 problem,
             )
         )
     for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
         prompt_layout = PromptLayout(group.pattern, 0, ())
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, group.choice, prompt_layout, problem))
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, group.choice, prompt_layout, task, problem))
     return cells

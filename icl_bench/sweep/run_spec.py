@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from icl_bench.models.in_memory import read_model
 from icl_bench.models.trained import own_pattern
 from icl_bench.prompts.chat import ChatSettings, read_settings
 from icl_bench.registry import SELECTORS
+from icl_bench.results.calibration import Calibration
+from icl_bench.sweep.calibration_queries import check_task
 from icl_bench.sweep.combinations import Circumstances, Combinations
 from icl_bench.sweep.options import RunOptions
 from icl_bench.sweep.tokenized_task import Scoring
@@ -46,8 +49,19 @@ class RunSpec(RunOptions):
             raise UserError("--unconstrained and --score exact exclude each other")
         if self.keep_scores is not None and self.score != "exact":
             raise UserError(f"--keep-scores {self.keep_scores}: --score exact has scores; add it, or leave this out")
+        if self.calibrate is not None:
+            self._check_calibrations(self.calibrate)
         _ = self.chat_settings  # refuses chat options without --chat
         return self
+
+    def _check_calibrations(self, calibrations: Sequence[Calibration]) -> None:
+        shown = f"--calibrate {','.join(map(str, calibrations))}"
+        if self.score != "exact":
+            raise UserError(f"{shown}: needs every label's score; add --score exact")
+        if self.keep_scores is not None and self.keep_scores.most is not None:
+            raise UserError(f"{shown}: needs every label's score stored; leave out --keep-scores {self.keep_scores}")
+        if self.queries != "test":
+            raise UserError(f"{shown}: calibrates answers to test rows; leave out --queries {self.queries}")
 
     @cached_property
     def chat_settings(self) -> ChatSettings | None:
@@ -96,6 +110,8 @@ class RunSpec(RunOptions):
                 f"--labels {self.labels}: each row of task {task.name} has choices of its own; "
                 "there is no set of labels to leave some out of"
             )
+        for calibration in self.calibrate or ():
+            check_task(calibration, task)
         self._check_numbers()
         combinations = self._combinations(task, backend.loader)
         combinations.require_some()

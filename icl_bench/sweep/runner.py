@@ -162,7 +162,7 @@ class Runner:
     @cached_property
     def identity(self) -> Identities:
         """Returns the identity of a cell."""
-        return Identities(self.plan.task, self.identity_of_backend)
+        return Identities(self.identity_of_backend)
 
     def run(self) -> Outcome:
         """Compute every cell that is not done, sharing the work with other processes.
@@ -225,7 +225,7 @@ class Runner:
             self.watcher.cell_ended(cell, "done")
 
     def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
-        task = self.plan.task
+        task = cell.task
         queries = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + task.answer_tokens > task.model.context_tokens:
@@ -254,7 +254,7 @@ class Runner:
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
         opened.finish(names, meta, scores)
-        if (first := task.first_scores(rows, scores)) is not None:
+        if task.asked is None and (first := task.first_scores(rows, scores)) is not None:
             self.watcher.scored(cell, *first)
 
     def _answer(
@@ -272,7 +272,7 @@ class Runner:
         todo = self._copy(todo, queries, cell, maker, opened, outcome)
         if not todo:
             return {}
-        backend, decodings = self._loaded(), self.plan.task.decodings(queries)
+        backend, decodings = self._loaded(), cell.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
@@ -331,7 +331,7 @@ class Runner:
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
             return None
-        works = self.plan.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
+        works = cell.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
         return asdict(cost_of(cell.prompt_layout, shape, works, dtype))
 
     def _loaded(self) -> Backend:

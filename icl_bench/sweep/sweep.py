@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from icl_bench.backends.choice import ChosenBackend, check_patterns
 from icl_bench.backends.interface import Backend, BackendLoader
@@ -14,8 +15,10 @@ from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
+from icl_bench.results.calibration import checked_prior
 from icl_bench.results.cells import Identity
 from icl_bench.results.label_scores import KeptScores
+from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.sweep.combinations import Combination, CombinationCheck
@@ -26,8 +29,10 @@ from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup, make_plan, room_f
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.tokenized_task import TokenizedTask
-from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.yaml_files import read_yaml
+from icl_bench.text_files import read_file
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
 """Packages that compute embeddings and clusters; their versions are stored if they are used."""
@@ -42,6 +47,8 @@ class Sweep:
     task: TokenizedTask
     plan: Plan
     backend: ChosenBackend
+    priors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Name -> stated distribution of the labels."""
 
     @classmethod
     def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None, *, to_run: bool = True) -> Sweep:
@@ -56,6 +63,7 @@ class Sweep:
         data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
         if spec.labels:
             data = spec.labels.of(data)
+        priors = _priors(spec, data)
         say(f"preparing {spec.model}")
         if spec.tokenizer is None:
             model = resolve(spec.model, spec.context)
@@ -79,11 +87,12 @@ class Sweep:
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)
-        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able)
+        calibrations = spec.calibrate or ()
+        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able, calibrations)
         narrowed = spec.narrowed(plan.combinations)
         # combinations left out must not decide the backend
         backend = chosen if narrowed == spec else narrowed.backend_for(spec_of_task)
-        return cls(narrowed, model, task, plan, backend)
+        return cls(narrowed, model, task, plan, backend, priors)
 
     @property
     def loader(self) -> BackendLoader:
@@ -125,7 +134,7 @@ class Sweep:
 
     @cached_property
     def _identities(self) -> Identities:
-        return Identities(self.task, self.loader.identity())
+        return Identities(self.loader.identity())
 
     def costs(self) -> Sequence[ComputeCost | None]:
         """Cost of each cell of the plan by formula; None if unknown."""
@@ -181,7 +190,13 @@ class Sweep:
             trained=training_of(self.model.source),
             keep_scores=self.kept_scores,
         )
-        return runner.run()
+        outcome = runner.run()
+        for name, shares in self.priors.items():
+            try:
+                state_prior(results, self.task.data.spec.name, name, shares)
+            except OSError as error:
+                raise runner.store.unwritable(error) from None
+        return outcome
 
     @property
     def kept_scores(self) -> KeptScores:
@@ -193,6 +208,20 @@ class Sweep:
         """The largest number of labels that a query is answered with."""
         data = self.task.data
         return max((len(row.choices or data.labels) for row in data.test), default=0)
+
+
+def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
+    """The stated priors by the name of their file. Raises ``UserError``, also for a single label."""
+    calibrations = spec.calibrate or ()
+    if calibrations and len(data.labels) < 2:
+        raise UserError(f"--calibrate {calibrations[0]}: task {data.spec.name} has one label; nothing can be biased")
+    priors: dict[str, Mapping[str, float]] = {}
+    for one in calibrations:
+        if one.prior is not None:
+            path = Path(one.prior)
+            shares, _ = read_yaml(read_file(path), str(path))
+            priors[path.stem] = checked_prior(shares, list(data.labels), str(path))
+    return priors
 
 
 def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> CombinationCheck:

@@ -6,7 +6,8 @@ Data, tokenizer and named seeds decide everything here; the model's weights are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -55,6 +56,8 @@ class TokenizedTask:
     """The requested sentence encoder; None for the packaged one."""
     chat: ChatSettings | None = None
     """The chat format of prompts; None for plain text."""
+    asked: str | None = None
+    """The calibration that the queries are asked for, as in facts; None for test rows."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
     _decodings: dict[tuple[str, ...], Decoding] = field(default_factory=dict, repr=False)
 
@@ -93,6 +96,19 @@ class TokenizedTask:
             rows = np.flatnonzero(self.lengths <= np.quantile(self.lengths, 1 - share))
         folder = cache_dir() / "embeddings"
         return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder)
+
+    def asking(self, kind: str, queries: tuple[Example, ...], left: np.ndarray) -> TokenizedTask:
+        """The same task with other queries than test rows, asked for a calibration.
+
+        ``left`` are the train indices that remain in the pool, in file order.
+        """
+        other = copy(self)  # keeps what is cached of tokens
+        for name in ("pool", "near_duplicates"):
+            vars(other).pop(name, None)
+        other.data, other.asked = replace(self.data, test=queries), kind
+        pool = self.pool
+        vars(other)["pool"] = DemonstrationPool(other.data, left, pool.seed, pool.cache_dir, pool.sentence_encoder)
+        return other
 
     # -- what prompts show ----------------------------------------------------------------------
 

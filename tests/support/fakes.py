@@ -28,6 +28,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.registry import Model
 from icl_bench.models.text_encoders import SentenceEncoder
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.calibration import Calibration
 from icl_bench.results.store import Store
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import Plan, make_plan
@@ -145,7 +146,8 @@ def tokenized_task(
 
 def plan(folder: Path, k: str = "1,2,4", draws: int | None = 2, **changes: Any) -> Plan:
     """A small sweep; ``changes`` are those of ``tokenized_task`` and of ``planned``."""
-    own = {name: changes.pop(name) for name in ("selects", "orders", "attention") if name in changes}
+    named = ("selects", "orders", "attention", "calibrations")
+    own = {name: changes.pop(name) for name in named if name in changes}
     return planned(tokenized_task(folder, **changes), k, draws=draws, **own)
 
 
@@ -156,6 +158,7 @@ def planned(
     orders: Sequence[str] | None = None,
     attention: Sequence[str] = ("full",),
     draws: int | None = None,
+    calibrations: Sequence[str] = (),
 ) -> Plan:
     """The plan of what the command line would write so."""
     return make_plan(
@@ -165,6 +168,7 @@ def planned(
         orders and list(map(Order.parse, orders)),
         draws,
         list(map(Pattern.parse, attention)),
+        calibrations=list(map(Calibration.parse, calibrations)),
     )
 
 
@@ -243,8 +247,10 @@ class FakeBackend:
             return Answer(index, cached, 3, text=f" {WORDS[number % len(WORDS)]} ")
         if isinstance(decoding, Exact):
             count = len(decoding.trie.ends)
-            scores = {"probability": 0.5, "margin": 0.25, "label_mass": 0.75}
-            return Answer(index, cached, 0, label=number % count, **scores)
+            chances = np.full(count, 1e-9)
+            chances[(number + 1) % count], chances[number % count] = 0.25, 0.5
+            known = {"probability": 0.5, "margin": 0.25, "label_mass": 0.75}
+            return Answer(index, cached, 0, label=number % count, scores=np.log(chances).astype(np.float32), **known)
         return Answer(index, cached, 2, label=number % len(decoding.automaton.answers))
 
 

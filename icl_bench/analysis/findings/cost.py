@@ -55,8 +55,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     have those of full attention by :meth:`icl_bench.models.architecture.Architecture.flops`,
     and no bytes);
     prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
-    training_flops. What is not
-    known is NaN.
+    training_flops; calibration_seconds, calibration_tokens and calibration_flops, of the queries that
+    were asked once to calibrate. What is not known is NaN.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
     as it was, not of this k alone.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
+from icl_bench.results.calibration import of_queries
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, A
     cells = [
         {
             **cell.spec.model_dump(),
+            "queries": cell.task.asked or cell.task.queries,
             "left_out": False,
             "fits": cell.problem is None,
             "problem": cell.problem,
@@ -63,6 +65,7 @@ def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, 
         "model": sweep.model.name,
         **dict(zip(("select", "order", "attention", "k"), combination.axes, strict=True)),
         "draw": None,
+        "queries": sweep.task.queries,
         "left_out": True,
         "fits": False,
         "problem": reason,
@@ -110,14 +113,29 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         f"{model.context_tokens:,} tokens; data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
         * (results is not None),
+        *_stored_scores(sweep),
         *["TFLOP: of a cell without sharing, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
 
 
+def _stored_scores(sweep: Sweep) -> list[str]:
+    """What stored label scores take, where every label is scored."""
+    if sweep.task.scoring != "exact":
+        return []
+    kept, labels = sweep.kept_scores, sweep.most_labels
+    each = kept.bytes_of(labels)
+    total = each * sum(cell.queries for cell in sweep.plan.cells if cell.problem is None)
+    return [
+        f"label scores: {each:,} bytes a prediction ({counted(labels, 'label')}, --keep-scores {kept}), "
+        f"{in_bytes(total) if total >= 1e6 else f'{total:,} bytes'} in all before compression"
+    ]
+
+
 def _curve(cell: CellPlan) -> tuple[str, ...]:
+    asked = (f"queries of --calibrate {of_queries(cell.task.asked)}",) if cell.task.asked else ()
     if not cell.spec.k:
-        return ("without demonstrations, for every curve",)
-    return cell.spec.select, cell.spec.order, cell.spec.attention
+        return ("without demonstrations, for every curve", *asked)
+    return (cell.spec.select, cell.spec.order, cell.spec.attention, *asked)
 
 
 PLANNED = (

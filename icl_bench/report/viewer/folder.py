@@ -20,7 +20,6 @@ from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.reading import (
-    ResultFile,
     Seen,
     cells_of,
     models_apart,
@@ -30,6 +29,7 @@ from icl_bench.results.reading import (
     result_files,
     variants_of,
 )
+from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, folder_of, storage_at
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame

@@ -1,0 +1,144 @@
+"""Calibrated predictions are derived from stored scores, cell by cell, and asked queries are no test rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.fakes import FakeBackend, plan, runner
+
+from icl_bench.results.cells import AXES, SCORES
+from icl_bench.results.derived import base_cell
+from icl_bench.results.label_scores import KeptScores
+from icl_bench.results.reading import Stored, read_stored, read_table, state_prior
+from icl_bench.table_files import data_frame
+
+CALIBRATIONS = ("batch,of=pool:5", "contextual", "domain")
+PRIOR = {"card arrival": 0.5, "card lost": 0.3, "top up": 0.2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a sweep with every calibration."""
+    folder = tmp_path_factory.mktemp("derived")
+    ready = plan(folder / "task", "0,1,4", scoring="exact", calibrations=CALIBRATIONS)
+    runner(ready, folder / "results", FakeBackend()).run()
+    state_prior(folder / "results", "cards", "shop", PRIOR)
+    return folder / "results"
+
+
+@pytest.fixture(scope="module")
+def stored(folder: Path) -> Stored:
+    return read_stored(folder, derive=True)
+
+
+def _raw(folder: Path) -> pd.DataFrame:
+    return data_frame(read_table(folder, scores=True))
+
+
+def _of(frame: pd.DataFrame, key: tuple[object, ...]) -> pd.DataFrame:
+    return frame[(frame[list(AXES)].astype(str) == list(map(str, key))).all(axis=1)]
+
+
+def test_every_cell_has_each_calibration(stored: Stored) -> None:
+    calibrations = {facts.calibration for facts in stored.variants.values()}
+    assert calibrations == {None, "batch", *CALIBRATIONS, "prior=shop"}
+    per_cell = stored.predictions.groupby(list(AXES), observed=True)["variant"].nunique()
+    assert (per_cell == 6).all()
+    assert len(per_cell) == 5  # k=0 once, two draws of k=1 and k=4
+
+
+@pytest.mark.parametrize("name", ["batch", *CALIBRATIONS])
+def test_a_derived_answer_is_the_likeliest_label_after_the_bias_of_its_own_cell(
+    name: str, folder: Path, stored: Stored
+) -> None:
+    raw = _raw(folder)
+    kind = {"batch": None, "batch,of=pool:5": "pool:5"}.get(name, name)
+    derived = stored.predictions[stored.predictions["variant"].astype(str).str.endswith(f"+{name}")]
+    labels = sorted(PRIOR)
+    for key, rows in derived.groupby(list(AXES), observed=True):
+        cell = _of(raw, key)
+        queries = cell["queries"].astype(object)
+        plain = cell[queries.isna()]
+        asked = plain if kind is None else cell[queries == kind]
+        scores, others = (np.stack(part[SCORES]).astype(float) for part in (plain, asked))
+        if name.startswith("batch"):
+            bias = others.mean(axis=0)
+        else:
+            chances = np.exp(others) / np.exp(others).sum(axis=1, keepdims=True)
+            bias = np.log(chances.mean(axis=0))
+        expected = dict(zip(plain["test_id"], (scores - bias).argmax(axis=1), strict=True))
+        assert len(rows) == len(plain)
+        for row in rows.to_dict("records"):
+            assert row["prediction"] == labels[expected[row["test_id"]]]
+            assert row["correct"] == (row["prediction"] == row["gold"])
+            assert row["label_mass"] == pytest.approx(1)
+
+
+def test_the_models_own_predictions_stay_as_they_are_stored(folder: Path, stored: Stored) -> None:
+    raw = _raw(folder)
+    plain = raw[raw["queries"].astype(object).isna()].drop(columns=SCORES)
+    read = stored.predictions[~stored.predictions["cell"].astype(str).str.contains("+", regex=False)]
+    names = ["cell", "test_id", "prediction", "probability", "margin", "label_mass"]
+    first, second = (frame[names].astype(str).sort_values(names).reset_index(drop=True) for frame in (plain, read))
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_queries_that_were_asked_to_calibrate_are_no_predictions_of_the_results(folder: Path, stored: Stored) -> None:
+    assert _raw(folder)["queries"].notna().any()
+    assert stored.predictions["queries"].isna().all()
+    assert read_stored(folder).predictions["queries"].isna().all()
+
+
+def test_a_derived_cell_is_named_by_its_cell_and_says_what_its_calibration_took(stored: Stored) -> None:
+    derived = {cell: meta for cell, meta in stored.cells.items() if "+" in cell}
+    assert {base_cell(cell) for cell in derived} == set(stored.cells) - set(derived)
+    for cell, meta in derived.items():
+        took = meta.calibration
+        if cell.endswith("of=pool:5"):
+            assert took is not None
+            assert (took.queries, took.tokens > 0) == (5, True)
+        elif cell.endswith(("+batch", "+prior=shop")):
+            assert took is None
+
+
+def test_scores_of_a_derived_cell_are_the_calibrated_ones(stored: Stored) -> None:
+    for cell, scores in stored.label_scores.items():
+        rows = stored.predictions[stored.predictions["cell"] == cell].set_index("test_id").loc[list(scores.tests)]
+        if "+" in cell:
+            np.testing.assert_allclose(np.exp(scores.logs).max(axis=1), rows["probability"], rtol=1e-9)
+        assert rows["gold"].tolist() == list(scores.golds)
+
+
+def test_rows_of_the_pool_are_kept_with_their_right_labels(stored: Stored) -> None:
+    plain = {cell for cell in stored.cells if "+" not in cell}
+    assert set(stored.pool_scores) == plain
+    for scores in stored.pool_scores.values():
+        assert len(scores.golds) == 5
+        assert set(scores.golds) <= set(PRIOR)
+
+
+@pytest.mark.parametrize("keep", ["none", "top:2"])
+def test_cells_without_all_scores_are_named_and_not_calibrated(keep: str, tmp_path: Path) -> None:
+    one = runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend())
+    one.keep_scores = KeptScores.parse(keep)
+    one.run()
+    stored = read_stored(tmp_path / "results", derive=True)
+    assert sorted(stored.without_scores) == sorted(stored.cells)
+    assert not stored.label_scores
+
+
+def test_cells_of_greedy_answers_are_not_said_to_lack_scores(tmp_path: Path) -> None:
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    stored = read_stored(tmp_path / "results", derive=True)
+    assert not stored.without_scores
+    assert not stored.label_scores
+
+
+def test_a_prior_of_another_tasks_labels_calibrates_nothing(tmp_path: Path) -> None:
+    runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend()).run()
+    state_prior(tmp_path / "results", "cards", "other", {"ham": 1.0})
+    calibrations = {f.calibration for f in read_stored(tmp_path / "results", derive=True).variants.values()}
+    assert calibrations == {None, "batch"}

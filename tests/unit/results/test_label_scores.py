@@ -1,0 +1,114 @@
+"""Stored label scores: which are kept, and that a journal and a file hold them to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from support.fakes import FakeBackend, plan, runner
+
+from icl_bench.errors import UserError
+from icl_bench.results.cells import SCORES
+from icl_bench.results.exporting import export_results
+from icl_bench.results.label_scores import KeptScores, as_line, of_line, stacked
+from icl_bench.results.reading import read_results, read_table
+
+FLOATS = st.floats(-200, 0, width=32)
+
+
+@given(arrays(np.float32, st.integers(0, 30), elements=FLOATS))
+def test_a_journal_holds_scores_to_the_bit(scores: np.ndarray) -> None:
+    assert of_line(as_line(scores)).tobytes() == scores.tobytes()
+
+
+@given(arrays(np.float32, st.integers(1, 30), elements=FLOATS), st.integers(1, 30))
+def test_the_n_likeliest_labels_are_kept(scores: np.ndarray, most: int) -> None:
+    kept = KeptScores.parse(f"top:{most}").of(scores)
+    assert kept is not None
+    present = ~np.isnan(kept)
+    assert present.sum() == min(most, len(scores))
+    assert (kept[present] == scores[present]).all()
+    if not present.all():
+        assert scores[present].min() >= scores[~present].max()
+
+
+@pytest.mark.parametrize("text", ["", "some", "top", "top:", "top:0", "top:-1", "top:1.5", "top:²", "all:3"])
+def test_other_ways_to_keep_scores_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="expected all, none or top:N"):
+        KeptScores.parse(text)
+
+
+@pytest.mark.parametrize(("labels", "kept"), [(2, "all"), (500, "all"), (501, "top:20")])
+def test_all_scores_of_up_to_500_labels_are_kept_by_default(labels: int, kept: str) -> None:
+    assert str(KeptScores.default(labels)) == kept
+
+
+def test_scores_are_stacked_only_if_none_is_missing() -> None:
+    whole, other = np.array([-1.0, -2.0], np.float32), np.array([-1.0, np.nan], np.float32)
+    stack = stacked([whole, whole])
+    assert stack is not None
+    assert stack.tolist() == [[-1.0, -2.0]] * 2
+    assert stacked([whole, other]) is None
+    assert stacked([whole, None]) is None
+    assert stacked([whole, whole[:1]]) is None
+    assert stacked([]) is None
+
+
+def _run(folder: Path, keep: str) -> None:
+    one = runner(plan(folder / "task", scoring="exact"), folder / "results", FakeBackend())
+    one.keep_scores = KeptScores.parse(keep)
+    one.run()
+
+
+def test_a_run_stores_each_labels_score_beside_the_columns_that_were_there(tmp_path: Path) -> None:
+    _run(tmp_path, "all")
+    table = read_table(tmp_path / "results", scores=True)
+    scores = np.stack(table[SCORES].to_numpy())
+    assert scores.dtype == np.float32
+    assert scores.shape == (len(table), 3)
+    np.testing.assert_allclose(np.exp(scores).max(axis=1), table["probability"].to_numpy(), rtol=1e-6)
+    labels = sorted(set(table["gold"].to_pylist()))
+    assert [labels[i] for i in scores.argmax(axis=1)] == table["prediction"].to_pylist()
+
+
+def test_other_readers_do_not_read_label_scores(tmp_path: Path) -> None:
+    _run(tmp_path, "all")
+    assert SCORES not in read_results(tmp_path / "results")
+
+
+def test_an_interrupted_cell_keeps_the_scores_of_its_journal(tmp_path: Path) -> None:
+    fails = iter([False, False, True])
+
+    def stop(_: object) -> None:
+        if next(fails, False):
+            raise KeyboardInterrupt
+
+    task = tmp_path / "task"
+    with pytest.raises(KeyboardInterrupt):
+        runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend(fails=stop)).run()
+    runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend()).run()
+    runner(plan(task, scoring="exact"), tmp_path / "whole", FakeBackend()).run()
+    tables = [read_table(tmp_path / name, scores=True)[SCORES] for name in ("stopped", "whole")]
+    assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
+def test_no_scores_are_stored_if_none_are_kept(tmp_path: Path) -> None:
+    _run(tmp_path, "none")
+    assert SCORES not in read_table(tmp_path / "results", scores=True).column_names
+    with pytest.raises(UserError, match=r"--scores: no prediction .* has stored label scores; run with --score exact"):
+        export_results(tmp_path / "results", tmp_path / "out.parquet", scores=True)
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv"])
+def test_an_export_has_label_scores_only_if_asked_for(name: str, tmp_path: Path) -> None:
+    _run(tmp_path, "all")
+    read = pd.read_parquet if name.endswith("parquet") else pd.read_csv
+    export_results(tmp_path / "results", tmp_path / name)
+    assert SCORES not in read(tmp_path / name)
+    export_results(tmp_path / "results", tmp_path / name, scores=True)
+    assert SCORES in read(tmp_path / name)
