@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.baseline_check import Check
+    from icl_bench.analysis.label_score_arrays import LabelScores
     from icl_bench.report.notebook import Charts
     from icl_bench.report.prompt_trace import Shown
 
@@ -209,6 +210,17 @@ class Results:
         ``ci_low`` to ``ci_high``, ``draws``, ``test_rows`` and further scores.
         """
         return self.findings.curves
+
+    @cached_property
+    def scores(self) -> dict[tuple[str, str], LabelScores]:
+        """The log-probability of every label, where ``score="exact"`` stored it, by task and model.
+
+        Each value has ``labels``, ``values`` as a ``(predictions, labels)`` float32 array, and ``rows``, a
+        data frame of these predictions in the same order.
+        """
+        from icl_bench.analysis.label_score_arrays import arrays_of
+
+        return arrays_of(self.findings.context.stored)
 
     @property
     def failed(self) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Name the variants of one task and model; none where all are alike and run here."""
     run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
     named = {
-        v: ", ".join(f"{key}={_brief(value)}" for key, value in differing.items())
+        v: ", ".join(f"{key}={value if key == 'calibration' else _brief(value)}" for key, value in differing.items())
         for v, differing in _differing(_spelled_out(run_here)).items()
     }
     if len(run_here) == len(facts):

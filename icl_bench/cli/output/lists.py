@@ -104,6 +104,7 @@ def _installed_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
 def print_shown(shown: Shown, console: Console) -> None:
     """Print one prediction, its prompt first."""
     from icl_bench.metrics.scores import score_columns, title
+    from icl_bench.tasks.calibration_inputs import CONTEXTUAL, DOMAIN
 
     row = shown.row
     print(shown.prompt)
@@ -112,10 +113,11 @@ def print_shown(shown: Shown, console: Console) -> None:
         print(f"as vector {number}: {text}")
     if shown.vectors:
         console.rule()
+    asked = row.get("queries") in (CONTEXTUAL, DOMAIN)
     verdict = {True: "right", False: "wrong", None: "free text"}[row["correct"]]
     facts = {
         "answer": row["prediction"],
-        "gold": f"{listed_golds(row)} ({verdict})",
+        "gold": f"none ({row['queries']}: asked for a calibration)" if asked else f"{listed_golds(row)} ({verdict})",
         "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} draw={row['draw']}",
         "attention": row["attention"],
         "test id": row["test_id"],
