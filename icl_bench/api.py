@@ -193,7 +193,7 @@ class Results:
         ``gold``, ``prediction``, ``correct``, ``valid``, token counts, ``prompt_hash``, ``cell``,
         ``variant``; further columns where some prediction has a value, such as ``probability``.
         """
-        return self.findings.context.stored.predictions
+        return self.findings.context.stored.own_predictions
 
     @cached_property
     def findings(self) -> Findings:

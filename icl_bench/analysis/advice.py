@@ -24,7 +24,7 @@ from icl_bench.analysis.statistics.contrast import detectable, half_widths, p_va
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.paired import ALPHA, ONE_DRAW, holm, holm_steps
-from icl_bench.analysis.words import advice_over, points, power, try_more
+from icl_bench.analysis.words import advice_over, points, power, try_more, variant_names
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
@@ -471,7 +471,8 @@ def _names(part: pd.DataFrame) -> pd.Series[str]:
     names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
     names = names.where(part["k"] > 0, "no demonstrations")
     names = names + ", k=" + part["k"].map("{:,}".format)
-    named: pd.Series[str] = names.mask(names.duplicated(keep=False), names + ", variant " + part["variant"])
+    variants = part["variant"].map(variant_names(part["variant"]))
+    named: pd.Series[str] = names.mask(names.duplicated(keep=False), names + ", " + variants)
     return named
 
 

@@ -209,3 +209,27 @@ def cautions_of(table: pd.DataFrame) -> list[str]:
     """Notes on a table's selections, and on those that a training is compared with."""
     beside = (text.split(", ")[0] for text in table.get("beside", ()))
     return cautions([*table.get("select", ()), *beside])
+
+
+READS_TEST_INPUTS = (
+    "calibration=batch and calibration=prior estimate the model's label bias on the inputs of the test rows, not on "
+    "their labels."
+)
+"""A caution where calibrated points are shown."""
+
+
+def variant_names(variants: Iterable[object]) -> dict[str, str]:
+    """Variants in names, derived ones by their calibration.
+
+    >>> variant_names(["1a2b3c4d", "1a2b3c4d+batch"])
+    {'1a2b3c4d': 'calibration=none', '1a2b3c4d+batch': 'calibration=batch'}
+    """
+    parted = {str(variant): str(variant).partition("+") for variant in variants}
+    bases = {base for base, _, _ in parted.values()}
+    names = {}
+    for variant, (base, _, calibration) in parted.items():
+        if len(bases) == 1 and len(parted) > 1:
+            names[variant] = f"calibration={calibration or 'none'}"
+        else:
+            names[variant] = f"variant {base}" + (f", calibration={calibration}" if calibration else "")
+    return names

@@ -13,6 +13,7 @@ from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings.provenance import encoders
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
+from icl_bench.analysis.words import READS_TEST_INPUTS
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.registry import FINDINGS
@@ -23,6 +24,7 @@ from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
 from icl_bench.report.sections.panels import EmptySection, ReportSection
 from icl_bench.report.tables import Table, of_names
+from icl_bench.results.derived import reads_test_inputs
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.wording import counted
@@ -82,7 +84,7 @@ def make_report(
     naming = Naming.of(findings.summary)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.predictions),
+        _overview(stored.own_predictions),
         sorted(stored.predictions["task"].astype(str).unique()),
         sorted(stored.predictions["model"].astype(str).unique()),
         [*_notes(findings), *messages],
@@ -90,7 +92,7 @@ def make_report(
         headlines(findings, naming),
         present,
         missing,
-        Sample.of_server(len(stored.predictions)) if served else sample(stored, naming, data_dir),
+        Sample.of_server(len(stored.own_predictions)) if served else sample(stored, naming, data_dir),
         _failed(findings),
         naming.settings,
         records(findings.provenance),
@@ -126,6 +128,8 @@ def _notes(findings: Findings) -> list[str]:
     notes = []
     if failed := len(findings.summary.failed):
         notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
+    if reads_test_inputs(findings.context.facts):
+        notes.append(READS_TEST_INPUTS)
     free = findings.context.table("truncated_answers")
     if cut := int(free["truncated"].sum()):
         notes.append(

@@ -12,7 +12,7 @@ from icl_bench.analysis.findings.replication import in_words
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import founded_on, points, power, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
-from icl_bench.report.naming import Naming, unshuffled
+from icl_bench.report.naming import Naming, point_name, unshuffled
 from icl_bench.wording import counted, listed, percent
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
 
 def _best(points: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.assign(rows=points["test_rows"]).to_dict("records"):
-        where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else "without demonstrations"
+        where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else point_name(row)
         if why := too_little(row):
             yield Sentence("Best", f"none is named: the highest, {where}, has too little data ({why}).")
             continue

@@ -13,7 +13,7 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.words import too_little
 from icl_bench.metrics.scores import title
-from icl_bench.report.naming import Naming, unshuffled
+from icl_bench.report.naming import Naming, point_name, unshuffled
 from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     curves = tables["curves"]
     best = tables["best"].assign(rows=tables["best"]["test_rows"], all_rows=curves["test_rows"].max()).iloc[0]
     why = too_little(best.to_dict())
-    at = f"{best['series']}, k = {best['k']:,}" if best["k"] else "without demonstrations"
+    at = point_name(best.to_dict())
     if best["tied"]:
         at += f" (tied with {counted(best['tied'], 'other')})"
     lines = _lines(curves, str(best["series"]), naming)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.summary import Summary
 from icl_bench.analysis.words import USUAL_ORDERS
@@ -69,6 +69,7 @@ class Naming:
         if "variant" in frame:
             text = frame["variant"].map(dict(self.settings))
             series = series.where(text.isna(), series + ", " + text.fillna(""))
+            frame = frame.assign(setting=text.astype(object).where(text.notna(), ""))
         if self.hues and "select" in frame:
             frame = frame.assign(hue=frame["select"].map(dict(self.hues)))
         return frame.assign(series=series)
@@ -79,6 +80,13 @@ class Naming:
         base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
         with_base = frame["series"] + " against " + base
         return frame.assign(series=frame["series"].where(~several, with_base))
+
+
+def point_name(row: Mapping[Any, Any]) -> str:
+    """What a point of a named table is called."""
+    if row["k"]:
+        return f"{row['series']}, k = {row['k']:,}"
+    return ", ".join(["without demonstrations", *filter(None, [row["setting"]])])
 
 
 def attention_name(attention: str) -> str:

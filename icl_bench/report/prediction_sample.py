@@ -130,7 +130,7 @@ def sample(
     stored: Stored, naming: Naming, data_dir: Path | None = None, most: int = MOST, most_bytes: int = MOST_BYTES
 ) -> Sample:
     """Choose predictions and rebuild the end of their prompts, where their data is at hand."""
-    frame = stored.predictions
+    frame = stored.own_predictions
     order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
     prompts = Prompts(stored.cells, stored.variants, data_dir)

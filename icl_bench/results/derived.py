@@ -24,6 +24,7 @@ from icl_bench.results.calibration import (
     prior_bias,
 )
 from icl_bench.results.cells import SCORES, digest
+from icl_bench.results.facts import FactsOf
 from icl_bench.results.label_scores import stacked
 from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
 
@@ -44,6 +45,17 @@ def base_cell(cell: str) -> str:
     '1a2b3c4d5e6f'
     """
     return cell.partition("+")[0]
+
+
+def is_derived(cell: str) -> bool:
+    """Whether a cell's predictions are derived, in no file."""
+    return base_cell(cell) != cell
+
+
+def reads_test_inputs(facts: FactsOf) -> bool:
+    """Whether some variant's calibration estimates the bias on the inputs of test rows."""
+    names = {one.calibration for one in facts.values()} - {None}
+    return any(Calibration.parse(str(name)).reads_test_inputs for name in names)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, SCORES, prediction_schema, slug
-from icl_bench.results.derived import CellScores, Derived, Priors, with_calibrations
+from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
@@ -329,6 +329,17 @@ class Stored:
     numbers of rows were asked)."""
     without_scores: Sequence[str] = ()
     """Cells that scored every label, but do not have all scores stored."""
+
+    @cached_property
+    def own_predictions(self) -> pd.DataFrame:
+        """The predictions as they are stored, without derived ones."""
+        derived = [cell for cell in self.cells if is_derived(cell)]
+        return self.predictions[~self.predictions["cell"].isin(derived)] if derived else self.predictions
+
+    @cached_property
+    def own_cells(self) -> dict[str, CellMeta]:
+        """``cells`` without derived ones."""
+        return {cell: meta for cell, meta in self.cells.items() if not is_derived(cell)}
 
     @property
     def first_scores(self) -> dict[str, str]:

@@ -307,7 +307,7 @@ def adaptation_course(context: Context) -> pd.DataFrame:
 
 def _in_cells(context: Context) -> Iterator[_Model]:
     """The models whose predictions are stored."""
-    for meta in context.stored.cells.values():
+    for meta in context.stored.own_cells.values():
         yield _Model(meta.spec.model, meta.facts.fingerprint or "", meta.spec.attention, _adapted(meta.training))
 
 

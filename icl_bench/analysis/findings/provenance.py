@@ -60,11 +60,11 @@ def provenance(context: Context) -> pd.DataFrame:
     """
     import pandas as pd
 
-    frame = context.stored.predictions
+    frame = context.stored.own_predictions
     keys = ["task", "model", "variant"]
     counts = frame.groupby(keys, observed=True)["cell"].agg(["size", "nunique"]).reset_index()
     metas: dict[tuple[str, ...], list[CellMeta]] = {}
-    for cell in context.stored.cells.values():
+    for cell in context.stored.own_cells.values():
         key = (cell.spec.task, cell.spec.model, cell.variant)
         metas.setdefault(key, []).append(cell)
     rows = []

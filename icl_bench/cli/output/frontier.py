@@ -13,7 +13,7 @@ from icl_bench.analysis.frontier import frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
 from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.summary import records
-from icl_bench.analysis.words import USUAL_ORDERS
+from icl_bench.analysis.words import USUAL_ORDERS, variant_names
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_json, print_lines
 from icl_bench.cli.output.terminal import console
@@ -86,10 +86,11 @@ def _print(part: pd.DataFrame, title: str, costs: Sequence[str], first: str) -> 
     ]
     rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
     alike = Counter((_name(row), row["k"]) for row in rows)
+    variants = variant_names(part["variant"])
     cells: list[list[TableCell]] = []
     for row in rows:
         name, verdict = _name(row), row[f"verdict_{first}"] or DASH
-        label = f"{name}, variant {row['variant']}" if alike[name, row["k"]] > 1 else name
+        label = f"{name}, {variants[str(row['variant'])]}" if alike[name, row["k"]] > 1 else name
         cells.append(
             [
                 label,

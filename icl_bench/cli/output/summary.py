@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from icl_bench.analysis.findings.saturation import saturation_text
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import Summary
-from icl_bench.analysis.words import USUAL_ORDERS, curve_notes
+from icl_bench.analysis.words import READS_TEST_INPUTS, USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines, print_notes
 from icl_bench.demonstrations.selector_spec import cautions
@@ -39,6 +40,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
         print_notes(
             console,
             *named,
+            *([READS_TEST_INPUTS] if any(ON_TEST_INPUTS.search(text) for text in named) else []),
             *_gaps(group, settings),
             *curve_notes(group),
             *(_saturation(row, settings) for row in _rows_of(saturation, task, model)),
@@ -54,6 +56,10 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{f.spec}: {f.reason}" for f in summary.failed))
+
+
+ON_TEST_INPUTS = re.compile(r"\bcalibration=(prior=|batch(?!,of=))")
+"""In the name of a setting whose calibration reads the inputs of test rows."""
 
 
 def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
