@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import typer.main
 from support import fakes
@@ -446,6 +447,27 @@ BAD: dict[str, tuple[list[object], str]] = {
     "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
     "pack 0": (["--pack", "0"], "--pack 0: expected 1 or more"),
     "score": (["--score", "best"], "--score best: expected greedy or exact"),
+    "calibration of greedy answers": (
+        ["--calibrate", "batch"],
+        "--calibrate batch: needs every label's score; add --score exact",
+    ),
+    "calibration without all scores": (
+        ["--score", "exact", "--keep-scores", "top:2", "--calibrate", "batch,of=pool:4"],
+        "--calibrate batch,of=pool:4: needs every label's score stored; leave out --keep-scores top:2",
+    ),
+    "calibration of copied queries": (
+        ["--score", "exact", "--queries", "copied", "--calibrate", "batch"],
+        "--calibrate batch: calibrates answers to test rows; leave out --queries copied",
+    ),
+    "unknown calibration": (
+        ["--score", "exact", "--calibrate", "platt"],
+        "--calibrate platt: expected batch, batch,of",
+    ),
+    "a prior that is not there": (
+        ["--score", "exact", "--calibrate", "prior=none.yaml"],
+        "none.yaml: cannot be read: No such file",
+    ),
+    "scores of greedy answers": (["--keep-scores", "all"], "--keep-scores all: --score exact has scores; add it"),
     "two scorings": (["--unconstrained", "--score", "exact"], "exclude each other"),
     "unknown option": (["--modle", "x"], "No such option: --modle.*see icl-bench run --help"),
     "stray word": (["cards"], "unexpected extra argument"),
@@ -586,6 +608,56 @@ def test_labels_of_free_text_can_be_neither_scored_nor_left(icl: Run, tmp_path: 
     words = ("--task", write_task(tmp_path / "task", **FREE_TEXT), "--model", tiny, "--k", "1")
     refused(icl("run", *words, "--unconstrained"), "--unconstrained: task cards is free text")
     refused(icl("run", *words, "--score", "exact"), "--score exact: task cards is free text")
+
+
+@pytest.mark.parametrize(
+    ("prior", "expected"),
+    [
+        ({"card lost": 0.5, "card found": 0.5}, "prior.json: card found is not a label; did you mean card lost"),
+        ({"card lost": 0.5, "top up": 0.4}, "prior.json: the shares sum to 0.900, not to 1"),
+    ],
+)
+def test_a_prior_that_is_no_distribution_of_the_labels_is_refused_before_anything_is_computed(
+    icl: Run, sweep: tuple[Any, ...], prior: dict[str, float], expected: str
+):
+    Path("prior.json").write_text(json.dumps(prior))
+    refused(icl("run", *sweep, "--score", "exact", "--calibrate", "prior=prior.json"), expected)
+    assert not list(Path().rglob("*.parquet"))
+
+
+def test_one_label_cannot_be_calibrated(icl: Run, tmp_path: Path, tiny: Path):
+    task = write_task(tmp_path / "task")
+    for name in ("train.jsonl", "test.jsonl"):
+        path = task.parent / name
+        path.write_text(re.sub('"label": "[^"]*"', '"label": "card_lost"', path.read_text()))
+    words = ("--task", task, "--model", tiny, "--k", "1", "--score", "exact", "--calibrate", "contextual")
+    refused(icl("run", *words), "train has one label, .card lost.; expected several")
+
+
+def test_free_text_cannot_be_calibrated(icl: Run, tmp_path: Path, tiny: Path):
+    words = ("--task", write_task(tmp_path / "task", **FREE_TEXT), "--model", tiny, "--k", "1")
+    refused(icl("run", *words, "--score", "exact", "--calibrate", "batch"), "task cards is free text")
+
+
+def test_a_run_with_every_calibration_is_summarised_and_shown(icl: Run, sweep: tuple[Any, ...]):
+    Path("prior.json").write_text(json.dumps({"card lost": 0.5, "top up": 0.25, "card arrival": 0.25}))
+    calibrations = "batch,batch,of=pool:4,contextual,domain,prior=prior.json"
+    done = icl("run", *sweep, "--score", "exact", "--calibrate", calibrations)
+    assert (done.code, "calibration=batch" in done.out) == (0, True)
+    table = json.loads(icl("summary", "--json").out)["calibration_gain"]
+    names = {row["calibration"] for row in table}
+    assert names >= {"batch", "batch,of=pool:4", "contextual", "domain", "prior=prior"}
+    files = {path: path.read_bytes() for path in Path("results").rglob("*.parquet")}
+    assert icl("run", *sweep, "--score", "exact", "--calibrate", calibrations).code == 0
+    assert files == {path: path.read_bytes() for path in Path("results").rglob("*.parquet")}
+    rows = pd.concat([pd.read_parquet(path) for path in files])
+    for kind, cells in rows.groupby(rows["queries"].astype(object).fillna("test"), observed=True)["cell"]:
+        calibrations = ("", "+batch", "+prior=prior") if kind == "test" else ("",)
+        for calibration in calibrations:
+            one = rows[rows["cell"] == cells.iloc[0]].iloc[0]
+            cell = f"{one['cell']}{calibration}"
+            shown = icl("show", "--task", sweep[1], "--k", one["k"], "--draw", one["draw"], "--cell", cell)
+            assert "the very token ids that were run" in shown.out
 
 
 def test_a_broken_row_is_named_with_its_file_and_line(icl: Run, sweep: tuple[Any, ...]):
