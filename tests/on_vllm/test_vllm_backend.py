@@ -253,7 +253,8 @@ def scored(backend: Any, prompts: PromptSet, own: Sequence[Decoding]) -> list[An
 def assert_scored_alike(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
     """Two kinds of kernels round differently; near ties alone have another label."""
     for one, other in zip(found, expected, strict=True):
-        assert one.scores is not None and other.scores is not None
+        assert one.scores is not None
+        assert other.scores is not None
         np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-3)
         assert one.label == other.label or abs(float(other.margin or 0)) < 1e-3
         for name in ("probability", "margin", "label_mass"):

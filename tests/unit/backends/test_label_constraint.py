@@ -306,6 +306,7 @@ def test_an_answers_sum_is_that_of_its_path(answers):
         np.testing.assert_allclose(sums, expected)
         np.testing.assert_allclose(trie.sums(row), expected)
 
+
 @pytest.mark.parametrize("answers", [[(1,), (1, 2)], [(1, 2), (1,)], [(1, 2), (1, 2)]])
 def test_an_answer_that_begins_another_is_no_tree(answers):
     with pytest.raises(ValueError, match="begin"):

@@ -101,9 +101,7 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     work = AnswerWork(tuple(fed[n] for n in range(1, max(fed) + 1)), 50 * (len(beginnings) + 1))
     assert set(task.answer_works(task.data.test, [0] * 6, 50, skips_unread=True)) == {work}
     assert task.planned_answer(50, skips_unread=True) == work
-    Runner(
-        made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: HEADED, skips_unread=True
-    ).run()
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: HEADED, skips_unread=True).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
     assert meta.compute == asdict(cost_of(cell.prompt_layout, HEADED, [work], "float32"))

@@ -15,7 +15,7 @@ import torch
 from support.fakes import small_tokenizer
 
 from icl_bench.backends.choice import choose
-from icl_bench.backends.interface import Answer, Exact, Free, Greedy
+from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import backend as backend_of_vllm
@@ -158,8 +158,14 @@ PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
 ANSWER = [Free(("\n",), 5)] * len(PROMPTS)
 
 
-def packs(backend: VllmBackend, todo: Sequence[int], keep: Callable[[list[Answer]], object]) -> None:
-    for pack in backend.answer(PROMPTS, todo, ANSWER, 0):
+def packs(
+    backend: VllmBackend,
+    todo: Sequence[int],
+    keep: Callable[[list[Answer]], object],
+    prompts: PromptSet = PROMPTS,
+    decodings: Sequence[Decoding] = ANSWER,
+) -> None:
+    for pack in backend.answer(prompts, todo, decodings, 0):
         keep(pack)
 
 
@@ -232,7 +238,7 @@ def log_probability(ids: Sequence[int], token: int) -> float:
 
 @pytest.fixture
 def scoring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """The engine with these log-probabilities. Five tokens of each prompt are cached."""
+    """The engine with these log-probabilities. Five tokens of each prompt are cached, but never its last."""
 
     def generate(prompts: Sequence[Any], sampling: Sequence[Any], **_: Any) -> list[Any]:
         asked = [tuple(prompt["prompt_token_ids"]) for prompt in prompts]
@@ -242,7 +248,9 @@ def scoring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
             tokens = getattr(one, "logprob_token_ids", [])
             assert len(tokens) <= 128, "vLLM refuses more"
             step = {token: SimpleNamespace(logprob=log_probability(ids, token)) for token in [*tokens, 99]}
-            outputs.append(SimpleNamespace(num_cached_tokens=5, outputs=[SimpleNamespace(logprobs=[step])]))
+            outputs.append(
+                SimpleNamespace(num_cached_tokens=min(5, len(ids) - 1), outputs=[SimpleNamespace(logprobs=[step])])
+            )
         return outputs
 
     monkeypatch.setattr(engine, "generate", generate)
@@ -283,15 +291,14 @@ def test_a_node_with_more_children_than_one_request_may_ask_for_is_asked_for_in_
 
 
 def test_computed_tokens_are_counted_for_the_query_or_for_labels(scoring: Engine):
-    """Prompts of 6, 7 and 4 tokens; five tokens of each request are cached."""
+    """Prompts of 6, 7 and 4 tokens. Five tokens of each request are cached, but never its last."""
     backend = started()
     tries = [Exact(label_trie(labels)) for labels in (LABELS, LABELS[2:], LABELS[:1])]
     (pack,) = backend.answer(SCORED, range(3), tries, 0)
-    assert [(answer.cached_tokens, answer.answer_tokens) for answer in pack] == [(5, 0)] * 3
+    assert [(answer.cached_tokens, answer.answer_tokens) for answer in pack] == [(5, 0), (5, 0), (3, 0)]
     assert [len(answer.scores) for answer in pack if answer.scores is not None] == [4, 2, 1]
-    assert backend.counters.own_tokens == 5 * 1 + 3 * 2 + 0
-    assert backend.counters.answer_tokens == (1 + 2 + 3 + 1) + (1 + 1) + (0 + 1)
-    assert max(map(len, scoring.calls)) == 7
+    assert backend.counters.own_tokens == 5 * 1 + 3 * 2 + 1
+    assert backend.counters.answer_tokens == (1 + 2 + 3 + 1) + (1 + 1) + (1 + 1)
 
 
 def test_log_probabilities_of_one_pack_are_kept_when_a_later_one_fails(
@@ -308,6 +315,5 @@ def test_log_probabilities_of_one_pack_are_kept_when_a_later_one_fails(
     monkeypatch.setattr(backend_of_vllm, "SCORED_NODES", 1)
     found: list[Answer] = []
     with pytest.raises(CellError, match=r"^vLLM failed \(.*killed\)$"):
-        for pack in started().answer(SCORED, range(3), [Exact(label_trie(LABELS))] * 3, 0):
-            found += pack
+        packs(started(), range(3), found.extend, SCORED, [Exact(label_trie(LABELS))] * 3)
     assert [answer.index for answer in found] == [0]
