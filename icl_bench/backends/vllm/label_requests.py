@@ -41,7 +41,10 @@ class NodeRequest:
     def read(self, output: Any, log_probabilities: np.ndarray) -> None:
         """Write the output's log-probabilities into those of all nodes, ``(nodes,)``."""
         (step,) = output.outputs[0].logprobs
-        log_probabilities[self.children] = [step[token].logprob for token in self.tokens]
+        found = np.array([step[token].logprob for token in self.tokens])
+        if not np.isfinite(found).all():
+            raise RuntimeError("log-probabilities are infinite or not numbers; --dtype bfloat16 or float32 may help")
+        log_probabilities[self.children] = found
 
 
 def node_requests(trie: LabelTrie) -> list[NodeRequest]:

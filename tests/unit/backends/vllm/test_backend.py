@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -288,6 +289,14 @@ def test_a_node_with_more_children_than_one_request_may_ask_for_is_asked_for_in_
     (pack,) = started().answer(SCORED, [1], [Exact(label_trie(labels))] * 3, 0)
     assert pack[0].scores == pytest.approx([summed(SCORED.ids(1), label) for label in labels])
     assert scoring.calls[0] == [SCORED.ids(1)] * 3
+
+
+@pytest.mark.usefixtures("scoring")
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_log_probabilities_that_are_not_finite_fail_the_cell(value: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "log_probability", lambda *_: value)
+    with pytest.raises(CellError, match=r"infinite or not numbers; --dtype"):
+        packs(started(), range(3), list, SCORED, [Exact(label_trie(LABELS))] * 3)
 
 
 def test_computed_tokens_are_counted_for_the_query_or_for_labels(scoring: Engine):
