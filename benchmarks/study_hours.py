@@ -52,7 +52,7 @@ def of_prompts(spec: RunSpec, window: int, rate: float, rows: int) -> tuple[floa
     changed = spec.model_copy(update={"model": "gemma3-270m", "context_tokens": window, "test_size": found})
     sweep = Sweep.prepare(changed)
     cells = sweep.plan.cells
-    answer = [sweep.task.planned_answer(LLAMA2_7B.vocabulary)]
+    answer = [sweep.task.planned_answer(LLAMA2_7B.vocabulary, skips_unread=True)]
     costs = [None if c.problem else cost_of(c.prompt_layout, LLAMA2_7B, answer, "bfloat16") for c in cells]
     computed = sum(seconds(LLAMA2_7B, rate / EFFICIENCY, cells, costs))
     read = sum(

@@ -7,8 +7,10 @@ attention shared this, but it is off by default and removed in 0.32). Packed que
 (Juravsky et al. 2024, Hydragen, section 3). They take about 20 ms more of the host per step, because
 vLLM replays graphs. So if the GPU reads B bytes per second, packed queries are faster from
 ``0.02·B / ((Q - 1)·b)`` tokens: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100
-(3.35 TB/s). Labels take few steps, so below this both take a fraction of a second. The rule does not
-depend on k: the backend is part of a cell's identity, and a curve has one backend.
+(3.35 TB/s). Labels take few steps, so below this both take a fraction of a second. If every label is
+scored, packed queries compute all tokens of the labels in one step, but vLLM in a request for each token
+that another follows. The rule does not depend on k: the backend is part of a cell's identity, and a curve
+has one backend.
 """
 
 from __future__ import annotations
@@ -74,8 +76,6 @@ def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
         return "transformers", "--attention runs there alone"
     if spec.base_url:
         return "openai", "a server is named"
-    if needs.exact:
-        return "transformers", "--score exact runs there alone"
     for field in ("device", "pack"):
         if getattr(spec, field):
             return "transformers", f"{flag(field)} is for it"
@@ -93,6 +93,8 @@ def _on_cuda(needs: Needs) -> tuple[str, str]:
     """The same on a GPU where both backends could answer."""
     if (problem := vllm_problem()) is not None:
         return "transformers", problem.partition(";")[0]
+    if needs.exact:
+        return "transformers", "packed queries score all labels in one call, vLLM in a request for each of their tokens"
     if needs.free:
         return "vllm", "answers are generated freely, and end at different times"
     if not needs.shares:

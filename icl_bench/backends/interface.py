@@ -184,8 +184,9 @@ class BackendLoader(ABC):
     """Whether it scores every label (``Exact``)."""
     skips_unread: ClassVar[bool] = False
     """Whether it skips what no answer is read from: the last layer after its keys and values, but for
-    tokens that another is predicted from, and logits of tokens that a constraint excludes. If not,
-    costs count whole layers, and the whole output head at each generated token and no other."""
+    tokens that another is predicted from, and logits of tokens that a constraint excludes; and of scored
+    labels computes each beginning once. If not, costs count whole layers, the whole output head at each
+    generated or scored token and no other, and each beginning of a label anew with all its tokens."""
     most_stops: ClassVar[int | None] = None
     """The largest number of texts that may end a free answer; None for any number."""
     needs_tokenizer_name: ClassVar[bool] = False

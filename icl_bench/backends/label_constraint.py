@@ -262,6 +262,22 @@ class LabelTrie:
         """Nodes that have children, the root first. Their next-token probabilities are needed."""
         return np.unique(self.parents[1:])
 
+    @cached_property
+    def branches(self) -> tuple[tuple[Ids, np.ndarray], ...]:
+        """For each inner node, the tokens from the root to it, and its children."""
+        paths: list[Ids] = [()]
+        for token, parent in zip(self.tokens[1:].tolist(), self.parents[1:].tolist(), strict=True):
+            paths.append((*paths[parent], token))
+        return tuple((paths[node], np.flatnonzero(self.parents == node)) for node in self.inner.tolist())
+
+    def sums(self, log_probabilities: np.ndarray) -> np.ndarray:
+        """Log-probability of each answer: the sum along its path from the root, ``(..., answers)``.
+
+        ``log_probabilities`` are those of each node's token after its parent, ``(..., nodes)``, 0 for the root.
+        """
+        total = log_probabilities @ self.ancestors.T
+        return np.asarray(total[..., self.ends])
+
 
 def label_trie(answers: Sequence[Ids]) -> LabelTrie:
     """Build the tree of tokenized answers.

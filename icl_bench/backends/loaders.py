@@ -64,11 +64,13 @@ class TransformersLoader(BackendLoader):
 class VllmLoader(BackendLoader):
     """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache.
 
-    Costs assume that its cache holds the whole prefix for each query, though it holds whole blocks, and
-    leave out the token that it generates when the prefix is computed.
+    Costs assume that its cache holds the whole prefix for each query (and the whole query for each token
+    of scored labels), though it holds whole blocks, and leave out the token that it generates when the
+    prefix is computed.
     """
 
     name = "vllm"
+    exact = True
     options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"})
 
     def check_installed(self) -> None:

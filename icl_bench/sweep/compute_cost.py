@@ -101,10 +101,17 @@ class AnswerWork:
         return cls((1.0,) * int(whole) + ((part,) if part else ()), tokens * vocabulary)
 
     @classmethod
-    def scored(cls, trie: LabelTrie, vocabulary: int) -> AnswerWork:
-        """All labels of a tree: the tokens that others follow, and the vocabulary's logits after each."""
-        depths = np.bincount(trie.depths[trie.inner])
-        return cls(tuple(depths[1:].tolist()), len(trie.inner) * vocabulary)
+    def scored(cls, trie: LabelTrie, vocabulary: int, *, once: bool = True) -> AnswerWork:
+        """All labels of a tree: the tokens that others follow, and the vocabulary's logits after each.
+
+        Unless ``once``, each of these tokens is a request of its own that computes those before it in the
+        label again. (What a request also computes again of the query is not counted, because the sizes
+        of cache blocks are the engine's.)
+        """
+        counts = np.bincount(trie.depths[trie.inner])[1:]
+        if not once:
+            counts = counts[::-1].cumsum()[::-1]
+        return cls(tuple(counts.tolist()), len(trie.inner) * vocabulary)
 
 
 @dataclass(frozen=True)

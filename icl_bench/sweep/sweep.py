@@ -149,7 +149,7 @@ class Sweep:
         """
         dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
         shape = self._architecture
-        answer = [self.task.planned_answer(shape.vocabulary)]
+        answer = [self.task.planned_answer(shape.vocabulary, skips_unread=self.loader.skips_unread)]
         return [None if cell.problem else cost_of(cell.prompt_layout, shape, answer, dtype) for cell in self.plan.cells]
 
     @cached_property

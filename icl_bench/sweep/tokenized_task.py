@@ -187,14 +187,14 @@ class TokenizedTask:
             return [self.decoding] * len(queries)
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
-    def planned_answer(self, vocabulary: int) -> AnswerWork:
+    def planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
         """What an answer of half the longest length takes; with exact scoring, what all labels take (mean).
 
         ``vocabulary`` is the number of tokens that the model's output head has. The rows of the head
         that a constraint allows are not counted, because compiling it takes time, and they are few.
         """
         if self.scoring == "exact" and (queries := self.data.test):
-            works = self.answer_works(queries, [0] * len(queries), vocabulary, skips_unread=True)
+            works = self.answer_works(queries, [0] * len(queries), vocabulary, skips_unread=skips_unread)
             fed = [[*work.fed, *[0.0] * (max(len(w.fed) for w in works) - len(work.fed))] for work in works]
             return AnswerWork(tuple(np.mean(fed, axis=0).tolist()), float(np.mean([work.logits for work in works])))
         constrained = self.data.spec.is_classification and self.scoring == "greedy"
@@ -206,7 +206,8 @@ class TokenizedTask:
         """What each answer takes, given its generated ``tokens``.
 
         ``vocabulary`` is the number of tokens that the model's output head has. A backend that skips
-        what is not read computes, of generated labels, only logits of tokens that some label allows.
+        what is not read computes, of generated labels, only logits of tokens that some label allows, and
+        of scored labels each beginning once (``BackendLoader.skips_unread``).
         (Queries with choices of their own share a product over all their tokens in a pack, which is not
         counted.)
         """
@@ -216,7 +217,7 @@ class TokenizedTask:
         for decoding, count in zip(self.decodings(queries), tokens, strict=True):
             if isinstance(decoding, Exact):
                 if id(decoding) not in scored:
-                    scored[id(decoding)] = AnswerWork.scored(decoding.trie, vocabulary)
+                    scored[id(decoding)] = AnswerWork.scored(decoding.trie, vocabulary, once=skips_unread)
                 works.append(scored[id(decoding)])
             elif isinstance(decoding, Greedy) and skips_unread:
                 works.append(AnswerWork.generated(count, len(decoding.automaton.vocabulary)))

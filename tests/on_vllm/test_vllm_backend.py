@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.interface import Answer, Decoding, Exact, Free
+from icl_bench.backends.label_constraint import label_trie
+from icl_bench.backends.vllm import backend as backend_of_vllm
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -44,13 +46,12 @@ def prepared(
 
 
 def on_vllm(dtype: str, named: str = "gemma3-270m", **more: Any) -> Any:
-    from icl_bench.backends.vllm.backend import VllmBackend
     from icl_bench.models.registry import load_tokenizer, resolve
 
     model = resolve(named)
     options = {"max_model_len": 12288, "kv_cache_memory_bytes": 2**30, **more}
     identity = {"backend": "vllm", "dtype": dtype}
-    return VllmBackend(model.source, load_tokenizer(model), identity=identity, **options)
+    return backend_of_vllm.VllmBackend(model.source, load_tokenizer(model), identity=identity, **options)
 
 
 @contextmanager
@@ -210,7 +211,7 @@ def test_queries_with_demonstrations_of_their_own_keep_what_they_share_once(
 
 
 def test_rows_with_choices_of_their_own_are_answered_as_each_alone(data_dir: Path, vllm: Any):
-    from icl_bench.backends.interface import Decoding, Greedy
+    from icl_bench.backends.interface import Greedy
     from icl_bench.backends.label_constraint import compile_labels
 
     sweep = prepared("banking77", "10", data_dir, rows=6)
@@ -242,3 +243,59 @@ def test_free_text_ends_at_the_stop_and_is_that_of_the_other_backend(data_dir: P
     one, other = said(vllm), said(transformers)
     assert all("\n" not in text for text in one)
     assert sum(a == b for a, b in zip(one, other, strict=True)) >= 10
+
+
+def scored(backend: Any, prompts: PromptSet, own: Sequence[Decoding]) -> list[Answer]:
+    packs = backend.answer(prompts, range(len(own)), own, 0)
+    return sorted((a for pack in packs for a in pack), key=lambda a: a.index)
+
+
+def assert_scored_alike(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """Two kinds of kernels round differently; near ties alone have another label."""
+    for one, other in zip(found, expected, strict=True):
+        assert one.scores is not None
+        assert other.scores is not None
+        np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-3)
+        assert one.label == other.label or abs(float(other.margin or 0)) < 1e-3
+        for name in ("probability", "margin", "label_mass"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-3)
+        assert one.answer_tokens == 0
+
+
+def trees(sweep: Sweep, *labels: Sequence[str]) -> list[Decoding]:
+    return [Exact(label_trie([tuple(ids) for ids in sweep.task.encoder.answers(some)])) for some in labels]
+
+
+def test_every_labels_log_probability_is_that_of_the_other_backend(
+    data_dir: Path, vllm: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Over several packs and calls, also of labels that begin others."""
+    sweep, rows = prepared("clinic150", "6", data_dir, rows=4), 4
+    labels = sweep.task.data.labels
+    of_orders = sorted(label for label in labels if label.startswith(("order", "card", "credit")))
+    assert any(one != other and other.startswith(one) for one in of_orders for other in of_orders)
+    ((_, prompts),) = sweep.plan.groups[0].group.prompts([6])
+    own = trees(sweep, of_orders) * rows
+    assert isinstance(own[0], Exact)
+    inner = own[0].trie.inner
+    monkeypatch.setattr(backend_of_vllm, "SCORED_NODES", 2 * len(inner))
+    monkeypatch.setattr(backend_of_vllm, "SCORED_TOKENS", prompts.longest * len(inner))
+    vllm.llm.reset_prefix_cache()
+    before = vllm.counters.prompt_tokens, vllm.counters.answer_tokens
+    found = scored(vllm, prompts, own)
+    assert_scored_alike(found, scored(transformers, prompts, own))
+    assert all(answer.cached_tokens >= len(prompts.prefix) - BLOCK for answer in found)
+    sizes = [len(prompts.ids(i)) for i in range(rows)]
+    computed = vllm.counters.prompt_tokens - before[0], vllm.counters.answer_tokens - before[1]
+    print(f"{len(inner)} nodes, {sizes}: computed {computed}")
+    again = sum(size % BLOCK for size in sizes) * len(inner)
+    assert again <= computed[0] <= again + len(prompts.prefix) + rows * BLOCK
+    assert 0 < computed[1] <= rows * own[0].trie.depths[inner].sum()
+
+
+def test_labels_of_each_rows_own_are_scored_as_by_the_other_backend(data_dir: Path, vllm: Any, transformers: Any):
+    sweep = prepared("trec", "20", data_dir, rows=4)
+    labels = sweep.task.data.labels
+    ((_, prompts),) = sweep.plan.groups[0].group.prompts([20])
+    own = trees(sweep, labels, labels[:2], labels[1:3], labels[:1])
+    assert_scored_alike(scored(vllm, prompts, own), scored(transformers, prompts, own))

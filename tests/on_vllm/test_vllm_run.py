@@ -1,4 +1,4 @@
-"""``icl-bench run --backend vllm``, as a user runs it; an engine is started once for all of it."""
+"""``icl-bench run --backend vllm``, as a user runs it; each run starts an engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,13 +21,19 @@ pytestmark = pytest.mark.slow
 STORED = Path(__file__).parents[1] / "golden" / "predictions" / "vllm.csv"
 
 
-def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(tmp_path: Path, data_dir: Path):
-    """Over three selectors; nothing of the engine's own is printed."""
-    command = [sys.executable, "-m", "icl_bench", *VLLM.split(), "--results", str(tmp_path / "results")]
+def ran(words: Sequence[str], data_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "icl_bench", *words]
     settings = {**os.environ, "COLUMNS": "300", "ICL_BENCH_DATA": str(data_dir),
                 "VLLM_CPU_KVCACHE_SPACE": "1"}  # fmt: skip  # another engine may be beside it
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=settings)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0_1_0(tmp_path: Path, data_dir: Path):
+    """Over three selectors; nothing of the engine's own is printed."""
+    words = [*VLLM.split(), "--results", str(tmp_path / "results")]
+    done = ran(words, data_dir)
     said = done.stderr.splitlines()
     assert said[0].startswith("trec: 8 test examples")
     assert "of them cached" in said[-2]
@@ -42,6 +49,24 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
     now = pd.read_csv(io.BytesIO(content), keep_default_na=False, dtype=str)
     pd.testing.assert_frame_equal(now[list(before.columns)], before)
 
-    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=900, env=settings)
-    assert again.returncode == 0
+    again = ran([*words, "--json"], data_dir)
     assert {point["k"] for point in json.loads(again.stdout)["curves"]} == {6, 12}
+
+
+def test_scored_labels_have_the_columns_and_values_of_the_other_backend(tmp_path: Path, data_dir: Path):
+    words = VLLM.replace("--k 6,12", "--k 6").replace("--select random,bm25,hybrid:4", "--score exact").split()
+    words[words.index("--test-size") + 1] = "4"
+    frames = []
+    for backend in ("vllm", "transformers"):
+        words[words.index("--backend") + 1] = backend
+        ran([*words, "--results", str(tmp_path / backend)], data_dir)
+        frames.append(icl_bench.read(tmp_path / backend).predictions)
+    one, other = frames
+    assert set(one["backend"]) == {"vllm"}
+    assert list(one.columns) == list(other.columns)
+    near = ["probability", "margin", "label_mass"]
+    unequal = ["backend", "cell", "variant", "cached_tokens", *near]
+    pd.testing.assert_frame_equal(one.drop(columns=unequal), other.drop(columns=unequal))
+    for column in near:
+        assert one[column].tolist() == pytest.approx(other[column].tolist(), abs=1e-3)
+    assert (one["probability"] > 0).all()

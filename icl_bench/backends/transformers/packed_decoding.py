@@ -222,8 +222,7 @@ class OpenPack:
             logs = np.zeros((len(rows), len(trie.tokens)))
             place = np.searchsorted(inner, trie.parents[1:])
             logs[:, 1:] = log_probabilities[:, place, trie.ranks[1:]]
-            total = logs @ trie.ancestors.T  # sums along each path from the root
-            for row, scores in zip(rows.tolist(), total[:, trie.ends], strict=True):
+            for row, scores in zip(rows.tolist(), trie.sums(logs), strict=True):
                 answers[row] = Answer.of_scores(row, scores, decodings[row].sizes)
         return [answers[row] for row in range(len(tries))]
 

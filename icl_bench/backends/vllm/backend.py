@@ -18,9 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from icl_bench.backends.interface import Answer, Counters, Decoding, Free, Greedy
+import numpy as np
+
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import END, LabelAutomaton
 from icl_bench.backends.vllm.label_file import FILE, write_automaton
+from icl_bench.backends.vllm.label_requests import NodeRequest, node_requests
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
@@ -36,6 +39,12 @@ time to capture graphs when the engine starts."""
 
 CALL = 64
 """Queries of one call. Answers of a call are kept, also if later calls fail."""
+
+SCORED_NODES = 1024
+"""Nodes of label trees in one pack, because scoring 64 queries could take minutes (but at least one query)."""
+
+SCORED_TOKENS = 2**22
+"""Tokens of the requests of one call that scores labels: each sends its whole prompt, and the engine copies it."""
 
 
 class VllmBackend:
@@ -120,14 +129,16 @@ class VllmBackend:
         reserve: int,  # noqa: ARG002 - the engine's cache has a fixed size
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
-        """See ``Backend.answer``. A pack is the answers of one call."""
+        """See ``Backend.answer``. A pack is the answers of one call, or of a few if labels are scored."""
         assert pattern == FULL, "attention patterns run on the transformers backend"
-        for first in range(0, len(todo), CALL):
+        nodes = max((len(d.trie.inner) for i in todo if isinstance(d := decodings[i], Exact)), default=0)
+        rows = min(CALL, max(1, SCORED_NODES // nodes)) if nodes else CALL
+        for first in range(0, len(todo), rows):
             start = time.perf_counter()
             try:
                 if not first and prompts.prefix and len(todo) > 1:
                     self.warm(prompts.prefix)
-                answers = self._answers(prompts, todo[first : first + CALL], decodings)
+                answers = (self._scored if nodes else self._answers)(prompts, todo[first : first + rows], decodings)
             except Exception as error:
                 raise CellError(f"vLLM failed ({self._reason(error)})") from None
             self.counters.seconds += time.perf_counter() - start
@@ -156,11 +167,46 @@ class VllmBackend:
                     raise RuntimeError(f"the engine stopped within a label: {completion.text!r}")
                 answers.append(Answer(index, cached, len(completion.token_ids), label=label))
             else:
-                assert isinstance(decoding, Free), "exact scoring runs on the transformers backend"
+                assert isinstance(decoding, Free), _IN_ONE_WAY
                 ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
                 text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
                 answers.append(Answer(index, cached, len(completion.token_ids), text=text, truncated=truncated))
         return answers
+
+    def _scored(self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]) -> list[Answer]:
+        """Score every label of these queries.
+
+        The trees' roots come first: they compute the queries, which the other nodes find in the cache.
+        An answer's cached tokens are those that its root found. All requests count: prompt tokens that
+        they compute (also again, for a cache block is whole or not there) as the query's own, and
+        tokens of labels as the answer's.
+        """
+        scored = {i: decoding for i in todo if isinstance(decoding := decodings[i], Exact)}
+        assert len(scored) == len(todo), _IN_ONE_WAY
+        asked = {id(decoding): node_requests(decoding.trie) for decoding in scored.values()}
+        requests = [(i, request) for i, decoding in scored.items() for request in asked[id(decoding)]]
+        logs = {i: np.zeros(len(decoding.trie.tokens)) for i, decoding in scored.items()}
+        cached: dict[int, int] = {}
+        for some in self._calls(prompts, requests):
+            ids = [prompts.ids(i) + request.path for i, request in some]
+            outputs = self.generate(ids, [request.sampling() for _, request in some])
+            for (i, request), whole, output in zip(some, ids, outputs, strict=True):
+                request.read(output, logs[i])
+                found, own = _cached_tokens(output), len(whole) - len(request.path)
+                cached.setdefault(i, found)
+                self.counters.own_tokens += max(own - found, 0)
+                self.counters.answer_tokens += len(whole) - max(own, found)
+        return [Answer.of_scores(i, d.trie.sums(logs[i]), d.sizes, cached[i]) for i, d in scored.items()]
+
+    @staticmethod
+    def _calls(
+        prompts: PromptSet, requests: Sequence[tuple[int, NodeRequest]]
+    ) -> Iterator[Sequence[tuple[int, NodeRequest]]]:
+        """The requests of each call: first those of roots, without a path."""
+        yield [(i, request) for i, request in requests if not request.path]
+        others = [(i, request) for i, request in requests if request.path]
+        size = max(1, SCORED_TOKENS // prompts.longest)
+        yield from (others[first : first + size] for first in range(0, len(others), size))
 
     def sampling(self, decoding: Decoding) -> Any:
         """VLLM's sampling parameters for a decoding."""
@@ -169,7 +215,7 @@ class VllmBackend:
 
         if isinstance(decoding, Free):
             return SamplingParams(temperature=0, max_tokens=decoding.max_tokens, stop=list(decoding.stops))
-        assert isinstance(decoding, Greedy), "exact scoring runs on the transformers backend"
+        assert isinstance(decoding, Greedy), _IN_ONE_WAY
         automaton = decoding.automaton
         common = {"temperature": 0, "max_tokens": automaton.longest + 1, "detokenize": False}
         if self.constraint == "processor":
@@ -276,6 +322,8 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
         os.dup2(stderr_copy, 2)
         os.close(stderr_copy)
 
+
+_IN_ONE_WAY = "labels are scored for all queries of a call or for none"
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
 

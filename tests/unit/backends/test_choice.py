@@ -51,6 +51,8 @@ EXACT, BLOCKS = Needs(exact=True), Needs([FULL, Pattern.parse("block:5")])
         (True, True, {"kv_cache_dtype": "fp8"}, LABELS, "vllm"),
         (True, True, {}, EXACT, "transformers"),
         (True, True, {}, Needs(exact=True, shares=False), "transformers"),
+        (True, True, {"tensor_parallel": 2}, EXACT, "vllm"),
+        (True, True, {"backend": "vllm"}, EXACT, "vllm"),
         (True, True, {}, BLOCKS, "transformers"),
         (True, True, {"device": "cuda:1"}, FREE, "transformers"),
         (True, True, {"pack": 3}, FREE, "transformers"),
@@ -87,6 +89,7 @@ def test_a_vllm_that_is_too_old_is_not_chosen_but_said(monkeypatch: pytest.Monke
         ({}, "transformers"),
         ({"score": "exact"}, "transformers"),
         ({"score": "exact", "select": "bm25"}, "transformers"),
+        ({"score": "exact", "quantization": "awq"}, "vllm"),
         ({"unconstrained": True}, "vllm"),
         ({"select": "bm25"}, "vllm"),
         ({"select": "bm25,hybrid:2"}, "transformers"),
@@ -118,6 +121,7 @@ def test_a_plan_says_which_backend_would_answer_and_why(tmp_path: Path, monkeypa
     assert said() == "backend: transformers (there is no GPU)"
     present(monkeypatch, vllm=True, cuda=True)
     assert said().startswith("backend: transformers (packed queries read the keys that they share")
+    assert said(score="exact").startswith("backend: transformers (packed queries score all labels in one call, vLLM")
     assert said(tensor_parallel=2) == "backend: vllm (--tensor-parallel is for it)"
     assert said(backend="vllm") == "backend: vllm"
 
@@ -194,7 +198,8 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
             {"patterns": ("full", "grouped:2,8"), "tokenizer": "m"},
             "--attention grouped:2,8: runs on --backend transformers, not openai",
         ),
-        ("vllm", {"exact": True}, "--score exact: runs on --backend transformers"),
+        ("openai", {"exact": True, "tokenizer": "m"}, "--score exact: runs on --backend transformers or vllm"),
+        ("vllm", {"exact": True}, None),
         ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai only"),
         ("openai", {}, "--backend openai needs --tokenizer: a model name, folder or hub id"),
         ("transformers", {"patterns": ("block:5", "approx:9,3"), "exact": True}, None),

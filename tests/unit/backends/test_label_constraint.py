@@ -288,6 +288,23 @@ def test_each_path_of_the_tree_is_one_answer(answers):
     assert len(trie.tokens) == len(beginnings)
     assert trie.inner[0] == 0
     assert set(trie.inner) == set(range(len(trie.tokens))) - set(trie.ends)
+    follow: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for answer in answers:
+        for size in range(len(answer)):
+            follow[answer[:size]].add(answer[size])
+    assert {path: {*trie.tokens[children].tolist()} for path, children in trie.branches} == follow
+    assert trie.branches[0][0] == ()
+
+
+@given(st.lists(ids, min_size=1, max_size=12, unique=True))
+def test_an_answers_sum_is_that_of_its_path(answers):
+    trie = label_trie(answers)
+    each = np.random.default_rng(0).normal(size=(2, len(trie.tokens)))
+    each[:, 0] = 0
+    for row, sums in zip(each, trie.sums(each), strict=True):
+        expected = [row[trie.ancestors[end]].sum() for end in trie.ends]
+        np.testing.assert_allclose(sums, expected)
+        np.testing.assert_allclose(trie.sums(row), expected)
 
 
 @pytest.mark.parametrize("answers", [[(1,), (1, 2)], [(1, 2), (1,)], [(1, 2), (1, 2)]])

@@ -487,7 +487,7 @@ SERVED: dict[str, tuple[list[object], str]] = {
     "device": (["--base-url", "http://127.0.0.1:9/v1", "--device", "cpu"], "--device: applies to"),
     "exact": (
         ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact"],
-        "--score exact: runs on --backend transformers",
+        "--score exact: runs on --backend transformers or vllm",
     ),
 }
 

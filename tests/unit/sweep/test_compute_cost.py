@@ -100,11 +100,23 @@ def test_scoring_all_labels_takes_the_tokens_of_all_labels(tmp_path: Path):
     fed = Counter(map(len, beginnings))
     work = AnswerWork(tuple(fed[n] for n in range(1, max(fed) + 1)), 50 * (len(beginnings) + 1))
     assert set(task.answer_works(task.data.test, [0] * 6, 50, skips_unread=True)) == {work}
-    assert task.planned_answer(50) == work
-    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: HEADED).run()
+    assert task.planned_answer(50, skips_unread=True) == work
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend, architecture=lambda: HEADED, skips_unread=True).run()
     ((_, meta),) = finished_cells(tmp_path / "results")
     (cell,) = made.cells
     assert meta.compute == asdict(cost_of(cell.prompt_layout, HEADED, [work], "float32"))
+
+
+def test_a_request_for_each_token_computes_those_before_it_again(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1, scoring="exact")
+    task = made.task
+    ids = [tuple(found) for found in task.encoder.answers(task.data.labels)]
+    beginnings = {label[:n] for label in ids for n in range(1, len(label))}
+    fed = Counter(place for beginning in beginnings for place in range(len(beginning)))
+    assert fed[1] > 0
+    work = AnswerWork(tuple(fed[place] for place in range(max(fed) + 1)), 50 * (len(beginnings) + 1))
+    assert set(task.answer_works(task.data.test, [0] * 6, 50, skips_unread=False)) == {work}
+    assert task.planned_answer(50, skips_unread=False) == work
 
 
 @pytest.mark.parametrize("skips", [False, True])
@@ -122,9 +134,9 @@ def test_generated_labels_take_the_head_at_each_token_or_of_the_allowed_tokens_a
 
 def test_a_plan_counts_half_of_the_longest_answer(tmp_path: Path):
     there = tokenized_task(tmp_path / "labels")
-    assert there.planned_answer(50) == AnswerWork.generated(there.answer_tokens / 2, 0)
+    assert there.planned_answer(50, skips_unread=True) == AnswerWork.generated(there.answer_tokens / 2, 0)
     there = tokenized_task(tmp_path / "text", **FREE_TEXT)
-    assert there.planned_answer(50) == AnswerWork.generated(4.5, 50)
+    assert there.planned_answer(50, skips_unread=True) == AnswerWork.generated(4.5, 50)
 
 
 def test_equal_lengths_count_as_often_as_they_are_there():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.fakes import small_tokenizer
 
 from icl_bench.backends.choice import choose
-from icl_bench.backends.interface import Answer, Free, Greedy
-from icl_bench.backends.label_constraint import compile_labels
+from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
+from icl_bench.backends.label_constraint import compile_labels, label_trie
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import backend as backend_of_vllm
 from icl_bench.backends.vllm.backend import CALL, VllmBackend
@@ -157,8 +159,14 @@ PROMPTS = PromptSet((1, 2, 3), tuple((10 + i,) for i in range(150)))
 ANSWER = [Free(("\n",), 5)] * len(PROMPTS)
 
 
-def packs(backend: VllmBackend, todo: Sequence[int], keep: Callable[[list[Answer]], object]) -> None:
-    for pack in backend.answer(PROMPTS, todo, ANSWER, 0):
+def packs(
+    backend: VllmBackend,
+    todo: Sequence[int],
+    keep: Callable[[list[Answer]], object],
+    prompts: PromptSet = PROMPTS,
+    decodings: Sequence[Decoding] = ANSWER,
+) -> None:
+    for pack in backend.answer(prompts, todo, decodings, 0):
         keep(pack)
 
 
@@ -219,3 +227,102 @@ def test_each_prompt_is_held_to_its_own_choices(engine: Engine, monkeypatch: pyt
     (pack,) = started().answer(prompts, range(4), [own[i % 2] for i in range(4)], 0)
     assert [answer.label for answer in pack] == [1, 2, 1, 2]
     assert [one.structured_outputs.choice for one in asked] == [choices[i % 2] for i in range(4)]
+
+
+# -- every label --------------------------------------------------------------------------------
+
+
+def log_probability(ids: Sequence[int], token: int) -> float:
+    """That of a token after others, in a language model of this test."""
+    return -(1 + (7 * sum(ids) + 3 * len(ids) + token) % 11) / 4
+
+
+@pytest.fixture
+def scoring(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine with these log-probabilities. Five tokens of each prompt are cached, but never its last."""
+
+    def generate(prompts: Sequence[Any], sampling: Sequence[Any], **_: Any) -> list[Any]:
+        asked = [tuple(prompt["prompt_token_ids"]) for prompt in prompts]
+        engine.calls.append(asked)
+        outputs = []
+        for ids, one in zip(asked, sampling, strict=True):
+            tokens = getattr(one, "logprob_token_ids", [])
+            assert len(tokens) <= 128, "vLLM refuses more"
+            step = {token: SimpleNamespace(logprob=log_probability(ids, token)) for token in [*tokens, 99]}
+            outputs.append(
+                SimpleNamespace(num_cached_tokens=min(5, len(ids) - 1), outputs=[SimpleNamespace(logprobs=[step])])
+            )
+        return outputs
+
+    monkeypatch.setattr(engine, "generate", generate)
+    return engine
+
+
+def summed(prompt: tuple[int, ...], answer: tuple[int, ...]) -> float:
+    return sum(log_probability(prompt + answer[:n], token) for n, token in enumerate(answer))
+
+
+LABELS = ((3, 4, 9), (3, 4, 5, 9), (3, 9), (8, 9))
+"""The first begins the second but for its end. Inner nodes: nothing, 3, 34, 345 and 8."""
+SCORED = PromptSet((1, 2, 3), ((6, 6, 6), (7, 6, 5, 4), (5,)))
+
+
+def test_scores_are_the_sums_of_each_labels_tokens_over_packs_and_calls(
+    scoring: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(backend_of_vllm, "SCORED_NODES", 10)
+    monkeypatch.setattr(backend_of_vllm, "SCORED_TOKENS", 3 * SCORED.longest)
+    exact = Exact(label_trie(LABELS), sizes=(3, 4, 2, 2))
+    found = list(started().answer(SCORED, range(3), [exact] * 3, 0))
+    assert [[answer.index for answer in pack] for pack in found] == [[0, 1], [2]]
+    for answer in (answer for pack in found for answer in pack):
+        expected = [summed(SCORED.ids(answer.index), label) for label in LABELS]
+        assert answer.scores == pytest.approx(expected)
+        assert answer.label == np.argmax(np.array(expected) / exact.sizes)
+    assert scoring.calls[0] == [SCORED.prefix]
+    assert scoring.calls[1] == [SCORED.ids(0), SCORED.ids(1)]
+    assert [len(call) for call in scoring.calls] == [1, 2, 3, 3, 2, 1, 3, 1]
+
+
+def test_a_node_with_more_children_than_one_request_may_ask_for_is_asked_for_in_several(scoring: Engine):
+    labels = tuple((100 + i, 9) for i in range(300))
+    (pack,) = started().answer(SCORED, [1], [Exact(label_trie(labels))] * 3, 0)
+    assert pack[0].scores == pytest.approx([summed(SCORED.ids(1), label) for label in labels])
+    assert scoring.calls[0] == [SCORED.ids(1)] * 3
+
+
+@pytest.mark.usefixtures("scoring")
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_log_probabilities_that_are_not_finite_fail_the_cell(value: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "log_probability", lambda *_: value)
+    with pytest.raises(CellError, match=r"infinite or not numbers; --dtype"):
+        packs(started(), range(3), list, SCORED, [Exact(label_trie(LABELS))] * 3)
+
+
+def test_computed_tokens_are_counted_for_the_query_or_for_labels(scoring: Engine):
+    """Prompts of 6, 7 and 4 tokens. Five tokens of each request are cached, but never its last."""
+    backend = started()
+    tries = [Exact(label_trie(labels)) for labels in (LABELS, LABELS[2:], LABELS[:1])]
+    (pack,) = backend.answer(SCORED, range(3), tries, 0)
+    assert [(answer.cached_tokens, answer.answer_tokens) for answer in pack] == [(5, 0), (5, 0), (3, 0)]
+    assert [len(answer.scores) for answer in pack if answer.scores is not None] == [4, 2, 1]
+    assert backend.counters.own_tokens == 5 * 1 + 3 * 2 + 1
+    assert backend.counters.answer_tokens == (1 + 2 + 3 + 1) + (1 + 1) + (1 + 1)
+
+
+def test_log_probabilities_of_one_pack_are_kept_when_a_later_one_fails(
+    scoring: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    generate = scoring.generate
+
+    def dies(*asked: Any, **more: Any) -> list[Any]:
+        if len(scoring.calls) == 3:
+            raise RuntimeError("EngineDeadError: the engine was killed")
+        return generate(*asked, **more)
+
+    monkeypatch.setattr(scoring, "generate", dies)
+    monkeypatch.setattr(backend_of_vllm, "SCORED_NODES", 1)
+    found: list[Answer] = []
+    with pytest.raises(CellError, match=r"^vLLM failed \(.*killed\)$"):
+        packs(started(), range(3), found.extend, SCORED, [Exact(label_trie(LABELS))] * 3)
+    assert [answer.index for answer in found] == [0]
