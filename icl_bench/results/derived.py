@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.results.calibration import (
-    BATCH,
-    Calibration,
-    calibrated,
-    content_bias,
-    mean_bias,
-    normalised,
-    of_queries,
-    prior_bias,
-)
+from icl_bench.results.calibration import BATCH, Calibration, of_queries
 from icl_bench.results.cells import SCORES, digest
 from icl_bench.results.facts import FactsOf
+from icl_bench.results.label_bias import calibrated, content_bias, mean_bias, normalised, prior_bias
 from icl_bench.results.label_scores import stacked
 from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
 

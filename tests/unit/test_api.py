@@ -30,6 +30,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import resolve
+from icl_bench.results.calibration import Calibration
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 from icl_bench.sweep.run_spec import RunSpec
@@ -178,6 +179,8 @@ ALL = {
     "attention": lists("full", "block:5,sink=0,local=1", "grouped:2,64", parse=Pattern.parse),
     "seed": whole(least=-5),
     "score": names("greedy", "exact"),
+    "keep_scores": names("all", "none", "top:3"),
+    "calibrate": lists("batch", "batch,of=pool:8", "contextual", parse=Calibration.parse),
     "unconstrained": st.just(([], True)),
     "labels": names("all", "half:3"),
     "queries": names("test", "copied"),

@@ -11,8 +11,9 @@ from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.metrics.scores import scored
-from icl_bench.results.calibration import BATCH, PRIOR, Calibration, running_bias
+from icl_bench.results.calibration import BATCH, PRIOR, Calibration
 from icl_bench.results.facts import UNKNOWN, FactsOf
+from icl_bench.results.label_bias import running_bias
 from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def streamed(scores: CellScores, size: int) -> np.ndarray:
     """How often each query is answered rightly if queries come ``size`` at a time: ``(queries,)``.
 
     The mean over ``ORDERS`` random orders, of which each estimates the bias on the queries that have
-    come (:func:`icl_bench.results.calibration.running_bias`).
+    come (:func:`icl_bench.results.label_bias.running_bias`).
     """
     raw = scores.raw.astype(float)
     gold = np.array([scores.labels.index(label) if label in scores.labels else -1 for label in scores.golds])

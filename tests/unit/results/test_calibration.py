@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from icl_bench.errors import UserError
-from icl_bench.results.calibration import (
-    Calibration,
-    calibrated,
-    checked_prior,
-    content_bias,
-    mean_bias,
-    of_queries,
-    prior_bias,
-    running_bias,
-    split,
-)
+from icl_bench.results.calibration import Calibration, checked_prior, of_queries, split
+from icl_bench.results.label_bias import calibrated, content_bias, mean_bias, prior_bias, running_bias
 
 SHAPES = st.tuples(st.integers(1, 9), st.integers(2, 6))
 SCORES = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.floats(-12, -0.01)))

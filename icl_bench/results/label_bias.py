@@ -1,0 +1,69 @@
+"""Estimates of a model's bias towards some labels, from log-probabilities ``(queries, labels)``.
+
+The calibrations that use them are those of :mod:`icl_bench.results.calibration`, with their sources.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+SETTLED = 1e-10
+"""How closely the mean probability must match the stated prior."""
+
+MOST_STEPS = 10_000
+"""Steps of iterative scaling, at most."""
+
+
+def normalised(scores: np.ndarray) -> np.ndarray:
+    """Log-probabilities among the labels: ``(..., labels)``, summing to 1 as probabilities."""
+    top = scores.max(axis=-1, keepdims=True)
+    shifted = scores - top
+    total: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return total
+
+
+def mean_bias(scores: np.ndarray) -> np.ndarray:
+    """The mean log-probability of each label over queries ``(queries, labels)``: ``(labels,)``."""
+    bias: np.ndarray = scores.mean(axis=0)
+    return bias
+
+
+def content_bias(scores: np.ndarray) -> np.ndarray:
+    """The log of each label's mean probability among the labels over inputs ``(inputs, labels)``."""
+    logs = normalised(scores)
+    top = logs.max(axis=0)
+    bias: np.ndarray = top + np.log(np.exp(logs - top).mean(axis=0))
+    return bias
+
+
+def prior_bias(scores: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """The bias with which the mean probability over queries is ``prior``, ``(labels,)``.
+
+    Found by iterative scaling. A label of share 0 gets an infinite bias.
+    """
+    wanted = prior > 0
+    bias = np.where(wanted, 0.0, np.inf)
+    for _ in range(MOST_STEPS):
+        mean = np.exp(normalised(scores - bias)).mean(axis=0)
+        if abs(mean - prior).max() < SETTLED:
+            break
+        bias[wanted] += np.log(mean[wanted] / prior[wanted])
+    return bias
+
+
+def running_bias(scores: np.ndarray, size: int) -> np.ndarray:
+    """The bias of ``batch`` when queries come ``size`` at a time: ``(queries, labels)``.
+
+    The estimate for a query is over all queries up to the end of its batch (Zhou et al. 2024, section
+    3, the running estimate).
+    """
+    count = len(scores)
+    ends = np.minimum((np.arange(count) // size + 1) * size, count)
+    sums = np.cumsum(scores, axis=0)[ends - 1]
+    means: np.ndarray = sums / ends[:, None]
+    return means
+
+
+def calibrated(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Log-probabilities among the labels after the bias is subtracted: ``(predictions, labels)``."""
+    return normalised(scores.astype(float) - bias)
