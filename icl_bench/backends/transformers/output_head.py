@@ -84,7 +84,8 @@ class OutputHead:
             part = self._as_configured(raw)
             first, last = np.searchsorted(tokens, [start, start + len(part)])
             logits.append(part[token[first:last] - start, state[first:last]])
-            totals.append(torch.logsumexp(part, 0))
+            highest = part.amax(0)
+            totals.append(part.sub_(highest).exp_().sum(0).log_().add_(highest))  # writes no second tensor
         self._check(float(torch.stack(sums).sum()))
         total = torch.logsumexp(torch.stack(totals), 0)
         log_probabilities: np.ndarray = (torch.cat(logits) - total[state]).cpu().numpy()
