@@ -92,4 +92,4 @@ def _ends(backend: Any, prompts: PromptSet) -> Tensor:
     """Logits behind every query: ``(queries, vocabulary)`` on the CPU."""
     backend.load_prefix(prompts)
     ends = OpenPack(backend.cache, prompts.suffixes, 0).ends
-    return torch.cat([backend.model.logits(rows).cpu() for rows in ends.split(64)])
+    return torch.cat([backend.model.head.logits(rows).cpu() for rows in ends.split(64)])

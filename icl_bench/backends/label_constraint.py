@@ -239,17 +239,6 @@ class LabelTrie:
         return depths
 
     @cached_property
-    def ranks(self) -> np.ndarray:
-        """Each node's number among its parent's children: ``(nodes,)``."""
-        child_counts: dict[int, int] = {}
-        ranks = np.zeros(len(self.tokens), dtype=np.int64)
-        for node in range(1, len(ranks)):
-            parent = int(self.parents[node])
-            ranks[node] = child_counts.get(parent, 0)
-            child_counts[parent] = ranks[node] + 1
-        return ranks
-
-    @cached_property
     def ancestors(self) -> np.ndarray:
         """Whether a node is on another's path, including itself: ``(nodes, nodes)`` bool."""
         is_ancestor = np.eye(len(self.tokens), dtype=bool)

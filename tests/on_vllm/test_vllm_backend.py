@@ -95,7 +95,7 @@ def margin(backend: Any, prompts: PromptSet, index: int, one: Ids, other: Ids) -
     backend.load_prefix(prompts)
     pack = OpenPack(backend.cache, [prompts.suffixes[index] + one[:common]], 0)
     tokens = np.array(sorted({one[common], other[common]}))
-    low, high = backend.model.some_logits(pack.ends, tokens)[0]
+    low, high = backend.model.head.some_logits(pack.ends, tokens)[0]
     return abs(float(high - low))
 
 

@@ -176,4 +176,4 @@ def packed_logits(backend: Any, prompts: PromptSet, pattern: Pattern = FULL, res
     from icl_bench.backends.transformers.packed_decoding import OpenPack
 
     backend.load_prefix(prompts, reserve, pattern)
-    return backend.model.logits(OpenPack(backend.cache, prompts.suffixes, 0).ends)
+    return backend.model.head.logits(OpenPack(backend.cache, prompts.suffixes, 0).ends)

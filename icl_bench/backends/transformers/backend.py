@@ -129,7 +129,7 @@ class TransformersBackend:
             for rows in hidden.split(HEAD_ROWS):
                 start = sum(map(len, losses))
                 targets = next_tokens[start : start + len(rows)]
-                logits = self.model.logits(rows[: len(targets)])
+                logits = self.model.head.logits(rows[: len(targets)])
                 chosen_logits = logits.gather(1, targets[:, None])[:, 0]
                 losses.append(torch.logsumexp(logits, -1) - chosen_logits)
 

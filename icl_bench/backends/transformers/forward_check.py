@@ -72,7 +72,7 @@ def _packed_logits(model: LoadedModel, ids: Ids) -> tuple[Tensor, tuple[int, int
     cache.read(ids[:4])
     cache.read(ids[4:9])
     pack = OpenPack(cache, [ids[9:], ids[9:14]], 0)
-    return model.logits(pack.ends), cache.prefix.layers
+    return model.head.logits(pack.ends), cache.prefix.layers
 
 
 def _beyond_a_few_tokens(config: Any, layers: tuple[int, int]) -> str | None:

@@ -1,4 +1,4 @@
-"""A decoder of the transformers library in memory: its forward pass and its logits.
+"""A decoder of the transformers library in memory: its forward pass.
 
 Its attention is replaced through ``AttentionInterface``: every layer calls the step that is passed
 through the model (:mod:`icl_bench.backends.transformers.attention_steps`).
@@ -6,14 +6,12 @@ through the model (:mod:`icl_bench.backends.transformers.attention_steps`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +21,7 @@ from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.backends.transformers.cpu_layers import refit
 from icl_bench.backends.transformers.device_memory import memory_errors_as_user_errors
 from icl_bench.backends.transformers.last_layer import shorten
+from icl_bench.backends.transformers.output_head import OutputHead
 from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_windows
@@ -85,8 +84,7 @@ class LoadedModel:
         """Peak bytes of keys and values of vectors since this was set to 0."""
         self._owners: Tensor | None = None
         """The row of a pack that each vector belongs to, if rows have their own vectors."""
-        self._head = network.get_output_embeddings()
-        self._head_rows: tuple[bytes, Tensor, Tensor | float] | None = None
+        self.head = OutputHead(network, device, dtype)
 
     @classmethod
     def load(
@@ -230,53 +228,3 @@ class LoadedModel:
         output = self.core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, step=step)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
-
-    @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
-
-        Raises ``CellError`` if one is not finite.
-        """
-        logits: Tensor = self._head(hidden.to(self._head.weight.dtype)).float()
-        self._check(float(logits.sum()))  # before they are capped, which makes them finite
-        config = self.config
-        if (scale := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * scale
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / divisor
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = torch.tanh(logits / cap) * cap
-        return logits
-
-    @torch.inference_mode()
-    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
-        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
-
-        Always in single precision: logits rounded to bfloat16 are often equal. Raises ``CellError``
-        if one is not finite.
-        """
-        name = vocabulary.tobytes()
-        if self._head_rows is None or self._head_rows[0] != name:
-            index = torch.from_numpy(vocabulary).to(self.device)
-            bias = getattr(self._head, "bias", None)
-            rows = self._head.weight[index].float()
-            self._head_rows = (name, rows, 0.0 if bias is None else bias[index].float())
-        _, rows, bias = self._head_rows
-        logits: Tensor = hidden.float() @ rows.T + bias
-        self._check(float(logits.sum()))
-        return logits.cpu().numpy()
-
-    def _check(self, total: float) -> None:
-        """Raise ``CellError`` if a sum of logits is not finite.
-
-        Otherwise the first of such logits would be the largest, and every answer the first label.
-        """
-        if math.isfinite(total):
-            return
-        dtype = str(self.dtype).removeprefix("torch.")
-        help_ = {
-            "float16": "they leave its range: take --dtype bfloat16 or float32",
-            "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",
-        }
-        advice = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
-        raise CellError(f"logits in {dtype} are infinite or not numbers; {advice}")

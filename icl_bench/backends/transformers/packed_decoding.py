@@ -160,7 +160,7 @@ class OpenPack:
         answers: dict[int, Answer] = {}
         rows, hidden, written = list(range(len(states))), self.ends, 0
         while rows:
-            logits = self._model.some_logits(hidden, vocabulary)
+            logits = self._model.head.some_logits(hidden, vocabulary)
             tokens = []
             for place, row in enumerate(rows):
                 own = logits[place][columns[id(automata[row])]]
@@ -186,7 +186,7 @@ class OpenPack:
         rows, hidden, step = list(range(len(written))), self.ends, 0
         while rows:
             blocks = hidden.split(HEAD_ROWS)
-            tokens = torch.cat([self._model.logits(h).argmax(-1) for h in blocks]).tolist()
+            tokens = torch.cat([self._model.head.logits(h).argmax(-1) for h in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
                 decoding, text, stopped = decodings[row], None, True
                 if token in ends:
@@ -214,17 +214,18 @@ class OpenPack:
         tries = [decoding.trie for decoding in decodings]
         counts = np.array([len(trie.inner) for trie in tries])
         starts = np.cumsum(counts) - counts
-        step = self._branches(self._inner(tries, starts), tries)
-        answers: dict[int, Answer] = {}
-        for rows, trie in _grouped(tries):
-            inner = trie.inner
-            log_probabilities = step[starts[rows][:, None] + np.arange(len(inner))]
-            logs = np.zeros((len(rows), len(trie.tokens)))
-            place = np.searchsorted(inner, trie.parents[1:])
-            logs[:, 1:] = log_probabilities[:, place, trie.ranks[1:]]
-            for row, scores in zip(rows.tolist(), trie.sums(logs), strict=True):
-                answers[row] = Answer.of_scores(row, scores, decodings[row].sizes)
-        return [answers[row] for row in range(len(tries))]
+        nodes = [trie.tokens[1:] for trie in tries]
+        parents = [
+            start + np.searchsorted(trie.inner, trie.parents[1:]) for start, trie in zip(starts, tries, strict=True)
+        ]
+        steps = self._model.head.log_probabilities(
+            self._inner(tries, starts), np.concatenate(parents), np.concatenate(nodes)
+        )
+        answers = []
+        for row, step in enumerate(np.split(steps, np.cumsum([len(tokens) for tokens in nodes])[:-1])):
+            trie, logs = tries[row], np.append(0.0, step)
+            answers.append(Answer.of_scores(row, trie.sums(logs), decodings[row].sizes))
+        return answers
 
     def _inner(self, tries: Sequence[LabelTrie], starts: np.ndarray) -> Tensor:
         """Hidden states of the inner nodes of each row's tree, row by row: ``(nodes, hidden)``.
@@ -241,23 +242,6 @@ class OpenPack:
         under[roots] = False
         states[roots], states[under] = self.ends, self._trees(tries, sizes)
         return states
-
-    def _branches(self, hidden: Tensor, tries: Sequence[LabelTrie]) -> np.ndarray:
-        """Log-probabilities of each inner node's children, in the order of their ranks.
-
-        ``hidden`` are the inner nodes of all rows, ``(nodes, hidden)``. The result is ``(nodes, most
-        children)``. Values beyond a node's children are meaningless.
-        """
-        most = max(int(trie.ranks.max()) + 1 for trie in tries)
-        tables = {id(trie): _children(trie, most) for trie in tries}
-        children = torch.from_numpy(np.concatenate([tables[id(trie)] for trie in tries]))
-        children = children.to(self._device)
-        log_probabilities = []
-        for start in range(0, len(hidden), HEAD_ROWS):
-            logits = self._model.logits(hidden[start : start + HEAD_ROWS])
-            child_logits = logits.gather(1, children[start : start + len(logits)])
-            log_probabilities.append(child_logits - torch.logsumexp(logits, -1, keepdim=True))
-        return torch.cat(log_probabilities).cpu().numpy()
 
     def _trees(self, tries: Sequence[LabelTrie], sizes: np.ndarray) -> Tensor:
         """Hidden states of inner nodes except roots, row by row: ``(nodes, hidden)``.
@@ -291,13 +275,6 @@ def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie
         rows.setdefault(id(trie), []).append(row)
     for rows_of_trie in rows.values():
         yield np.array(rows_of_trie), tries[rows_of_trie[0]]
-
-
-def _children(trie: LabelTrie, most: int) -> np.ndarray:
-    """Tokens of each inner node's children by their ranks: ``(inner nodes, most)``."""
-    children = np.zeros((len(trie.inner), most), dtype=np.int64)
-    children[np.searchsorted(trie.inner, trie.parents[1:]), trie.ranks[1:]] = trie.tokens[1:]
-    return children
 
 
 def _paths(trie: LabelTrie, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -214,7 +214,7 @@ def answers(backend: TransformersBackend, prompts: PromptSet, pattern: Pattern) 
     own = OpenPack.answers
 
     def spy(pack: OpenPack, decodings: Any) -> list[Answer]:
-        ends.append(backend.model.logits(pack.ends))
+        ends.append(backend.model.head.logits(pack.ends))
         return own(pack, decodings)
 
     with pytest.MonkeyPatch.context() as patch:
