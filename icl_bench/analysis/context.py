@@ -124,6 +124,11 @@ class Context:
         """Predictions or points; every curve begins with k=0 where that was run."""
         return from_zero_shot(frame, self.facts)
 
+    def uncalibrated(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predictions or points without the calibrated ones, which are derived from others."""
+        derived = [variant for variant, facts in self.facts.items() if facts.calibration is not None]
+        return frame[~frame["variant"].astype(object).isin(derived)] if derived else frame
+
     def generator(self, name: str) -> np.random.Generator:
         """The random numbers of a finding; the same folder gives the same."""
         return generator(SEED, name)

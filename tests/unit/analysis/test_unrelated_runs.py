@@ -95,6 +95,7 @@ UNRELATED: Mapping[str, Stored] = {
     "another import": made(17, facts=Facts(imported="others.csv")),
     "a conversation with instructions": made(18, facts=MADE.with_more(chat=ChatFacts(style="one", system="Be brief."))),
     "another training": made(19, facts=MADE.with_more(scoring="classifier"), select="probe"),
+    "calibrated predictions": made(21, facts=MADE.with_more(calibration="batch")),
     "another attention": made(20, facts=MADE, attention="block:2"),
 }
 
