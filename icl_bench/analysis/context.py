@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
@@ -119,6 +120,11 @@ class Context:
     def prompts(self) -> pd.DataFrame:
         """The same without trained classifiers."""
         return prompted(self.unperturbed)
+
+    @cached_property
+    def label_probabilities(self) -> pd.DataFrame:
+        """What stored label scores say of the unperturbed predictions."""
+        return label_probabilities(self.unperturbed, self.stored.label_scores, self.facts)
 
     def from_zero_shot(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predictions or points; every curve begins with k=0 where that was run."""
