@@ -77,7 +77,7 @@ class Context:
     task: str | None = None
     """The task that the tables are restricted to."""
     wanted: float | None = None
-    """A score, as a share of 1, of which forecasts say when it is likely."""
+    """A score, as a share of 1: forecasts say when it is likely, and answers are to have it as their accuracy."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

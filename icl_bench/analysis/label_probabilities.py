@@ -11,9 +11,12 @@ from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.statistics.grid import partition
 from icl_bench.results.derived import CellScores
 from icl_bench.results.facts import UNKNOWN, FactsOf
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from icl_bench.results.reading import Stored
 
 NUMBERS = ("labels", "rank", "probability", "log_loss", "brier")
 
@@ -47,6 +50,24 @@ def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], f
         **columns, answer=answers, correct=columns["rank"] == 0
     )
     return table[table["labels"].notna()].reset_index(drop=True)
+
+
+def without_scores(stored: Stored) -> list[str]:
+    """Cells of test rows that scored the labels that rows have in common, and do not have all scores stored."""
+    present = set(stored.predictions["cell"].astype(str)) if stored.without_scores else set()
+    facts = {cell: stored.cells[cell].facts for cell in stored.without_scores if cell in present}
+    return [cell for cell, of in facts.items() if of.choice_style is None and of.queries is None]
+
+
+def missing_scores(stored: Stored) -> list[str]:
+    """A note on the cells that tables of label probabilities do not have, if there are any."""
+    if not (count := len(without_scores(stored))):
+        return []
+    return [
+        f"{counted(count, 'cell')} scored every label, but not all scores are stored (by an earlier version, or with "
+        "--keep-scores): no top-n accuracy, log-loss, Brier score, temperature or abstention of these; run "
+        "them again in another folder"
+    ]
 
 
 def measures(logs: np.ndarray, labels: tuple[str, ...], golds: tuple[str, ...]) -> np.ndarray:

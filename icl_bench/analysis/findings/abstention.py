@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,6 @@ from icl_bench.analysis.statistics.selective import cuts, lowest_threshold, risk
 from icl_bench.analysis.statistics.shares import share_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
     from icl_bench.analysis.context import Context
@@ -232,7 +230,7 @@ def label_thresholds(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFram
             row |= {"threshold": both.first, "other_threshold": both.second}
             row["precision"] = float(of.right[kept].mean()) if answers else math.nan
             if math.isnan(both.first):
-                row["reason"] = f"too few rows: fewer than {fewest} in a half of the test rows"
+                row["reason"] = f"too few rows (needs {fewest} in each half)"
             else:
                 _, accuracy = of.judged(both.answered)
                 row |= _named(accuracy, "accuracy", "ci_low", "ci_high")

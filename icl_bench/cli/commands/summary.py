@@ -54,7 +54,10 @@ Provenance = Annotated[
 WantedScore = Annotated[
     float | None,
     typer.Option(
-        "--wanted", metavar="PERCENT", help="With --forecast: also print from which k on this score is likely."
+        "--wanted",
+        metavar="PERCENT",
+        help="The accuracy that answers must have where unsure ones are not given (default: 95, of --score exact); "
+        "with --forecast also print from which k on this score is likely.",
     ),
 ]
 
@@ -140,6 +143,7 @@ def summary(
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted
+    from icl_bench.analysis.label_probabilities import without_scores
     from icl_bench.cli.output.findings import made_for, print_advice, print_detectable, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -154,6 +158,7 @@ def summary(
         "--cost": cost,
         "--cascade": cascade,
         "--forecast": forecast,
+        "--wanted": wanted is not None,
         "--provenance": provenance,
     }
     first, *others = [name for name, is_set in {**instead, **of_tables}.items() if is_set] or [""]
@@ -162,8 +167,6 @@ def summary(
     if not frontier and advice is None and (queries is not None or price is not None):
         option = "--price" if queries is None else "--queries"
         raise UserError(f"{option}: goes with --frontier or --advice")
-    if wanted is not None and not (forecast or json):
-        raise UserError("--wanted: goes with --forecast")
     share = None if wanted is None else check_wanted(wanted)
     only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:
@@ -188,6 +191,7 @@ def summary(
             findings.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
         selects = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
-        print_json({**findings.as_json(), "cautions": cautions(selects)})
+        lacking = without_scores(findings.context.stored)
+        print_json({**findings.as_json(), "without_scores": lacking, "cautions": cautions(selects)})
     else:
         print_findings(findings, console(), options)
