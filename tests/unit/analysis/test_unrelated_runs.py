@@ -140,12 +140,17 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
     """Else that no row is lost would say little."""
     without = {name for name, rows in computed.items() if not rows and not made_up[name]}
     assert without == {
+        "abstention",
         "adaptation_course",
         "adaptation_losses",
         "adaptation_points",
         "break_even",
+        "label_thresholds",
         "perplexity",
+        "probability_scores",
+        "risk_coverage",
         "study_points",
+        "temperature",
         "truncated_answers",
     }
 
