@@ -93,8 +93,8 @@ def read_findings(
 
     ``base_model`` is the one that other models are compared with, by default each task's usual one
     (:func:`icl_bench.analysis.findings.comparisons.usual_base`), and ``wanted`` the score, as a share,
-    of which forecasts say when it is likely, and the accuracy at which answers are to be given. Raises ``UserError`` where there is no result, or no such
-    task or model.
+    of which forecasts say when it is likely, and the accuracy at which answers are to be given. Raises
+    ``UserError`` where there is no result, or no such task or model.
     """
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from support.fakes import FakeBackend
-from support.predictions import AXES
 
 from icl_bench.backends.interface import Answer, Decoding, Exact
 from icl_bench.prompts.encoding import PromptSet
@@ -16,6 +14,8 @@ from icl_bench.results.calibration import Calibration
 from icl_bench.results.derived import CellScores
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored, no_results
+from support.fakes import FakeBackend
+from support.predictions import AXES
 
 
 def letters(count: int) -> tuple[str, ...]:

@@ -64,13 +64,15 @@ def test_the_area_is_the_mean_over_all_orders_of_equal_predictions(answers: list
     assert risk_parts(probability, right).mean() == pytest.approx(np.mean(areas))
 
 
-def test_the_parts_say_how_the_area_changes_when_a_prediction_counts_for_more():
+@pytest.mark.parametrize("levels", [2, 5, 400])
+def test_the_parts_say_how_the_area_changes_when_a_prediction_counts_for_more(levels: int):
+    """With few ``levels`` many predictions are equal."""
     rng = np.random.default_rng(0)
-    probability = rng.permutation(np.linspace(0.1, 0.99, 400))
+    probability = rng.permutation(np.repeat(np.linspace(0.1, 0.99, levels), 400 // levels))
     right = rng.random(400) < probability
     parts = risk_parts(probability, right)
     area = parts.mean()
-    for at in (0, 7, 150):
+    for at in range(0, 400, 25):
         times = np.ones(400, dtype=int)
         times[at] = 3  # two more of 402
         again = np.repeat(np.arange(400), times)
