@@ -135,7 +135,7 @@ def crossed(of: Answers, kept: np.ndarray, wanted: float, fewest: int = 1) -> Cr
         threshold = lowest_threshold(of.probability[:, chosen_on][here], of.right[:, chosen_on][here], wanted)
         answered[:, judged_on] = kept[:, judged_on] & (of.probability[:, judged_on] >= threshold)
         thresholds.append(threshold)
-    return Crossed(*thresholds, answered)
+    return Crossed(thresholds[0], thresholds[1], answered)
 
 
 def fewest_rows(wanted: float) -> int:

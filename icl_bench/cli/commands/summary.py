@@ -143,7 +143,6 @@ def summary(
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted
-    from icl_bench.analysis.label_probabilities import without_scores
     from icl_bench.cli.output.findings import made_for, print_advice, print_detectable, print_findings
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -191,7 +190,6 @@ def summary(
             findings.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
         selects = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
-        lacking = without_scores(findings.context.stored)
-        print_json({**findings.as_json(), "without_scores": lacking, "cautions": cautions(selects)})
+        print_json({**findings.as_json(), "cautions": cautions(selects)})
     else:
         print_findings(findings, console(), options)
