@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.context import Context
+from icl_bench.analysis.label_probabilities import without_scores
 from icl_bench.analysis.summary import Summary, records, settings_of
 from icl_bench.errors import UserError
 from icl_bench.registry import FINDINGS
@@ -71,14 +72,17 @@ class Findings:
                 yield name, self.context.table(name)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain lists of records; what is undefined is null."""
+        """Plain lists of records; what is undefined is null.
+
+        ``without_scores`` names the cells that tables of label probabilities do not have.
+        """
         first = self.summary.as_json()
         tables = {}
         for name in FINDINGS:
             if name not in first:
                 with FINDINGS.skipping(name):
                     tables[name] = records(self.context.table(name))
-        return first | tables
+        return first | tables | {"without_scores": without_scores(self.context.stored)}
 
 
 def read_findings(
@@ -93,8 +97,8 @@ def read_findings(
 
     ``base_model`` is the one that other models are compared with, by default each task's usual one
     (:func:`icl_bench.analysis.findings.comparisons.usual_base`), and ``wanted`` the score, as a share,
-    of which forecasts say when it is likely. Raises ``UserError`` where there is no result, or no such
-    task or model.
+    of which forecasts say when it is likely, and the accuracy at which answers are to be given. Raises
+    ``UserError`` where there is no result, or no such task or model.
     """
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}

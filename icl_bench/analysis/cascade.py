@@ -174,18 +174,22 @@ def halving() -> np.random.Generator:
     return generator(0, "cascades")
 
 
+def halves(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Places of two random halves of ``count`` test examples, ascending."""
+    order = rng.permutation(count)
+    return np.sort(order[: count // 2]), np.sort(order[count // 2 :])
+
+
 def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, CascadeOutcome]:
     """Choose a threshold on each half of the test examples, and judge it on the other half.
 
     Returns both thresholds and what came of them: of every test example under the one that was
     chosen without it.
     """
-    count = rungs.correct.shape[2]
-    order = rng.permutation(count)
-    halves = np.sort(order[: count // 2]), np.sort(order[count // 2 :])
-    thresholds = [chosen_threshold(rungs.of_tests(half)) for half in halves]
+    parted = halves(rungs.correct.shape[2], rng)
+    thresholds = [chosen_threshold(rungs.of_tests(half)) for half in parted]
     parts = [np.full(rungs.correct.shape[1:], np.nan) for _ in CascadeOutcome._fields]
-    for half, threshold in zip(halves, reversed(thresholds), strict=True):
+    for half, threshold in zip(parted, reversed(thresholds), strict=True):
         for whole, part in zip(parts, outcome(rungs.of_tests(half), threshold), strict=True):
             whole[:, half] = part
     return thresholds[0], thresholds[1], CascadeOutcome(*parts)

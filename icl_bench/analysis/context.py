@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions, with_copies_as_one_draw
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
@@ -76,7 +77,7 @@ class Context:
     task: str | None = None
     """The task that the tables are restricted to."""
     wanted: float | None = None
-    """A score, as a share of 1, of which forecasts say when it is likely."""
+    """A score, as a share of 1: forecasts say when it is likely, and answers are to have it as their accuracy."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
@@ -120,9 +121,19 @@ class Context:
         """The same without trained classifiers."""
         return prompted(self.unperturbed)
 
+    @cached_property
+    def label_probabilities(self) -> pd.DataFrame:
+        """What stored label scores say of the unperturbed predictions."""
+        return label_probabilities(self.unperturbed, self.stored.label_scores, self.facts)
+
     def from_zero_shot(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Predictions or points; every curve begins with k=0 where that was run."""
         return from_zero_shot(frame, self.facts)
+
+    def uncalibrated(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Predictions or points without the calibrated ones, which are derived from others."""
+        derived = [variant for variant, facts in self.facts.items() if facts.calibration is not None]
+        return frame[~frame["variant"].astype(object).isin(derived)] if derived else frame
 
     def generator(self, name: str) -> np.random.Generator:
         """The random numbers of a finding; the same folder gives the same."""

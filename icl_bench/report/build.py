@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings.provenance import encoders
+from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import READS_TEST_INPUTS
@@ -164,6 +165,7 @@ def _notes(findings: Findings) -> list[str]:
         notes.append(
             f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws spread widely."
         )
+    notes += [f"{text}." for text in missing_scores(findings.context.stored)]
     everything = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
     return [*notes, *(f"{text}." for text in cautions(everything))]
 

@@ -374,6 +374,32 @@ def reliability(point: str, description: str) -> alt.LayerChart:
     return _finished(layers, description, parameters=[_point(point)])
 
 
+def risk_coverage(wanted: float, point: str, description: str) -> alt.LayerChart:
+    """Accuracy of one point against the share that is answered, and the accuracy that is wanted.
+
+    Columns: point, share_answered, threshold, accuracy, low, high.
+    """
+    scale, axis = alt.Scale(domain=[0, 1], nice=False), alt.Axis(format=".0%", tickCount=5)
+    title = "accuracy of the answers"
+    x = alt.X("share_answered:Q", title="share answered, the most probable first", scale=scale, axis=axis)
+    low, y = (alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis) for name in ("low", "accuracy"))
+    base = _shown(x, which=OF_POINT)
+    tips = [
+        tip("share_answered", "answered", PERCENT),
+        tip("accuracy", title, PERCENT),
+        *RANGE_TIPS,
+        tip("threshold", "probability needed", ".2f"),
+    ]
+    ends = alt.InlineData([{"share_answered": 0, "accuracy": wanted}, {"share_answered": 1, "accuracy": wanted}])
+    layers = [
+        alt.Chart(ends).mark_line(style="reference").encode(x, y),
+        base.mark_area(opacity=0.16, style="one").encode(low, y2="high:Q"),
+        base.mark_line(strokeWidth=1.6, style="one").encode(y),
+        base.mark_point(filled=True, size=40, opacity=1, style="one").encode(y, tooltip=tips),
+    ]
+    return _finished(layers, description, parameters=[_point(point)])
+
+
 def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> alt.LayerChart:
     """Accuracy in bins of one point; columns: point, bin, at (its place), accuracy, low, high."""
     order = frame.sort_values("at")["bin"].drop_duplicates().tolist()

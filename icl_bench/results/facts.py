@@ -126,9 +126,18 @@ class Facts(StoredModel):
         return self.choice_style not in (None, "letters")
 
     def agrees(self, other: Facts) -> bool:
-        """Whether both have the same values of their common facts."""
-        mine, others = self.known(), other.known()
-        return all(mine[name] == others[name] for name in mine.keys() & others.keys())
+        """Whether both have the same values of their common facts (:func:`agreement`)."""
+        return all(agreement(self.known(), other.known()).values())
+
+
+SAYS_SO_IF_ABSENT = {"calibration"}
+"""Facts that are known even if they are absent: predictions without it are not calibrated."""
+
+
+def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether two variants have the same value of each fact that both know; the facts are as in ``Facts.known``."""
+    names = mine.keys() & others.keys() | SAYS_SO_IF_ABSENT
+    return {name: mine.get(name) == others.get(name) for name in names}
 
 
 UNKNOWN = Facts()

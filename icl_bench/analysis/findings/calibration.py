@@ -136,7 +136,7 @@ RELIABILITY = Finding(
         "a probability is the share of right answers; below it the model is too sure. The "
         "calibration error is the mean distance from it.",
         "Nguyen & O'Connor 2015",
-        also=("calibration_error",),
+        also=("calibration_error", "temperature"),
         place=130,
     ),
 )

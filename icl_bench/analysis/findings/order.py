@@ -114,8 +114,11 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noise(context: Context) -> pd.DataFrame:
-    """The noise floor, of variants that take the same answer from equal logits."""
-    frame = context.prompts
+    """The noise floor, of variants that take the same answer from equal logits.
+
+    Calibrated predictions are derived: no prompt was run again for them.
+    """
+    frame = context.uncalibrated(context.prompts)
     scoring = {variant: str(facts.scoring) for variant, facts in context.facts.items()}
     of_row = frame["variant"].astype(object).map(scoring)
     parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]

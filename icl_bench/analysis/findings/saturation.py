@@ -261,6 +261,8 @@ def _closeness(full: str, half: str, facts: FactsOf) -> int:
     if full == half:
         return 3
     sides = [facts.get(variant, UNKNOWN) for variant in (full, half)]
+    if sides[0].calibration != sides[1].calibration:
+        return 0
     if not all(side.are_of_a_run for side in sides):
         return 1
     first, second = ({k: v for k, v in side.known().items() if k not in OF_LABELS} for side in sides)

@@ -67,6 +67,30 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     return wilson(mean, mean * (1 - mean) / variance, quantile)
 
 
+def location_interval(scores: np.ndarray, level: float = 0.95) -> Interval:
+    """Return the mean of scores of any size, ``(draws, test)``, and its confidence limits.
+
+    Variance and quantile are :func:`mean_interval`'s, the limits symmetric. They are NaN where nothing says
+    how far scores vary: of a single test example, of equal scores, and where a score is infinite.
+
+    Raises ValueError unless every draw and every test example has a score.
+    """
+    from icl_bench.analysis.statistics.special import stdtrit
+
+    present = scores[~np.isnan(scores)]
+    if np.isinf(present).any():
+        return Interval(math.inf, math.nan, math.nan)
+    mean, upper, tests = TwoWayLayout(scores).mean, (1 + level) / 2, scores.shape[1]
+    if tests < 2 or np.ptp(present) == 0:
+        return Interval(mean, math.nan, math.nan)
+    if len(scores) == 1:
+        variance, quantile = scores.var(ddof=1) / tests, float(stdtrit(tests - 1, upper))
+    else:
+        variance, quantile = spread(scores, upper)
+    half = quantile * math.sqrt(variance)
+    return Interval(mean, mean - half, mean + half)
+
+
 def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
     """Return the variance of the mean of ``(draws, test)`` and the quantile that goes with it.
 

@@ -15,7 +15,7 @@ from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.facts import NO_FACTS, FactsOf
+from icl_bench.results.facts import NO_FACTS, FactsOf, agreement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +86,7 @@ def compare(
     A point is compared with the base of its own variant. Where there is none, as for another model,
     it is compared with those of other variants that agree in all ``facts`` that both have but those
     ``apart``, of the test set and of the imported file, of these with those that agree in most.
+    Calibrated predictions are compared with those of the same calibration only.
     Without any it has no row.
     What is compared is each task's own score (:func:`icl_bench.metrics.scores.scored`):
     accuracy or, for free text, ROUGE-1.
@@ -271,7 +272,7 @@ def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.
         if variant == base:
             return len(free) + 1
         mine, others = known.get(variant, {}), known.get(base, {})
-        equal = {name: mine[name] == others[name] for name in mine.keys() & others.keys()}
+        equal = agreement(mine, others)
         if not all(equal[name] for name in equal.keys() - free):
             return -1
         return sum(equal.get(name, False) for name in free)

@@ -54,7 +54,10 @@ Provenance = Annotated[
 WantedScore = Annotated[
     float | None,
     typer.Option(
-        "--wanted", metavar="PERCENT", help="With --forecast: also print from which k on this score is likely."
+        "--wanted",
+        metavar="PERCENT",
+        help="The accuracy that answers must have where unsure ones are not given (default: 95, of --score exact); "
+        "with --forecast also print from which k on this score is likely.",
     ),
 ]
 
@@ -154,6 +157,7 @@ def summary(
         "--cost": cost,
         "--cascade": cascade,
         "--forecast": forecast,
+        "--wanted": wanted is not None,
         "--provenance": provenance,
     }
     first, *others = [name for name, is_set in {**instead, **of_tables}.items() if is_set] or [""]
@@ -162,8 +166,6 @@ def summary(
     if not frontier and advice is None and (queries is not None or price is not None):
         option = "--price" if queries is None else "--queries"
         raise UserError(f"{option}: goes with --frontier or --advice")
-    if wanted is not None and not (forecast or json):
-        raise UserError("--wanted: goes with --forecast")
     share = None if wanted is None else check_wanted(wanted)
     only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:

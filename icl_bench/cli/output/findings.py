@@ -12,6 +12,7 @@ from rich.text import Text
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, curve_notes, with_reasons
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
@@ -86,6 +87,7 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
             print_notes(console, *notes, *cautions_of(table))
     print_lines(
         console,
+        *missing_scores(findings.context.stored),
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",
     )
 

@@ -17,7 +17,7 @@ from icl_bench.report.sections.over_k import over_k
 from icl_bench.report.sections.panels import Drawing, EmptySection, ReportSection
 from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.report.sections.perturbations import perturbations
-from icl_bench.report.sections.points import bias, calibration, confusions, distance
+from icl_bench.report.sections.points import abstention, bias, calibration, confusions, distance
 from icl_bench.report.sections.prompts import cascade, cost, even, frontier, spaces
 from icl_bench.report.sections.provenance import provenance
 from icl_bench.wording import capital, listed
@@ -38,6 +38,7 @@ DRAWERS: Mapping[str, Drawer] = {
     "confusions": confusions,
     "label_frequencies": bias,
     "reliability": calibration,
+    "abstention": abstention,
     "by_distance": distance,
     "label_spaces": spaces,
     "cost": cost,

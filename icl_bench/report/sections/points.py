@@ -14,7 +14,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.naming import CURVE, Naming, unshuffled
 from icl_bench.report.sections.panels import Choice, Drawing, Panel, groups, panel
-from icl_bench.report.tables import of_finding
+from icl_bench.report.tables import Table, of_finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,8 +115,37 @@ def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawing | Non
         "point probability accuracy predictions",
         lambda _, *more: charts.reliability(*more),
     )
-    error = unshuffled(naming.named(findings.calibration_error))
-    return Drawing(panels, [of_finding(FINDINGS["calibration_error"], error)])
+    more = "" if findings.context.table("temperature").empty else WITH_TEMPERATURE
+    return Drawing(panels, _tables(["calibration_error", "temperature"], findings, naming), more=more)
+
+
+WITH_TEMPERATURE = (
+    "The second table has the error after each prompt's log-probabilities were divided by the temperature with the "
+    "smallest log-loss on rows of the pool (Guo et al. 2017)."
+)
+
+
+def _tables(names: Sequence[str], findings: Findings, naming: Naming) -> list[Table]:
+    """The tables of these findings that have rows, without random reorderings."""
+    frames = {name: unshuffled(naming.named(findings.context.table(name))) for name in names}
+    return [of_finding(FINDINGS[name], frame) for name, frame in frames.items() if len(frame)]
+
+
+def abstention(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
+    """Accuracy against the share that is answered."""
+    frame = naming.named(findings.risk_coverage)
+    frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
+    if frame.empty:
+        return None
+    wanted = float(findings.abstention["wanted"].iloc[0])
+    panels = _panels(
+        frame,
+        "abstention",
+        "Accuracy of {model} on {task} against the share of rows that is answered",
+        "point share_answered threshold accuracy low high answered predictions",
+        lambda _, *more: charts.risk_coverage(wanted, *more),
+    )
+    return Drawing(panels, _tables([finding.name, "label_thresholds", "probability_scores"], findings, naming))
 
 
 def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:

@@ -63,6 +63,11 @@ EMPTY = {
     "chat_gain",
     "retrieval_order",
     "learning_ratio",
+    "probability_scores",
+    "temperature",
+    "abstention",
+    "risk_coverage",
+    "label_thresholds",
 }
 
 
@@ -81,7 +86,7 @@ def test_another_way_of_scoring_is_no_noise(found: Findings):
 
 def test_the_json_has_every_table_under_its_name(found: Findings):
     told = json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert told.keys() == {name for name, _ in found.tables()} | {"settings", "failed"}
+    assert told.keys() == {name for name, _ in found.tables()} | {"settings", "failed", "without_scores"}
     for name, table in found.tables():
         assert len(told[name]) == len(table)
         if len(table):

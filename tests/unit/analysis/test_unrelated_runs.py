@@ -95,6 +95,7 @@ UNRELATED: Mapping[str, Stored] = {
     "another import": made(17, facts=Facts(imported="others.csv")),
     "a conversation with instructions": made(18, facts=MADE.with_more(chat=ChatFacts(style="one", system="Be brief."))),
     "another training": made(19, facts=MADE.with_more(scoring="classifier"), select="probe"),
+    "calibrated predictions": made(21, facts=MADE.with_more(calibration="batch")),
     "another attention": made(20, facts=MADE, attention="block:2"),
 }
 
@@ -139,12 +140,17 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
     """Else that no row is lost would say little."""
     without = {name for name, rows in computed.items() if not rows and not made_up[name]}
     assert without == {
+        "abstention",
         "adaptation_course",
         "adaptation_losses",
         "adaptation_points",
         "break_even",
+        "label_thresholds",
         "perplexity",
+        "probability_scores",
+        "risk_coverage",
         "study_points",
+        "temperature",
         "truncated_answers",
     }
 

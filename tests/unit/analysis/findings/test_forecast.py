@@ -277,7 +277,8 @@ def test_the_command_prints_forecasts_where_they_are_asked_for(tmp_path: Path):
     assert "forecast: twice and four times as many demonstrations" in said("--forecast")
     (first, *_) = json.loads(said("--json", "--wanted", "60"))["forecast"]
     assert first["wanted"] == 0.6
-    assert "--wanted: goes with --forecast" in said("--wanted", "60", code=2)
+    assert "forecast" not in said("--wanted", "60"), "it is the accuracy of answers, too"
+    assert "run --wanted by itself" in said("--frontier", "--wanted", "60", code=2)
     assert "--wanted 0: a score in percent" in said("--forecast", "--wanted", "0", code=2)
     for other in ("--cost", "--cascade", "--forecast"):
         assert f"run {other} by itself" in said("--frontier", other, code=2)

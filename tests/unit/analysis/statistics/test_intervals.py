@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import binomtest, norm, t
 
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
-from icl_bench.analysis.statistics.intervals import joined, mean_interval, spread
+from icl_bench.analysis.statistics.intervals import joined, location_interval, mean_interval, spread
 
 TRIALS = 1500
 
@@ -159,3 +159,30 @@ def test_a_score_of_free_text_has_the_limits_of_its_own_small_spread():
 def test_scores_that_are_missing_or_no_shares_are_refused(bad):
     with pytest.raises(ValueError, match="score"):
         mean_interval(np.array(bad))
+
+
+def test_limits_of_one_draw_of_any_size_are_those_of_a_t_test():
+    losses = np.random.default_rng(0).exponential(3, (1, 40))
+    limits = t.interval(0.95, 39, losses.mean(), losses.std(ddof=1) / np.sqrt(40))
+    assert location_interval(losses) == pytest.approx((losses.mean(), *limits))
+
+
+@pytest.mark.parametrize(("draws", "of_draw"), [(1, 0.0), (3, 0.0), (3, 0.3), (10, 0.3)])
+def test_limits_of_losses_hold_the_true_mean(draws: int, of_draw: float):
+    rng = np.random.default_rng([draws, int(10 * of_draw)])
+    held = []
+    for _ in range(600):
+        losses = rng.exponential(1, (1, 100)) + rng.normal(0, of_draw, (draws, 1)) + rng.exponential(1, (draws, 100))
+        _, low, high = location_interval(losses)
+        held.append(low <= 2 <= high)
+    assert 0.92 <= np.mean(held) <= 0.985
+
+
+def test_limits_are_missing_where_nothing_says_how_far_losses_vary():
+    for scores in (np.full((3, 5), 0.7), np.array([[0.2], [0.4]])):
+        mean, low, high = location_interval(scores)
+        assert mean == pytest.approx(scores.mean())
+        assert np.isnan([low, high]).all()
+    mean, low, high = location_interval(np.array([[0.5, np.inf, 1.0], [1, 2, np.nan]]))
+    assert mean == np.inf
+    assert np.isnan([low, high]).all()

@@ -1,0 +1,88 @@
+"""Stored label scores as probabilities: what they say of each prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.statistics.grid import partition
+from icl_bench.results.derived import CellScores
+from icl_bench.results.facts import UNKNOWN, FactsOf
+from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from icl_bench.results.reading import Stored
+
+NUMBERS = ("labels", "rank", "probability", "log_loss", "brier")
+
+
+def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], facts: FactsOf) -> pd.DataFrame:
+    """The labelled predictions whose cells have the scores of all labels, and what follows from these.
+
+    Probabilities are among the labels, and calibrated where the cell is. Cells whose answers are chosen by
+    length-normalised scores are left out: probabilities would have another likeliest label.
+
+    Columns: the setting, k, draw, test_id, cell and gold; ``labels``, their number; ``answer``, the likeliest
+    label, the first of equals; ``correct``, whether it is the right one; ``probability``, that of the answer;
+    ``rank``, how many labels come before the right one; ``log_loss`` of the right label in nats, infinite
+    where a stated prior excludes it; and ``brier``, the Brier score of the prediction: the sum over labels of
+    the squared difference between probability and outcome, from 0 to 2 (Brier 1950, Mon. Weather Rev. 78:1).
+    """
+    frame = frame[frame["correct"].notna()]
+    keys, parts = partition(frame, ["cell"])
+    ids, variants = frame["test_id"].to_numpy(), frame["variant"].astype(object).to_numpy()
+    numbers, answers = np.full((len(frame), len(NUMBERS)), np.nan), np.full(len(frame), None, dtype=object)
+    for cell, rows in zip(keys["cell"].astype(str), parts, strict=True):
+        of_cell = scores.get(cell)
+        if of_cell is None or facts.get(variants[rows[0]], UNKNOWN).normalize is not None:
+            continue
+        place = {test: at for at, test in enumerate(of_cell.tests)}
+        at = np.array([place[test] for test in ids[rows]])
+        numbers[rows] = measures(of_cell.logs, of_cell.labels, of_cell.golds)[at]
+        answers[rows] = np.array(of_cell.labels, dtype=object)[of_cell.logs.argmax(axis=1)][at]
+    columns = dict(zip(NUMBERS, numbers.T, strict=True))
+    table = frame[[*POINT, "draw", "test_id", "cell", "gold"]].assign(
+        **columns, answer=answers, correct=columns["rank"] == 0
+    )
+    return table[table["labels"].notna()].reset_index(drop=True)
+
+
+def without_scores(stored: Stored) -> list[str]:
+    """Cells of test rows that scored the labels that rows have in common, and do not have all scores stored."""
+    present = set(stored.predictions["cell"].astype(str)) if stored.without_scores else set()
+    facts = {cell: stored.cells[cell].facts for cell in stored.without_scores if cell in present}
+    return [cell for cell, of in facts.items() if of.choice_style is None and of.queries is None]
+
+
+def missing_scores(stored: Stored) -> list[str]:
+    """A note on the cells that tables of label probabilities do not have, if there are any."""
+    if not (count := len(without_scores(stored))):
+        return []
+    return [
+        f"{counted(count, 'cell')} scored every label, but not all scores are stored (by an earlier version, or with "
+        "--keep-scores): no top-n accuracy, log-loss, Brier score, temperature or abstention of these; run "
+        "them again in another folder"
+    ]
+
+
+def measures(logs: np.ndarray, labels: tuple[str, ...], golds: tuple[str, ...]) -> np.ndarray:
+    """The ``NUMBERS`` of predictions from log-probabilities ``(predictions, labels)``: ``(predictions, numbers)``.
+
+    NaN where the right answer is not among the labels.
+    """
+    place = {label: at for at, label in enumerate(labels)}
+    gold = np.array([place.get(label, -1) for label in golds])
+    own = np.take_along_axis(logs, gold[:, None], axis=1)
+    equal_before = (logs == own) & (np.arange(len(labels)) < gold[:, None])
+    chances = np.exp(logs)
+    brier = (chances**2).sum(axis=1) + 1 - 2 * np.exp(own[:, 0])
+    rank = ((logs > own) | equal_before).sum(axis=1)
+    numbers = np.stack(
+        [np.full(len(gold), len(labels)), rank, chances.max(axis=1), -own[:, 0], brier.clip(0, 2)], axis=1
+    )
+    return np.where(gold[:, None] < 0, np.nan, numbers)
