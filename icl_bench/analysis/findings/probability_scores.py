@@ -117,8 +117,7 @@ PROBABILITY_SCORES = Finding(
     caption="Scores of label probabilities",
     shown=f"task model series k {' '.join(COLUMNS[len(POINT) :])}",
     printed=Printed(
-        "label probabilities: top-n accuracy, %, log-loss in nats, Brier score, "
-        "and the share of answers that can be given at an accuracy, %",
+        "label probabilities, and the share of rows that can be answered at an accuracy, %",
         "task model select order k top_3 top_5 log_loss brier share_answered wanted",
         place=1,
     ),

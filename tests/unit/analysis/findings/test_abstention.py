@@ -239,7 +239,7 @@ def test_summary_prints_and_the_report_shows_what_stored_scores_say(tmp_path: Pa
     results = run(tmp_path, ScoringBackend())
     said = partial(in_process.said, "summary", "--results", results)
     printed = said()
-    assert "label probabilities: top-n accuracy" in " ".join(printed.split())
+    assert "label probabilities, and the share of rows that can be answered" in " ".join(printed.split())
     assert "answered" in printed
     assert "not all scores are stored" not in printed
     whole, other = json.loads(said("--json")), json.loads(said("--json", "--wanted", "60"))
@@ -258,7 +258,7 @@ def test_cells_whose_scores_are_not_stored_are_named_once(tmp_path: Path):
     results = run(tmp_path, fakes.FakeBackend())
     printed = " ".join(in_process.said("summary", "--results", results).split())
     assert printed.count("4 cells scored every label, but not all scores are stored") == 1
-    assert "label probabilities: top-n" not in printed
+    assert "label probabilities, and" not in printed
     lacking = json.loads(in_process.said("summary", "--results", results, "--json"))["without_scores"]
     assert set(lacking) == set(read_some(results).predictions["cell"].astype(str))
     in_process.said("report", "--results", results, "--out", tmp_path / "page.html")
