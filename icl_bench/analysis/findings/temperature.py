@@ -15,9 +15,9 @@ from icl_bench.analysis.findings.calibration import calibration_error
 from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.intervals import location_interval
-from icl_bench.results.calibration import calibrated, normalised
 from icl_bench.results.derived import CellScores, base_cell
 from icl_bench.results.facts import FactsOf
+from icl_bench.results.label_bias import calibrated, normalised
 
 if TYPE_CHECKING:
     import pandas as pd
