@@ -167,7 +167,7 @@ def detect_folder(results: Place, points: float, only: Mapping[str, str] | None 
     Raises ``UserError`` where nothing is left.
     """
     wanted = check_points(points)
-    table = detect(comparable_predictions(read_some(results, only)), wanted)
+    table = detect(comparable_predictions(read_some(results, only), derived=False), wanted)
     if table.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell with demonstrations")
     return table
@@ -186,7 +186,7 @@ def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
         stored = read_some(results, {"task": task, "model": model})
     except UserError:
         return {}
-    return {k: pairs for _, ks in _compared(comparable_predictions(stored)) for k, (_, pairs) in ks.items() if pairs}
+    return {k: pairs for _, ks in _compared(comparable_predictions(stored, derived=False)) for k, (_, pairs) in ks.items() if pairs}
 
 
 def lines(table: pd.DataFrame) -> Iterator[str]:

@@ -74,13 +74,14 @@ def with_copies_as_one_draw(predictions: pd.DataFrame) -> pd.DataFrame:
     return predictions.assign(draw=predictions["draw"].where(~is_copy, 0))
 
 
-def comparable_predictions(stored: Stored) -> pd.DataFrame:
+def comparable_predictions(stored: Stored, derived: bool = True) -> pd.DataFrame:
     """The scored predictions of a folder whose points stand beside each other fairly.
 
     Those of test examples and unperturbed demonstrations, without halves of a label space, which are
-    easier tasks; draws that are copies are one draw.
+    easier tasks; draws that are copies are one draw. Calibrated ones are among them if ``derived``.
     """
-    frame = with_copies_as_one_draw(scored(stored.predictions, first=stored.first_scores))
+    predictions = stored.predictions if derived else stored.own_predictions
+    frame = with_copies_as_one_draw(scored(predictions, first=stored.first_scores))
     frame = unperturbed_predictions(frame)
     return frame[frame["label_space"].isna()]
 

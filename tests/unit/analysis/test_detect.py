@@ -108,3 +108,10 @@ def test_what_is_needed_is_said_in_words():
         line, note = lines(pd.DataFrame([{**row, **changes}]))
         assert line == f"t · m, k = 5: 3 draws of 250 test rows find a difference of 7.0 points with 80% power; {text}"
         assert note.startswith("for one comparison, two-sided at 0.05;")
+
+
+def test_a_points_own_calibrated_answers_are_no_pair(tmp_path: Path):
+    one = fakes.runner(fakes.plan(tmp_path / "task", "4", draws=3, scoring="exact"), tmp_path, fakes.FakeBackend())
+    one.run()
+    assert detect_folder(tmp_path, 5.0)["variances_of"].tolist() != ["results"]
+    assert detect_folder(tmp_path, 5.0)["k"].tolist() == [4]
