@@ -28,7 +28,7 @@ class OutputHead:
 
     def __init__(self, network: Any, device: torch.device, dtype: torch.dtype) -> None:
         """``network`` is the library's model, on this device and in this dtype."""
-        self._linear, self._device, self._dtype = network.get_output_embeddings(), device, dtype
+        self._linear, self._device, self.dtype = network.get_output_embeddings(), device, dtype
         self._config = network.config.get_text_config()
         self._rows: tuple[bytes, Tensor, Tensor | float] | None = None
 
@@ -126,7 +126,7 @@ class OutputHead:
         """
         if math.isfinite(total):
             return
-        dtype = str(self._dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
         help_ = {
             "float16": "they leave its range: take --dtype bfloat16 or float32",
             "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",

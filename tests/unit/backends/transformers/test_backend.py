@@ -728,7 +728,7 @@ def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(load, greedy, 
     for decoding in decodings(greedy, exact):
         backend = load("llama", chunk_tokens=8)
         monkeypatch.setattr(backend.model, "forward", poisoned(backend.model.forward, value))
-        backend.model.dtype = getattr(torch, dtype)
+        backend.model.head.dtype = getattr(torch, dtype)
         for todo in ([0], [1]):  # in calls of its own, and packed
             with pytest.raises(CellError, match=f"logits in {dtype} are infinite.*{HELP[dtype]}"):
                 run(backend, prompts, decoding, todo)
