@@ -186,7 +186,12 @@ def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
         stored = read_some(results, {"task": task, "model": model})
     except UserError:
         return {}
-    return {k: pairs for _, ks in _compared(comparable_predictions(stored, derived=False)) for k, (_, pairs) in ks.items() if pairs}
+    return {
+        k: pairs
+        for _, ks in _compared(comparable_predictions(stored, derived=False))
+        for k, (_, pairs) in ks.items()
+        if pairs
+    }
 
 
 def lines(table: pd.DataFrame) -> Iterator[str]:
