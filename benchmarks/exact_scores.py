@@ -2,9 +2,10 @@
 
     python benchmarks/exact_scores.py --data DIR [--rows 16] [--k 20] [--dtype float32] [--rounds 3]
 
-Banking-77 and TREC with Gemma 3 270M on the CPU. Both sides answer the same prompts by turns, with the
-prefix computed before. Times are the process's own seconds (least of the rounds), which other work on
-the machine changes least. ``floor`` is the ratio of the operations of both, by the program's formulas.
+Banking-77 and TREC with Gemma 3 270M on the CPU. The sides answer the same prompts by turns, with the
+prefix computed before: greedy answers, every label's score (``exact``), and the two most probable labels
+alone (``search``). Times are the process's own seconds (least of the rounds), which other work on the
+machine changes least. Operations are by the program's formulas.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
 
 MODEL = "gemma3-270m"
-SIDES = ("greedy", "exact")
+SIDES = {"greedy": ("greedy", None), "exact": ("exact", "all"), "search": ("exact", "none")}
+"""Side -> ``--score`` and ``--keep-scores``."""
 
 
-def sweep(task: str, score: Any, arguments: argparse.Namespace) -> Sweep:
+def sweep(task: str, side: str, arguments: argparse.Namespace) -> Sweep:
+    score: Any
+    score, keep = SIDES[side]
     return Sweep.prepare(
         RunSpec(
             task=task,
@@ -37,6 +41,7 @@ def sweep(task: str, score: Any, arguments: argparse.Namespace) -> Sweep:
             k=str(arguments.k),
             draws=1,
             score=score,
+            keep_scores=keep,
             test_size=arguments.rows,
             data_dir=arguments.data,
             device="cpu",
@@ -53,8 +58,8 @@ def answer(backend: Any, prompts: PromptSet, decodings: Sequence[Decoding]) -> t
     return time.process_time() - start, [a.answer_tokens for a in answers]
 
 
-def floor(made: dict[str, Sweep], prompts: PromptSet, tokens: dict[str, list[int]]) -> float:
-    """How many times the operations of greedy answers exact scores take."""
+def floors(made: dict[str, Sweep], prompts: PromptSet, tokens: dict[str, list[int]]) -> list[float]:
+    """How many times the operations of greedy answers each side takes."""
     shape = architecture_of(resolve(MODEL).source)
     layout = PromptLayout.of(prompts, FULL)
     took = []
@@ -62,7 +67,7 @@ def floor(made: dict[str, Sweep], prompts: PromptSet, tokens: dict[str, list[int
         task = made[side].task
         works = task.answer_works(task.data.test, tokens[side], shape.vocabulary, skips_unread=True)
         took.append(cost_of(layout, shape, works, "float32").query_flops)
-    return took[1] / took[0]
+    return [operations / took[0] for operations in took]
 
 
 def shares(backend: Any, prompts: PromptSet, decodings: Sequence[Decoding]) -> str:
@@ -98,14 +103,15 @@ def main() -> None:
             for side in SIDES:
                 spent, tokens[side] = answer(backend, prompts, decodings[side])
                 seconds[side].append(spent)
-        greedy, exact = (min(seconds[side]) for side in SIDES)
-        at_least = floor(made, prompts, tokens)
-        mean = sum(tokens["greedy"]) / len(prompts)
-        print(
-            f"{task}: {arguments.rows} rows, k={arguments.k}, {arguments.dtype}: greedy {greedy:.2f} s "
-            f"({mean:.1f} tokens), exact {exact:.2f} s, ratio {exact / greedy:.1f}, floor {at_least:.1f}",
-            flush=True,
-        )
+        least, times = {side: min(spent) for side, spent in seconds.items()}, floors(made, prompts, tokens)
+        print(f"{task}: {arguments.rows} rows, k={arguments.k}, {arguments.dtype}", flush=True)
+        for side, operations in zip(SIDES, times, strict=True):
+            mean = sum(tokens[side]) / len(prompts)
+            print(
+                f"    {side}: {least[side]:.2f} s, {least[side] / least['greedy']:.1f} times greedy's; operations "
+                f"{operations:.1f} times; {mean:.1f} tokens",
+                flush=True,
+            )
         print(f"    exact: {shares(backend, prompts, decodings['exact'])}", flush=True)
 
 

@@ -36,6 +36,14 @@ class Exact:
     trie: LabelTrie
     sizes: tuple[int, ...] | None = None
     """Divisors of the labels' sums before they are compared, or None."""
+    every: bool = True
+    """Whether every label's score is needed. If not, and without ``sizes``, a backend may leave out labels that
+    cannot be among the two most probable: the answer has no ``label_mass`` and no ``scores`` then."""
+
+    @property
+    def searches(self) -> bool:
+        """Whether labels may be left out."""
+        return not self.every and self.sizes is None
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,8 @@ class Answer:
     cached_tokens: int
     """Prompt tokens that were not computed for this answer, but shared or cached."""
     answer_tokens: int
-    """Tokens that were generated one by one (0 if labels were scored)."""
+    """Tokens that were generated one by one; 0 if all labels were scored, and if some were left out, the
+    number of places in the labels' tree whose next tokens were scored."""
     label: int | None = None
     """The index of the label; None for free text."""
     text: str | None = None

@@ -238,8 +238,9 @@ class RunOptions(BackendSpec):
         KeptScores | None,
         read("icl_bench.results.label_scores:KeptScores"),
         Option(
-            "With --score exact: which labels' log-probabilities are stored with each prediction: all, none, or top:N "
-            "(the N likeliest). Default: all of up to 500 labels, top:20 of more.",
+            "With --score exact: which labels' log-probabilities are stored with each prediction: all, top:N (the N "
+            "likeliest), or none, which leaves out labels that cannot be among the two likeliest and is several times "
+            "faster. Default: all of up to 500 labels, top:20 of more.",
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",

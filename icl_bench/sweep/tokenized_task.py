@@ -56,6 +56,8 @@ class TokenizedTask:
     """The requested sentence encoder; None for the packaged one."""
     chat: ChatSettings | None = None
     """The chat format of prompts; None for plain text."""
+    every_score: bool = True
+    """With exact scoring, whether every label's score is needed, and not only the two most probable labels."""
     asked: str | None = None
     """The calibration that the queries are asked for, as in facts; None for test rows."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
@@ -188,13 +190,15 @@ class TokenizedTask:
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
     def planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
-        """What an answer of half the longest length takes; with exact scoring, what all labels take (mean).
+        """What an answer of half the longest length takes; with exact scoring, what all labels take (mean), or
+        a guess if labels may be left out.
 
         ``vocabulary`` is the number of tokens that the model's output head has. The rows of the head
         that a constraint allows are not counted, because compiling it takes time, and they are few.
         """
         if self.scoring == "exact" and (queries := self.data.test):
-            works = self.answer_works(queries, [0] * len(queries), vocabulary, skips_unread=skips_unread)
+            tokens = [2 * self.answer_tokens] * len(queries)  # what a search takes, roughly
+            works = self.answer_works(queries, tokens, vocabulary, skips_unread=skips_unread)
             fed = [[*work.fed, *[0.0] * (max(len(w.fed) for w in works) - len(work.fed))] for work in works]
             return AnswerWork(tuple(np.mean(fed, axis=0).tolist()), float(np.mean([work.logits for work in works])))
         constrained = self.data.spec.is_classification and self.scoring == "greedy"
@@ -215,7 +219,9 @@ class TokenizedTask:
 
         works, scored = [], {}
         for decoding, count in zip(self.decodings(queries), tokens, strict=True):
-            if isinstance(decoding, Exact):
+            if isinstance(decoding, Exact) and decoding.searches and skips_unread:
+                works.append(AnswerWork.generated(count, vocabulary))
+            elif isinstance(decoding, Exact):
                 if id(decoding) not in scored:
                     scored[id(decoding)] = AnswerWork.scored(decoding.trie, vocabulary, once=skips_unread)
                 works.append(scored[id(decoding)])
@@ -240,7 +246,7 @@ class TokenizedTask:
             "characters": tuple(map(len, labels)),
             "bytes": tuple(len(label.encode()) for label in labels),
         }
-        return Exact(label_trie(ids), sizes[self.normalize])
+        return Exact(label_trie(ids), sizes[self.normalize], self.every_score)
 
     def _greedy(self, labels: Sequence[str]) -> Decoding:
         held, ending = [self.encoder.form.answer(label) for label in labels], self._ending

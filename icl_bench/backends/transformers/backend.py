@@ -22,12 +22,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.interface import Answer, Counters, Decoding
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
 from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
-from icl_bench.backends.transformers.packed_decoding import HEAD_ROWS, OpenPack, PackLimits, answer_room, tree_tokens
+from icl_bench.backends.transformers.packed_decoding import (
+    HEAD_ROWS,
+    OpenPack,
+    PackLimits,
+    answer_room,
+    most_tokens,
+    tree_tokens,
+)
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.backends.transformers.reused_demonstrations import ReusedDemonstrations
 from icl_bench.errors import CellError
@@ -256,8 +263,9 @@ class TransformersBackend:
         alike = [i for i in in_order[: self.limits.rows] if type(decodings[i]) is kind]
         widths = _widths([prompts.suffixes[i] for i in alike], [decodings[i] for i in alike])
         # trees of labels are computed in one call after all of a pack's queries
-        trees = tree_tokens(decodings[in_order[0]])
-        return alike[: self.limits.first_rows(widths, 1 if trees else self.limits.calls_open)]
+        first = decodings[in_order[0]]
+        whole_trees = isinstance(first, Exact) and not first.searches
+        return alike[: self.limits.first_rows(widths, 1 if whole_trees else self.limits.calls_open)]
 
     def _answer_pack(
         self,
@@ -267,7 +275,7 @@ class TransformersBackend:
         reading: PrefixReading | None = None,
     ) -> list[Answer]:
         """Answer queries over a prefix. An answer's index is its place in the pack."""
-        extra = max(tree_tokens(d) or answer_room(d) for d in decodings)
+        extra = max(map(most_tokens, decodings))
         answers = OpenPack(cache, suffixes, extra, self.limits, reading).answers(decodings)
         self.counters.own_tokens += sum(map(len, suffixes))
         return answers

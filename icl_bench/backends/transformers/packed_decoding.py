@@ -16,6 +16,10 @@ from icl_bench.backends.transformers.kv_cache import PackKeys
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.prompts.encoding import Ids
 
+WIDTH = 4
+"""Beginnings of labels of a row that a search extends together: more would often be extended in vain, fewer
+would take more calls."""
+
 HEAD_ROWS = 128
 """Rows of logits over the whole vocabulary in memory at once."""
 
@@ -29,7 +33,14 @@ def answer_room(decoding: Decoding) -> int:
 
 def tree_tokens(decoding: Decoding) -> int:
     """Tokens computed after a query in one call (0 if tokens are generated one by one)."""
-    return len(decoding.trie.inner) if isinstance(decoding, Exact) else 0
+    if not isinstance(decoding, Exact):
+        return 0
+    return WIDTH if decoding.searches else len(decoding.trie.inner)
+
+
+def most_tokens(decoding: Decoding) -> int:
+    """The largest number of tokens computed after a query."""
+    return len(decoding.trie.inner) if isinstance(decoding, Exact) else answer_room(decoding)
 
 
 @dataclass
@@ -149,7 +160,7 @@ class OpenPack:
             return self._free(free)
         exact = [decoding for decoding in decodings if isinstance(decoding, Exact)]
         assert len(exact) == len(decodings), "a pack's queries are answered in one way"
-        return self._exact(exact)
+        return self._searched(exact) if all(decoding.searches for decoding in exact) else self._exact(exact)
 
     # -- greedy ---------------------------------------------------------------------------------
 
@@ -266,6 +277,94 @@ class OpenPack:
         self._cache.counters.answer_tokens += len(rows)
         offsets = starts + depths[rows, order]
         return self._call(tokens.tolist(), rows, starts + order, offsets, visible)
+
+    def _searched(self, decodings: Sequence[Exact]) -> list[Answer]:
+        """The two most probable labels of each row, without the scores of labels that cannot be among them.
+
+        A label is at most as probable as its beginning. So beginnings are extended, the most probable ones
+        first, until none is more probable than the second of the labels that are complete.
+        """
+        searches = [LabelSearch(decoding.trie) for decoding in decodings]
+        chosen, hidden = [(row, 0) for row in range(len(searches))], self.ends
+        while chosen:
+            below = [searches[row].children(node) for row, node in chosen]
+            counts = [len(nodes) for nodes in below]
+            tokens = [searches[row].trie.tokens[nodes] for (row, _), nodes in zip(chosen, below, strict=True)]
+            states = np.arange(len(chosen)).repeat(counts)
+            steps = self._model.head.log_probabilities(hidden, states, np.concatenate(tokens))
+            parts = np.split(steps, np.cumsum(counts)[:-1])
+            for (row, node), nodes, part in zip(chosen, below, parts, strict=True):
+                searches[row].extend(node, nodes, part)
+            chosen = [(row, node) for row, search in enumerate(searches) for node in search.next(WIDTH)]
+            if chosen:
+                hidden = self._places(searches, chosen)
+        return [search.answer(row) for row, search in enumerate(searches)]
+
+    def _places(self, searches: Sequence[LabelSearch], chosen: Sequence[tuple[int, int]]) -> Tensor:
+        """Hidden states of nodes whose parents have been computed: ``(nodes, hidden)``.
+
+        ``chosen`` are rows, ascending, with a node each. A node takes the next free slot of its row.
+        """
+        taken = [searches[row].take_slot(node) for row, node in chosen]
+        row = torch.tensor([row for row, _ in chosen], device=self._device)
+        starts = self._lengths[row]
+        slots = starts + torch.tensor([path[-1] for path in taken], device=self._device)
+        offsets = starts + torch.tensor([len(path) - 1 for path in taken], device=self._device)
+        self._slot_offsets[row, slots] = offsets
+        visible = torch.arange(int(slots.max()) + 1, device=self._device)[None] < starts[:, None]
+        nodes = torch.tensor([place for place, path in enumerate(taken) for _ in path], device=self._device)
+        seen = torch.tensor([slot for path in taken for slot in path], device=self._device)
+        visible[nodes, starts[nodes] + seen] = True
+        self._cache.counters.answer_tokens += len(chosen)
+        tokens = [int(searches[row].trie.tokens[node]) for row, node in chosen]
+        return self._call(tokens, row, slots, offsets, visible)
+
+
+class LabelSearch:
+    """The search for the two most probable labels of one row."""
+
+    def __init__(self, trie: LabelTrie) -> None:
+        self.trie = trie
+        self._logs = np.full(len(trie.tokens), -np.inf)
+        self._logs[0] = 0.0
+        self._inner = np.zeros(len(trie.tokens), dtype=bool)
+        self._inner[trie.inner] = True
+        self._open = np.zeros(len(trie.tokens), dtype=bool)
+        """Beginnings that were reached and not extended."""
+        self._extended = 0
+        self._paths: dict[int, tuple[int, ...]] = {0: ()}
+        """Node -> the slots of its path behind the query, its own last."""
+
+    def children(self, node: int) -> np.ndarray:
+        """The nodes after a node."""
+        return np.flatnonzero(self.trie.parents == node)
+
+    def extend(self, node: int, below: np.ndarray, steps: np.ndarray) -> None:
+        """Extend a node: ``steps`` are the log-probabilities of its children ``below``, ``(children,)``."""
+        self._open[node] = False
+        self._logs[below] = self._logs[node] + steps.astype(float)
+        self._open[below] = self._inner[below]
+        self._extended += 1
+
+    def next(self, most: int) -> list[int]:
+        """The nodes to extend next; none if the two most probable labels are known."""
+        known = np.sort(self._logs[self.trie.ends])[-2:]
+        nodes = np.flatnonzero(self._open & (self._logs >= known[0]))
+        best = nodes[np.argsort(-self._logs[nodes], kind="stable")][:most]
+        return sorted(int(node) for node in best)
+
+    def take_slot(self, node: int) -> tuple[int, ...]:
+        """Give a node the next free slot. Returns the slots of its path, its own last."""
+        self._paths[node] = (*self._paths[int(self.trie.parents[node])], len(self._paths) - 1)
+        return self._paths[node]
+
+    def answer(self, row: int) -> Answer:
+        """The most probable label; its margin is over the second."""
+        scores = self._logs[self.trie.ends]
+        best = int(scores.argmax())
+        chances = np.exp(scores)
+        top, second = float(chances[best]), float(np.delete(chances, best).max(initial=0.0))
+        return Answer(row, 0, self._extended, label=best, probability=top, margin=top - second)
 
 
 def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:

@@ -20,6 +20,7 @@ from icl_bench.backends.label_constraint import compile_labels, label_trie, spel
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
+from icl_bench.backends.transformers.packed_decoding import LabelSearch
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 KINDS = ["llama", "gemma3_text"]  # full layers only, and full and sliding ones
@@ -98,6 +99,93 @@ def test_each_rows_choices_are_scored_in_one_pack_as_by_forward_passes_of_the_pl
         assert answer.margin == pytest.approx(chances[answer.label] - others, rel=1e-2, abs=1e-7)
         assert answer.label_mass == pytest.approx(chances.sum(), rel=1e-3)
         assert (answer.margin >= 0) or divided
+
+
+@FEW
+@given(rows=rows, prefix=st.sampled_from([0, 20]))
+def test_a_search_finds_the_two_most_probable_labels_that_forward_passes_of_the_plain_model_find(
+    setup: Setup, rows: list[tuple[list[str], int]], prefix: int
+):
+    prompts = prompts_of([size for _, size in rows], prefix)
+    asked = [[tokenized(setup.tokenizer, text) for text in written(own)] for own, _ in rows]
+    tries = [label_trie(answers) for answers in asked]
+    found, _ = answered(setup, prompts, [Exact(trie, every=False) for trie in tries])
+    for i, answer in enumerate(found):
+        chances = np.exp(summed_logs(setup, prompts.ids(i), asked[i]))
+        assert chances[answer.label] == pytest.approx(chances.max(), rel=1e-3)
+        assert answer.probability == pytest.approx(chances[answer.label], rel=1e-3)
+        second = np.delete(chances, answer.label).max()
+        assert answer.margin == pytest.approx(chances[answer.label] - second, rel=1e-2, abs=1e-7)
+        assert (answer.label_mass, answer.scores) == (None, None)
+        assert 1 <= answer.answer_tokens <= len(tries[i].inner)
+
+
+def test_a_search_leaves_out_labels_that_cannot_win(setup: Setup):
+    """Twelve labels of several tokens: with a model that is not indifferent, few beginnings are extended."""
+    choices = [f"{first} {second} order" for first in ("a", "card", "top", "b") for second in ("up", "lost", "c")]
+    trie = label_trie([tokenized(setup.tokenizer, text) for text in written(choices)])
+    prompts = prompts_of([3, 4, 5], 20)
+    searched, _ = answered(setup, prompts, [Exact(trie, every=False)] * 3)
+    scored, _ = answered(setup, prompts, [Exact(trie)] * 3)
+    for one, other in zip(searched, scored, strict=True):
+        assert one.label == other.label
+        assert one.probability == pytest.approx(other.probability, rel=1e-4)
+        assert one.margin == pytest.approx(other.margin, rel=1e-3)
+
+
+def test_divided_sums_need_every_label(setup: Setup):
+    trie = label_trie([tokenized(setup.tokenizer, text) for text in written(["a", "b c"])])
+    (answer,), _ = answered(setup, prompts_of([3], 5), [Exact(trie, (1, 2), every=False)])
+    assert answer.label_mass is not None
+
+
+def test_one_label_is_scored_whole(setup: Setup):
+    trie = label_trie([tokenized(setup.tokenizer, text) for text in written(["card status order"])])
+    prompts = prompts_of([3], 5)
+    (searched,), _ = answered(setup, prompts, [Exact(trie, every=False)])
+    (scored,), _ = answered(setup, prompts, [Exact(trie)])
+    assert searched.probability == pytest.approx(scored.probability, rel=1e-4)
+    assert searched.answer_tokens == len(trie.inner)
+
+
+def search_by_hand(
+    logs: dict[tuple[str, ...], float], words: Sequence[tuple[str, ...]]
+) -> tuple[LabelSearch, list[int]]:
+    """A search over known log-probabilities of words, and the nodes in the order of their extension."""
+    names = sorted({word for path in words for word in path})
+    trie = label_trie([tuple(names.index(word) for word in path) for path in words])
+    paths: dict[int, tuple[str, ...]] = {0: ()}
+    for node in range(1, len(trie.tokens)):
+        paths[node] = (*paths[int(trie.parents[node])], names[int(trie.tokens[node])])
+    search, order, todo = LabelSearch(trie), [], [0]
+    while todo:
+        for node in todo:
+            below = search.children(node)
+            order.append(paths[node])
+            search.extend(node, below, np.array([logs[paths[int(child)]] for child in below]))
+        todo = search.next(1)
+    return search, order
+
+
+def test_beginnings_are_extended_until_none_can_be_the_second():
+    words = [("a", "x"), ("a", "y"), ("b", "x"), ("c", "x")]
+    logs = {("a",): -0.1, ("b",): -3.0, ("c",): -9.0}
+    logs |= {("a", "x"): -0.1, ("a", "y"): -5.0, ("b", "x"): -0.1, ("c", "x"): -0.1}
+    search, order = search_by_hand(logs, words)
+    # a first; of a y (-5.1) and b (at most -3.0) b may be the second, and is (-3.1); c (at most -9.0) cannot
+    assert order == [(), ("a",), ("b",)]
+    answer = search.answer(7)
+    assert (answer.index, answer.label, answer.answer_tokens) == (7, 0, 3)
+    assert answer.probability == pytest.approx(np.exp(-0.2))
+    assert answer.margin == pytest.approx(np.exp(-0.2) - np.exp(-3.1))
+
+
+def test_a_beginning_as_probable_as_the_second_is_extended_for_ties():
+    words = [("a", "x"), ("b", "x"), ("c", "x")]
+    logs = {("a",): -1.0, ("b",): -1.0, ("c",): -1.0, **{(first, "x"): 0.0 for first in "abc"}}
+    search, order = search_by_hand(logs, words)
+    assert order == [(), ("a",), ("b",), ("c",)]
+    assert (search.answer(0).label, search.answer(0).margin) == (0, 0)
 
 
 @FEW
