@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icl_bench.errors import UserError
 from icl_bench.options import Options
 from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.results.facts import UNKNOWN
 from icl_bench.results.storage import ADDRESS, CellsOf, Place
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
@@ -321,8 +322,10 @@ class Results:
 
     def _points(self) -> pd.DataFrame:
         """The curves in percent, with the columns that say something."""
-        curves = self.curves
-        ways = [name for name in ("order", "attention") if curves[name].nunique() > 1]
+        facts = self.findings.context.facts
+        calibrations = [facts.get(str(variant), UNKNOWN).calibration or "none" for variant in self.curves["variant"]]
+        curves = self.curves.assign(calibration=calibrations)
+        ways = [name for name in ("order", "attention", "calibration") if curves[name].nunique() > 1]
         table = curves[["task", "model", "select", *ways, "k", "draws", "test_rows"]].copy()
         for name, column in zip(("score %", "95% from", "to"), SHARE, strict=True):
             table[name] = (100 * curves[column]).round(1)
