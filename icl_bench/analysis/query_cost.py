@@ -106,7 +106,8 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     trained = costs["select"].astype(str).isin(BASELINES).to_numpy()
     training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
     vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
-    asked = {n: np.nan_to_num(number[f"calibration_{n}"]) for n in ("tokens", "flops", "seconds")}
+    nothing = np.zeros(len(costs))
+    asked = {n: np.nan_to_num(number.get(f"calibration_{n}", nothing)) for n in ("tokens", "flops", "seconds")}
     learnt = (trained | vectors) & (costs["k"].to_numpy() > 0)
     answer = np.nan_to_num(number["answer_tokens"])
 

@@ -198,7 +198,7 @@ class FakeBackend:
     """Answers by the hash of the prompt's ids, a few at a time.
 
     ``fails`` is asked before each cell and each pack, and may raise; ``log`` gets a line for each
-    answer: process, then the prompt's hash.
+    answer: process, then the prompt's hash. Where it is ``scored``, exact answers have every label's score.
     """
 
     name = "fake"
@@ -209,11 +209,13 @@ class FakeBackend:
         pause: float = 0.0,
         fails: Callable[[PromptSet], None] = lambda _: None,
         pack: int = 2,
+        scored: bool = False,
     ) -> None:
         self.counters = Counters()
         self.peak_prefix_bytes = None
         self.reserved: list[int] = []
         self._log, self._pause, self._fails, self._pack = log, pause, fails, pack
+        self._scored = scored
 
     def identity(self) -> dict[str, str]:
         return ENGINE
@@ -250,7 +252,8 @@ class FakeBackend:
             chances = np.full(count, 1e-9)
             chances[(number + 1) % count], chances[number % count] = 0.25, 0.5
             known = {"probability": 0.5, "margin": 0.25, "label_mass": 0.75}
-            return Answer(index, cached, 0, label=number % count, scores=np.log(chances).astype(np.float32), **known)
+            scores = np.log(chances).astype(np.float32) if self._scored else None
+            return Answer(index, cached, 0, label=number % count, scores=scores, **known)
         return Answer(index, cached, 2, label=number % len(decoding.automaton.answers))
 
 

@@ -19,7 +19,7 @@ PRICES = Prices(input=1.0, cached=0.5, output=2.0)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("costs")
     ready = plan(folder / "task", "4", scoring="exact", calibrations=["batch,of=pool:5"])
-    runner(ready, folder / "results", FakeBackend()).run()
+    runner(ready, folder / "results", FakeBackend(scored=True)).run()
     return folder / "results"
 
 

@@ -111,7 +111,9 @@ def test_what_is_needed_is_said_in_words():
 
 
 def test_a_points_own_calibrated_answers_are_no_pair(tmp_path: Path):
-    one = fakes.runner(fakes.plan(tmp_path / "task", "4", draws=3, scoring="exact"), tmp_path, fakes.FakeBackend())
+    one = fakes.runner(
+        fakes.plan(tmp_path / "task", "4", draws=3, scoring="exact"), tmp_path, fakes.FakeBackend(scored=True)
+    )
     one.run()
     assert detect_folder(tmp_path, 5.0)["variances_of"].tolist() != ["results"]
     assert detect_folder(tmp_path, 5.0)["k"].tolist() == [4]

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a sweep with every calibration."""
     folder = tmp_path_factory.mktemp("derived")
     ready = plan(folder / "task", "0,1,4", scoring="exact", calibrations=CALIBRATIONS)
-    runner(ready, folder / "results", FakeBackend()).run()
+    runner(ready, folder / "results", FakeBackend(scored=True)).run()
     state_prior(folder / "results", "cards", "shop", PRIOR)
     return folder / "results"
 
@@ -122,7 +122,7 @@ def test_rows_of_the_pool_are_kept_with_their_right_labels(stored: Stored) -> No
 
 @pytest.mark.parametrize("keep", ["none", "top:2"])
 def test_cells_without_all_scores_are_named_and_not_calibrated(keep: str, tmp_path: Path) -> None:
-    one = runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend())
+    one = runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend(scored=True))
     one.keep_scores = KeptScores.parse(keep)
     one.run()
     stored = read_stored(tmp_path / "results", derive=True)
@@ -131,14 +131,14 @@ def test_cells_without_all_scores_are_named_and_not_calibrated(keep: str, tmp_pa
 
 
 def test_cells_of_greedy_answers_are_not_said_to_lack_scores(tmp_path: Path) -> None:
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend(scored=True)).run()
     stored = read_stored(tmp_path / "results", derive=True)
     assert not stored.without_scores
     assert not stored.label_scores
 
 
 def test_a_prior_of_another_tasks_labels_calibrates_nothing(tmp_path: Path) -> None:
-    runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend()).run()
+    runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results", FakeBackend(scored=True)).run()
     state_prior(tmp_path / "results", "cards", "other", {"ham": 1.0})
     calibrations = {f.calibration for f in read_stored(tmp_path / "results", derive=True).variants.values()}
     assert calibrations == {None, "batch"}

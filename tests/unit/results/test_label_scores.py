@@ -60,7 +60,7 @@ def test_scores_are_stacked_only_if_none_is_missing() -> None:
 
 
 def _run(folder: Path, keep: str) -> None:
-    one = runner(plan(folder / "task", scoring="exact"), folder / "results", FakeBackend())
+    one = runner(plan(folder / "task", scoring="exact"), folder / "results", FakeBackend(scored=True))
     one.keep_scores = KeptScores.parse(keep)
     one.run()
 
@@ -90,9 +90,9 @@ def test_an_interrupted_cell_keeps_the_scores_of_its_journal(tmp_path: Path) -> 
 
     task = tmp_path / "task"
     with pytest.raises(KeyboardInterrupt):
-        runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend(fails=stop)).run()
-    runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend()).run()
-    runner(plan(task, scoring="exact"), tmp_path / "whole", FakeBackend()).run()
+        runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend(fails=stop, scored=True)).run()
+    runner(plan(task, scoring="exact"), tmp_path / "stopped", FakeBackend(scored=True)).run()
+    runner(plan(task, scoring="exact"), tmp_path / "whole", FakeBackend(scored=True)).run()
     tables = [read_table(tmp_path / name, scores=True)[SCORES] for name in ("stopped", "whole")]
     assert tables[0].to_pylist() == tables[1].to_pylist()
 

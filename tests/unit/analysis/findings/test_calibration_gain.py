@@ -19,7 +19,7 @@ from icl_bench.results.derived import CellScores
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     folder = tmp_path_factory.mktemp("gain")
     ready = plan(folder / "task", "0,1,4", scoring="exact", test_rows=24, calibrations=["batch,of=pool:5"])
-    runner(ready, folder / "results", FakeBackend()).run()
+    runner(ready, folder / "results", FakeBackend(scored=True)).run()
     return read_findings(folder / "results")
 
 
@@ -77,7 +77,7 @@ def test_batches_of_all_queries_are_batch_calibration_itself() -> None:
 
 
 def test_a_folder_without_scores_has_no_rows(tmp_path: Path) -> None:
-    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
+    runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend(scored=True)).run()
     assert read_findings(tmp_path / "results").calibration_gain.empty
 
 
