@@ -24,6 +24,10 @@ FINISHED, JOURNAL, FAILED = ".parquet", ".journal.jsonl", ".failed.json"
 """Suffixes of a finished cell's file, an unfinished cell's journal and a failed cell's mark."""
 
 
+PRIORS = "_calibration"
+"""Folder of stated distributions of labels; no task has this name."""
+
+
 LONGEST = 200
 """Maximum letters of a folder's name; file systems allow 255."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
 from icl_bench.results.calibration import of_queries
-from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, SCORES, prediction_schema, slug
+from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, PRIORS, SCORES, prediction_schema, slug
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
@@ -327,6 +327,8 @@ class Stored:
     pool_scores: Mapping[str, CellScores] = field(default_factory=dict)
     """Cell -> label scores of the rows of the pool that were asked to calibrate it (the most, if several
     numbers of rows were asked)."""
+    asked_cells: frozenset[str] = frozenset()
+    """Finished cells of queries that were asked for calibrations, which are in no other field."""
     without_scores: Sequence[str] = ()
     """Cells that scored every label, but do not have all scores stored."""
 
@@ -361,6 +363,7 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
     files, names = models_apart(files, warn) if apart else (files, {})
+    asked = [f.meta.cell for f in files if f.meta is not None and of_queries(f.meta.facts.queries) is not None]
     derived = Derived()
     if derive:
         derived = with_calibrations(files, stated_priors(place))
@@ -371,17 +374,15 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
     marked = _marked(frame, variants)
-    return Stored(marked, cells, variants, failed, names, derived.scores, derived.pool_scores, derived.lacking)
-
-
-CALIBRATION = "_calibration"
-"""Folder of stated priors; no task has this name."""
+    return Stored(
+        marked, cells, variants, failed, names, derived.scores, derived.pool_scores, frozenset(asked), derived.lacking
+    )
 
 
 def stated_priors(place: Place) -> Priors:
     """The priors that runs stated with ``--calibrate prior=FILE``. Damaged files are skipped with a warning."""
     storage, priors = storage_at(place), dict[str, dict[str, dict[str, float]]]()
-    for name in sorted(storage.names(CALIBRATION)):
+    for name in sorted(storage.names(PRIORS)):
         try:
             stated = checked(storage.read(name), PriorMeta)
         except (OSError, ValueError) as error:
@@ -395,7 +396,7 @@ def state_prior(place: Place, task: str, name: str, shares: Mapping[str, float])
     """Store a prior beside the results that it calibrates. Raises ``OSError``."""
     stated = PriorMeta(task=task, name=name, shares=dict(shares))
     text = json.dumps(as_stored(stated), ensure_ascii=False, indent=1) + "\n"
-    storage_at(place).put(f"{CALIBRATION}/{slug(task)}-{slug(name)}.json", text.encode())
+    storage_at(place).put(f"{PRIORS}/{slug(task)}-{slug(name)}.json", text.encode())
 
 
 def models_apart(

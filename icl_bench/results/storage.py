@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from icl_bench.errors import UserError
 from icl_bench.registry import STORAGES
-from icl_bench.results.cells import FAILED, FINISHED
+from icl_bench.results.cells import FAILED, FINISHED, PRIORS
 from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
 
@@ -66,8 +66,8 @@ class CellsOf:
         return str(self._place)
 
     def names(self, under: str = "") -> list[str]:
-        """The files of these cells, or all of a folder of other files."""
-        if under.startswith("_"):
+        """The files of these cells, or all stated priors."""
+        if under == PRIORS:
             return self._storage.names(under)
         wanted = {f"{cell}{end}" for cell in self._cells for end in (FINISHED, FAILED)}
         return [name for name in self._storage.names(under) if name in wanted]

@@ -39,7 +39,7 @@ def study_points(context: Context) -> pd.DataFrame:
             row = rows.setdefault(
                 tuple(point.values()), {**point, "cells": 0, "done": 0, "failed": 0, "missing": 0, "reason": None}
             )
-            done = cell.cell in context.stored.cells
+            done = cell.cell in context.stored.cells or cell.cell in context.stored.asked_cells
             bad = not done and cell.cell in failed
             row["cells"] += 1
             row["done" if done else "failed" if bad else "missing"] += 1

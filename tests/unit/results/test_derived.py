@@ -9,10 +9,14 @@ import pandas as pd
 import pytest
 from support.fakes import FakeBackend, plan, runner
 
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.derived import base_cell
 from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import Stored, read_stored, read_table, state_prior
+from icl_bench.results.storage import CellsOf, LocalStorage
+from icl_bench.results.stored_meta import StudyCell
+from icl_bench.results.studies import write_study
 from icl_bench.table_files import data_frame
 
 CALIBRATIONS = ("batch,of=pool:5", "contextual", "domain")
@@ -142,3 +146,19 @@ def test_a_prior_of_another_tasks_labels_calibrates_nothing(tmp_path: Path) -> N
     state_prior(tmp_path / "results", "cards", "other", {"ham": 1.0})
     calibrations = {f.calibration for f in read_stored(tmp_path / "results", derive=True).variants.values()}
     assert calibrations == {None, "batch"}
+
+
+def test_a_studys_cells_that_were_asked_for_a_calibration_are_done(tmp_path: Path) -> None:
+    ready = plan(tmp_path / "task", "1", scoring="exact", calibrations=["batch,of=pool:5"])
+    outcome = runner(ready, tmp_path / "results", FakeBackend(scored=True)).run()
+    names = {name.rpartition("-")[2]: spec for name, spec in outcome.names.items()}
+    cells = [StudyCell(**spec.model_dump(), setting="s", cell=cell) for cell, spec in names.items()]
+    write_study(tmp_path / "results", "mine", cells, whole=True)
+    (points,) = read_findings(tmp_path / "results").study_points.to_dict("records")
+    assert (points["cells"], points["done"], points["missing"]) == (4, 4, 0)
+
+
+def test_a_view_of_some_cells_has_the_stated_priors(folder: Path) -> None:
+    names = [name.removesuffix(".parquet") for name in LocalStorage(folder).names() if name.endswith(".parquet")]
+    stored = read_stored(CellsOf(folder, names), derive=True)
+    assert "prior=shop" in {facts.calibration for facts in stored.variants.values()}
