@@ -17,7 +17,6 @@ from icl_bench.results.calibration import BATCH, Calibration, of_queries
 from icl_bench.results.cells import SCORES, digest
 from icl_bench.results.facts import FactsOf
 from icl_bench.results.label_bias import calibrated, content_bias, mean_bias, normalised, prior_bias
-from icl_bench.results.label_scores import stacked
 from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
 
 if TYPE_CHECKING:
@@ -161,10 +160,12 @@ def _scores_of(file: ResultFile) -> CellScores | None:
     """A cell's scores; None if not all are stored, or rows have labels of their own."""
     if file.meta is None or file.meta.label_order is None or SCORES not in file.table.column_names:
         return None
-    rows = [None if row is None else np.asarray(row, dtype=np.float32) for row in file.table[SCORES].to_numpy()]
-    scores = stacked(rows)
-    labels = tuple(file.meta.label_order)
-    if scores is None or scores.shape[1] != len(labels):
+    labels, column = tuple(file.meta.label_order), file.table[SCORES].combine_chunks()
+    sizes = np.diff(column.offsets.to_numpy())
+    if column.null_count or not len(sizes) or (sizes != len(labels)).any():
+        return None
+    scores = column.flatten().to_numpy().reshape(len(sizes), len(labels))
+    if np.isnan(scores).any():
         return None
     tests, golds = (tuple(file.table[name].to_pylist()) for name in ("test_id", "gold"))
     return CellScores(labels, tests, golds, scores)

@@ -7,7 +7,6 @@ or the row's own choices). Labels whose scores were not kept are NaN.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,15 +81,3 @@ def as_line(scores: np.ndarray) -> str:
 def of_line(text: str) -> np.ndarray:
     """The scores in a line of a journal. Raises ``ValueError``."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)
-
-
-def stacked(rows: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """The scores of predictions as ``(predictions, labels)`` float32.
-
-    None if some have none, lack a label's score, or have another number of labels than others.
-    """
-    known = [row for row in rows if row is not None]
-    if len(known) < len(rows) or not known or len({len(row) for row in known}) > 1:
-        return None
-    scores = np.stack(known).astype(np.float32)
-    return None if np.isnan(scores).any() else scores

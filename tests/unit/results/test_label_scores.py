@@ -15,7 +15,7 @@ from support.fakes import FakeBackend, plan, runner
 from icl_bench.errors import UserError
 from icl_bench.results.cells import SCORES
 from icl_bench.results.exporting import export_results
-from icl_bench.results.label_scores import KeptScores, as_line, of_line, stacked
+from icl_bench.results.label_scores import KeptScores, as_line, of_line
 from icl_bench.results.reading import read_results, read_table
 
 FLOATS = st.floats(-200, 0, width=32)
@@ -46,17 +46,6 @@ def test_other_ways_to_keep_scores_are_refused(text: str) -> None:
 @pytest.mark.parametrize(("labels", "kept"), [(2, "all"), (500, "all"), (501, "top:20")])
 def test_all_scores_of_up_to_500_labels_are_kept_by_default(labels: int, kept: str) -> None:
     assert str(KeptScores.default(labels)) == kept
-
-
-def test_scores_are_stacked_only_if_none_is_missing() -> None:
-    whole, other = np.array([-1.0, -2.0], np.float32), np.array([-1.0, np.nan], np.float32)
-    stack = stacked([whole, whole])
-    assert stack is not None
-    assert stack.tolist() == [[-1.0, -2.0]] * 2
-    assert stacked([whole, other]) is None
-    assert stacked([whole, None]) is None
-    assert stacked([whole, whole[:1]]) is None
-    assert stacked([]) is None
 
 
 def _run(folder: Path, keep: str) -> None:
