@@ -22,7 +22,7 @@ from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
 if TYPE_CHECKING:
     from icl_bench.results.result_file import ResultFile
 
-OF_QUERIES = ("queries", "test", "test_rows", "pool", "pool_rows")
+OF_QUERIES = ("queries", "test", "test_rows")
 """Facts in which a cell and the queries that are asked to calibrate it differ."""
 
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]

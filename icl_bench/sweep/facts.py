@@ -26,6 +26,7 @@ from icl_bench.tasks.templates import JinjaTemplate
 def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL) -> Facts:
     """Everything that decides a cell's predictions, besides its axes."""
     data, spec, labels = task.data, task.data.spec, task.data.spec.labels
+    pool = task.whole_pool or task.pool  # that of the prompts which asked queries calibrate
     further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern), **task.metric_facts()}
     return Facts(
         fingerprint=task.model.fingerprint,
@@ -36,8 +37,8 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str],
         passages=spec.data.passages.model_dump() if spec.data.passages else None,
         test=short_hash([row.id for row in data.test]),
         test_rows=len(data.test),
-        pool=short_hash([data.train[i].id for i in task.pool.rows]),
-        pool_rows=len(task.pool),
+        pool=short_hash([data.train[i].id for i in pool.rows]),
+        pool_rows=len(pool),
         label_space=task.label_space or None,
         labels=short_hash(_labels(task)),
         choice_style=labels.style if labels and labels.own else None,

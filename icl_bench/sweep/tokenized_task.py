@@ -60,6 +60,8 @@ class TokenizedTask:
     """With exact scoring, whether every label's score is needed, and not only the two most probable labels."""
     asked: str | None = None
     """The calibration that the queries are asked for, as in facts; None for test rows."""
+    whole_pool: DemonstrationPool | None = field(default=None, repr=False)
+    """The pool of the prompts that are calibrated; None for test rows."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
     _decodings: dict[tuple[str, ...], Decoding] = field(default_factory=dict, repr=False)
 
@@ -108,7 +110,7 @@ class TokenizedTask:
         for name in ("pool", "near_duplicates"):
             vars(other).pop(name, None)
         other.data, other.asked = replace(self.data, test=queries), kind
-        pool = self.pool
+        pool = other.whole_pool = self.pool
         vars(other)["pool"] = DemonstrationPool(other.data, left, pool.seed, pool.cache_dir, pool.sentence_encoder)
         return other
 

@@ -162,3 +162,17 @@ def test_a_view_of_some_cells_has_the_stated_priors(folder: Path) -> None:
     names = [name.removesuffix(".parquet") for name in LocalStorage(folder).names() if name.endswith(".parquet")]
     stored = read_stored(CellsOf(folder, names), derive=True)
     assert "prior=shop" in {facts.calibration for facts in stored.variants.values()}
+
+
+def test_queries_calibrate_prompts_of_their_own_pool_alone(tmp_path: Path) -> None:
+    """Two pools of one task: rows that are asked beside the prompts of one say nothing of the other's."""
+    for share, calibrations in ((0.0, ["batch,of=pool:5", "contextual"]), (0.3, [])):
+        task = {"pool": {"drop_longest": share}, "calibrations": calibrations}
+        runner(plan(tmp_path / "task", "4", scoring="exact", **task), tmp_path / "all", FakeBackend(scored=True)).run()
+    stored = read_stored(tmp_path / "all", derive=True)
+    pools = {facts.pool_rows: set[str | None]() for facts in stored.variants.values()}
+    for facts in stored.variants.values():
+        pools[facts.pool_rows].add(facts.calibration)
+    whole, smaller = (pools[rows] for rows in sorted(pools, key=lambda rows: -(rows or 0)))
+    assert whole == {None, "batch", "batch,of=pool:5", "contextual"}
+    assert smaller == {None, "batch"}
