@@ -7,7 +7,7 @@ more setting of the model, and :func:`base_cell` leads back to the predictions a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -124,15 +124,11 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[ResultFile], prior
     ways: list[tuple[Calibration, np.ndarray, CalibrationMeta | None]] = []
     if len(own.labels) > 1 and len(raw) > 1:
         ways.append((Calibration(BATCH), mean_bias(raw), None))
-    for other in asked:
-        assert other.meta is not None, "only cells are asked for calibrations"
-        scores = found.scores.get(other.meta.cell)
-        calibration = of_queries(other.meta.facts.queries)
-        if scores is not None and calibration is not None and scores.labels == own.labels:
-            estimate = mean_bias if calibration.name == BATCH else content_bias
-            if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, scores).raw):
-                found.pool_scores[meta.cell] = scores
-            ways.append((calibration, estimate(scores.raw.astype(float)), _took(other)))
+    for calibration, scores, other in _one_of_each(own, asked, found):
+        estimate = mean_bias if calibration.name == BATCH else content_bias
+        if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, scores).raw):
+            found.pool_scores[meta.cell] = scores
+        ways.append((calibration, estimate(scores.raw.astype(float)), _took(other)))
     for name, shares in priors.get(meta.spec.task, {}).items():
         if set(shares) <= set(own.labels):
             prior = np.array([shares.get(label, 0.0) for label in own.labels])
@@ -142,6 +138,23 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[ResultFile], prior
         assert new.meta is not None, "it has its cell's metadata"
         found.files.append(new)
         found.scores[new.meta.cell] = replace(own, bias=bias, calibration=calibration)
+
+
+def _one_of_each(
+    own: CellScores, asked: Iterable[ResultFile], found: Derived
+) -> Iterator[tuple[Calibration, CellScores, ResultFile]]:
+    """For each calibration the queries that were asked, none of them a test row; the first by the cell's hash,
+    as other test rows may have left other rows of the pool to ask.
+    """
+    used: set[Calibration] = set()
+    for file in sorted(asked, key=lambda one: one.meta.cell if one.meta is not None else ""):
+        assert file.meta is not None, "only cells are asked for calibrations"
+        calibration, scores = of_queries(file.meta.facts.queries), found.scores.get(file.meta.cell)
+        if scores is None or calibration is None or calibration in used or scores.labels != own.labels:
+            continue
+        if calibration.rows is None or not set(scores.tests) & set(own.tests):
+            used.add(calibration)
+            yield calibration, scores, file
 
 
 def _pair(meta: CellMeta) -> str:

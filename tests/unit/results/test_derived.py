@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from icl_bench.results.reading import Stored, read_stored, read_table, state_pri
 from icl_bench.results.storage import CellsOf, LocalStorage
 from icl_bench.results.stored_meta import StudyCell
 from icl_bench.results.studies import write_study
+from icl_bench.sweep.calibration_queries import queries_of
 from icl_bench.table_files import data_frame
 
 CALIBRATIONS = ("batch,of=pool:5", "contextual", "domain")
@@ -176,3 +179,23 @@ def test_queries_calibrate_prompts_of_their_own_pool_alone(tmp_path: Path) -> No
     whole, smaller = (pools[rows] for rows in sorted(pools, key=lambda rows: -(rows or 0)))
     assert whole == {None, "batch", "batch,of=pool:5", "contextual"}
     assert smaller == {None, "batch"}
+
+
+def test_other_rows_asked_for_other_test_rows_make_no_calibration_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test row that equals a row of the pool is not asked, so that two test sets may ask different rows."""
+    for test_size in (3, 6):
+        ready = plan(tmp_path / "task", "1", scoring="exact", test_size=test_size, calibrations=["batch,of=pool:5"])
+        runner(ready, tmp_path / "all", FakeBackend(scored=True)).run()
+
+        def without_one(task: Any, calibration: Any, draw: int) -> Any:
+            queries, left = queries_of(task, replace(calibration, rows=6), draw)
+            return queries[1:], left
+
+        monkeypatch.setattr("icl_bench.sweep.calibration_queries.queries_of", without_one)
+    stored = read_stored(tmp_path / "all", derive=True)
+    assert len(stored.asked_cells) == 4
+    calibrated = stored.predictions[stored.predictions["variant"].astype(str).str.endswith("pool:5")]
+    assert len(calibrated) == 2 * (3 + 6)
+    assert not stored.predictions.duplicated([*AXES, "variant", "test_id"]).any()
