@@ -17,15 +17,11 @@ BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 TRAINING = ("seconds", "tokens", "flops")
 
 
-OF_CALIBRATION = [f"calibration_{name}" for name in TRAINING]
-
-
 OF_CELL = [
     *BY_FORMULA,
     "prefill_seconds",
     "peak_cache_bytes",
-    *(f"training_{name}" for name in TRAINING),
-    *OF_CALIBRATION,
+    *(f"{what}_{name}" for what in ("training", "calibration") for name in TRAINING),
 ]
 
 
@@ -70,8 +66,12 @@ class CellCost:
         known = {
             "prefill_seconds": self.prefill_seconds,
             "peak_cache_bytes": self.peak_cache_bytes,
-            **({f"training_{n}": getattr(self.training, n) for n in TRAINING} if self.training else {}),
-            **({f"calibration_{n}": getattr(self.calibration, n) for n in TRAINING} if self.calibration else {}),
+            **{
+                f"{what}_{name}": getattr(took, name)
+                for what, took in (("training", self.training), ("calibration", self.calibration))
+                for name in TRAINING
+                if took is not None
+            },
         }
         costs |= {name: float(value) for name, value in known.items() if value is not None}
         if self.counted is not None:

@@ -122,12 +122,8 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
         once_paid = prices.input * (shared + asked["tokens"])
         paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, once_paid))
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
-    once = [
-        shared + training["tokens"] + asked["tokens"],
-        prefix + training["flops"] + asked["flops"],
-        prefill + training["seconds"] + asked["seconds"],
-        paid_once,
-    ]
+    more = {name: training[name] + asked[name] for name in training}
+    once = [shared + more["tokens"], prefix + more["flops"], prefill + more["seconds"], paid_once]
     result = QueryCosts(np.column_stack(each), np.column_stack(once))
     for place, name in enumerate(("tokens", "flops", "seconds")):
         result.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan

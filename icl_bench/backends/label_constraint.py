@@ -252,12 +252,17 @@ class LabelTrie:
         return np.unique(self.parents[1:])
 
     @cached_property
+    def children(self) -> dict[int, np.ndarray]:
+        """Each inner node -> its children, ascending."""
+        return {node: np.flatnonzero(self.parents == node) for node in self.inner.tolist()}
+
+    @cached_property
     def branches(self) -> tuple[tuple[Ids, np.ndarray], ...]:
         """For each inner node, the tokens from the root to it, and its children."""
         paths: list[Ids] = [()]
         for token, parent in zip(self.tokens[1:].tolist(), self.parents[1:].tolist(), strict=True):
             paths.append((*paths[parent], token))
-        return tuple((paths[node], np.flatnonzero(self.parents == node)) for node in self.inner.tolist())
+        return tuple((paths[node], children) for node, children in self.children.items())
 
     def sums(self, log_probabilities: np.ndarray) -> np.ndarray:
         """Log-probability of each answer: the sum along its path from the root, ``(..., answers)``.

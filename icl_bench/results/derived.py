@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from icl_bench.results.calibration import BATCH, Calibration, of_queries
+from icl_bench.results.calibration import BATCH, PRIOR, Calibration
 from icl_bench.results.cells import SCORES, digest
 from icl_bench.results.facts import FactsOf
 from icl_bench.results.label_bias import calibrated, content_bias, mean_bias, normalised, prior_bias
 from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from icl_bench.results.result_file import ResultFile
 
 OF_QUERIES = ("queries", "test", "test_rows")
@@ -90,71 +92,69 @@ def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
     Queries asked for a calibration are no test rows, and are left out.
     """
     found = Derived()
-    asked: dict[str, list[ResultFile]] = {}
-    tested: list[ResultFile] = []
+    asked: dict[str, list[_Asked]] = {}
+    tested: list[tuple[ResultFile, CellMeta]] = []
     for file in files:
-        calibration = of_queries(file.meta.facts.queries) if file.meta is not None else None
-        bare = _without_scores(file)
-        scores = _scores_of(file)
-        if file.meta is not None and scores is not None:
-            found.scores[file.meta.cell] = scores
-        if calibration is not None and file.meta is not None:
-            asked.setdefault(_pair(file.meta), []).append(bare)
-        else:
-            found.files.append(bare)
-            if file.meta is not None and scores is not None:
-                tested.append(bare)
-            elif file.meta is not None and file.meta.facts.scoring == "exact":
-                found.lacking.append(file.meta.cell)
-    for file in tested:
-        assert file.meta is not None, "imports have no scores"
-        if file.meta.facts.queries is None and file.meta.facts.normalize is None:
-            _derive(file, file.meta, asked.get(_pair(file.meta), ()), priors, found)
-    for files_asked in asked.values():
-        for file in files_asked:
-            assert file.meta is not None, "only cells are asked for calibrations"
-            found.scores.pop(file.meta.cell, None)
+        bare, meta, scores = _without_scores(file), file.meta, _scores_of(file)
+        if meta is not None and file.asked_for is not None:
+            if scores is not None:
+                asked.setdefault(_pair(meta), []).append(_Asked(file.asked_for, meta, bare.table, scores))
+            continue
+        found.files.append(bare)
+        if meta is not None and scores is not None:
+            found.scores[meta.cell] = scores
+            tested.append((bare, meta))
+        elif meta is not None and meta.facts.scoring == "exact":
+            found.lacking.append(meta.cell)
+    for file, meta in tested:
+        if meta.facts.queries is None and meta.facts.normalize is None:
+            _derive(file, meta, asked.get(_pair(meta), ()), priors, found)
     return found
 
 
-def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[ResultFile], priors: Priors, found: Derived) -> None:
+class _Asked(NamedTuple):
+    """The queries of one cell that were asked for a calibration."""
+
+    calibration: Calibration
+    meta: CellMeta
+    table: pa.Table
+    scores: CellScores
+
+
+def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: Priors, found: Derived) -> None:
     """Add every calibration of one cell."""
     own = found.scores[meta.cell]
     raw = own.raw.astype(float)
     ways: list[tuple[Calibration, np.ndarray, CalibrationMeta | None]] = []
     if len(own.labels) > 1 and len(raw) > 1:
         ways.append((Calibration(BATCH), mean_bias(raw), None))
-    for calibration, scores, other in _one_of_each(own, asked, found):
+    for one in _one_of_each(own, asked):
+        calibration, of_rows = one.calibration, one.scores
         estimate = mean_bias if calibration.name == BATCH else content_bias
-        if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, scores).raw):
-            found.pool_scores[meta.cell] = scores
-        ways.append((calibration, estimate(scores.raw.astype(float)), _took(other)))
+        if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, of_rows).raw):
+            found.pool_scores[meta.cell] = of_rows
+        ways.append((calibration, estimate(of_rows.raw.astype(float)), _took(one)))
     for name, shares in priors.get(meta.spec.task, {}).items():
         if set(shares) <= set(own.labels):
             prior = np.array([shares.get(label, 0.0) for label in own.labels])
-            ways.append((Calibration("prior", prior=name), prior_bias(raw, prior), None))
+            ways.append((Calibration(PRIOR, prior=name), prior_bias(raw, prior), None))
     for calibration, bias, took in ways:
-        new = _as_derived(file, meta, replace(own, bias=bias, calibration=calibration), took)
-        assert new.meta is not None, "it has its cell's metadata"
-        found.files.append(new)
-        found.scores[new.meta.cell] = replace(own, bias=bias, calibration=calibration)
+        scores = replace(own, bias=bias, calibration=calibration)
+        table, new = _calibrated(file.table, meta, scores, took)
+        found.files.append(replace(file, table=table, meta=new))
+        found.scores[new.cell] = scores
 
 
-def _one_of_each(
-    own: CellScores, asked: Iterable[ResultFile], found: Derived
-) -> Iterator[tuple[Calibration, CellScores, ResultFile]]:
+def _one_of_each(own: CellScores, asked: Iterable[_Asked]) -> Iterator[_Asked]:
     """For each calibration the queries that were asked, none of them a test row; the first by the cell's hash,
-    as other test rows may have left other rows of the pool to ask.
+    because other test rows may have left other rows of the pool to ask.
     """
     used: set[Calibration] = set()
-    for file in sorted(asked, key=lambda one: one.meta.cell if one.meta is not None else ""):
-        assert file.meta is not None, "only cells are asked for calibrations"
-        calibration, scores = of_queries(file.meta.facts.queries), found.scores.get(file.meta.cell)
-        if scores is None or calibration is None or calibration in used or scores.labels != own.labels:
-            continue
-        if calibration.rows is None or not set(scores.tests) & set(own.tests):
-            used.add(calibration)
-            yield calibration, scores, file
+    for one in sorted(asked, key=lambda one: one.meta.cell):
+        of_test = one.calibration.rows is not None and set(one.scores.tests) & set(own.tests)
+        if one.calibration not in used and one.scores.labels == own.labels and not of_test:
+            used.add(one.calibration)
+            yield one
 
 
 def _pair(meta: CellMeta) -> str:
@@ -184,11 +184,10 @@ def _scores_of(file: ResultFile) -> CellScores | None:
     return CellScores(labels, tests, golds, scores)
 
 
-def _took(asked: ResultFile) -> CalibrationMeta:
+def _took(asked: _Asked) -> CalibrationMeta:
     """What asking the queries of a calibration took beside the prompt that all queries share."""
     import pyarrow.compute as pc
 
-    assert asked.meta is not None, "only cells are asked for calibrations"
     meta, table = asked.meta, asked.table
     tokens = pc.sum(pc.subtract(table["prompt_tokens"], table["cached_tokens"])).as_py()
     flops = None if meta.compute is None else len(table) * meta.compute.get("query_flops", np.nan)
@@ -196,8 +195,10 @@ def _took(asked: ResultFile) -> CalibrationMeta:
     return CalibrationMeta(cell=meta.cell, queries=len(table), tokens=float(tokens), flops=flops, seconds=seconds)
 
 
-def _as_derived(file: ResultFile, meta: CellMeta, scores: CellScores, took: CalibrationMeta | None) -> ResultFile:
-    """The cell of calibrated predictions."""
+def _calibrated(
+    table: pa.Table, meta: CellMeta, scores: CellScores, took: CalibrationMeta | None
+) -> tuple[pa.Table, CellMeta]:
+    """The predictions and the metadata of the derived cell."""
     import pyarrow as pa
 
     name = str(scores.calibration)
@@ -207,7 +208,7 @@ def _as_derived(file: ResultFile, meta: CellMeta, scores: CellScores, took: Cali
     rest = chances.copy()
     rest[np.arange(len(best)), best] = 0.0
     answers = [scores.labels[place] for place in best.tolist()]
-    right = [gold == answer for gold, answer in zip(file.table["gold"].to_pylist(), answers, strict=True)]
+    right = [gold == answer for gold, answer in zip(scores.golds, answers, strict=True)]
     cell, variant = f"{meta.cell}+{name}", f"{meta.variant}+{name}"
     columns: dict[str, pa.Array] = {
         "prediction": pa.array(answers, pa.string()),
@@ -219,9 +220,7 @@ def _as_derived(file: ResultFile, meta: CellMeta, scores: CellScores, took: Cali
         "cell": pa.array([cell] * len(best), pa.string()).dictionary_encode(),
         "variant": pa.array([variant] * len(best), pa.string()).dictionary_encode(),
     }
-    table = file.table
     for column, values in columns.items():
         table = table.set_column(table.schema.get_field_index(column), column, values)
     facts = meta.facts.with_more(calibration=name)
-    new = meta.model_copy(update={"facts": facts, "cell": cell, "variant": variant, "calibration": took})
-    return replace(file, table=table, meta=new)
+    return table, meta.model_copy(update={"facts": facts, "cell": cell, "variant": variant, "calibration": took})

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, PRIORS, SCORES, prediction_schema, slug
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, Storage, storage_at
-from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, PriorMeta, as_stored, checked
+from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, Meta, PriorMeta, as_stored, checked
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
 
@@ -255,18 +254,24 @@ def read_rows(place: Place, name: str) -> pa.Table:
 
 def failed_cells(place: Place) -> list[FailureMeta]:
     """The marks of cells that could not be computed."""
-    storage, failures = storage_at(place), []
+    storage = storage_at(place)
     present = set(storage.names())
-    for name in sorted(present, key=_parts):
-        if not name.endswith(FAILED):
-            continue
-        if name.removesuffix(FAILED) + FINISHED in present:
-            continue  # finished later, by a process that was killed before it removed the mark
+    marks = [
+        name
+        for name in sorted(present, key=_parts)
+        # a finished cell's mark is of a process that was killed before it removed it
+        if name.endswith(FAILED) and name.removesuffix(FAILED) + FINISHED not in present
+    ]
+    return list(readable(storage, marks, FailureMeta))
+
+
+def readable(storage: Storage, names: Iterable[str], kind: type[Meta]) -> Iterator[Meta]:
+    """The JSON files that can be read as this type; the others are skipped with a warning."""
+    for name in names:
         try:
-            failures.append(checked(storage.read(name), FailureMeta))
+            yield checked(storage.read(name), kind)
         except (OSError, ValueError) as error:
             warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
-    return failures
 
 
 def read_results(root: Place = "results") -> pd.DataFrame:
@@ -363,31 +368,33 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
     files, names = models_apart(files, warn) if apart else (files, {})
-    asked = [f.meta.cell for f in files if f.meta is not None and of_queries(f.meta.facts.queries) is not None]
+    asked = [file.meta.cell for file in files if file.meta is not None and file.asked_for is not None]
     derived = Derived()
     if derive:
         derived = with_calibrations(files, stated_priors(place))
         files = derived.files
     else:
-        files = [file for file in files if file.meta is None or of_queries(file.meta.facts.queries) is None]
+        files = [file for file in files if file.asked_for is None]
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
-    marked = _marked(frame, variants)
     return Stored(
-        marked, cells, variants, failed, names, derived.scores, derived.pool_scores, frozenset(asked), derived.lacking
+        _marked(frame, variants),
+        cells,
+        variants,
+        failed,
+        names,
+        label_scores=derived.scores,
+        pool_scores=derived.pool_scores,
+        asked_cells=frozenset(asked),
+        without_scores=derived.lacking,
     )
 
 
 def stated_priors(place: Place) -> Priors:
     """The priors that runs stated with ``--calibrate prior=FILE``. Damaged files are skipped with a warning."""
     storage, priors = storage_at(place), dict[str, dict[str, dict[str, float]]]()
-    for name in sorted(storage.names(PRIORS)):
-        try:
-            stated = checked(storage.read(name), PriorMeta)
-        except (OSError, ValueError) as error:
-            warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
-            continue
+    for stated in readable(storage, sorted(storage.names(PRIORS)), PriorMeta):
         priors.setdefault(stated.task, {})[stated.name] = stated.shares
     return priors
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.results.calibration import Calibration, of_queries
 from icl_bench.results.cells import AXES
 from icl_bench.results.stored_meta import CellMeta, ImportMeta
 
@@ -23,6 +24,11 @@ class ResultFile:
     """Metadata of a cell's file."""
     imported: ImportMeta | None = None
     """Metadata of an import."""
+
+    @property
+    def asked_for(self) -> Calibration | None:
+        """The calibration that the file's queries were asked for; None for test rows."""
+        return None if self.meta is None else of_queries(self.meta.facts.queries)
 
     def cells(self) -> list[dict[str, Any]]:
         """Axes, cell and variant of each cell, in the order of the file."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
-from icl_bench.results.reading import warn
+from icl_bench.results.reading import readable
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored, checked
+from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored
 
 FOLDER = "_studies"
 """Folder of the files, one for each study; no task has this name."""
@@ -39,12 +39,6 @@ def read_studies(place: Place) -> list[StudyMeta]:
 
     A file that cannot be read is skipped with a warning.
     """
-    storage, studies = storage_at(place), []
-    for name in sorted(storage.names(FOLDER)):
-        if not name.endswith(".json"):
-            continue
-        try:
-            studies.append(checked(storage.read(name), StudyMeta))
-        except (OSError, ValueError) as error:
-            warn(f"{storage.where(name)}: cannot be read ({str(error)[:120]}); left out")
-    return studies
+    storage = storage_at(place)
+    names = [name for name in sorted(storage.names(FOLDER)) if name.endswith(".json")]
+    return list(readable(storage, names, StudyMeta))

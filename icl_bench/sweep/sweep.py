@@ -220,6 +220,8 @@ def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
     for one in calibrations:
         if one.prior is not None:
             path = Path(one.prior)
+            if path.stem in priors:
+                raise UserError(f"--calibrate {one}: another prior is called {path.stem}, too; rename one of the files")
             shares, _ = read_yaml(read_file(path), str(path))
             priors[path.stem] = checked_prior(shares, list(data.labels), str(path))
     return priors

@@ -67,6 +67,7 @@ def task(folder: Path, mode: str) -> str:
 MODES: Mapping[str, dict[str, Any]] = {
     "labels": {},
     "every label": {"score": "exact"},
+    "likeliest labels": {"score": "exact", "keep_scores": "none"},
     "choices": {},
     "every choice": {"score": "exact"},
     "text": {},

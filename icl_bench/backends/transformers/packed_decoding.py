@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -287,14 +287,14 @@ class OpenPack:
         searches = [LabelSearch(decoding.trie) for decoding in decodings]
         chosen, hidden = [(row, 0) for row in range(len(searches))], self.ends
         while chosen:
-            below = [searches[row].children(node) for row, node in chosen]
+            below = [searches[row].trie.children[node] for row, node in chosen]
             counts = [len(nodes) for nodes in below]
             tokens = [searches[row].trie.tokens[nodes] for (row, _), nodes in zip(chosen, below, strict=True)]
             states = np.arange(len(chosen)).repeat(counts)
             steps = self._model.head.log_probabilities(hidden, states, np.concatenate(tokens))
             parts = np.split(steps, np.cumsum(counts)[:-1])
-            for (row, node), nodes, part in zip(chosen, below, parts, strict=True):
-                searches[row].extend(node, nodes, part)
+            for (row, node), part in zip(chosen, parts, strict=True):
+                searches[row].extend(node, part)
             chosen = [(row, node) for row, search in enumerate(searches) for node in search.next(WIDTH)]
             if chosen:
                 hidden = self._places(searches, chosen)
@@ -327,20 +327,16 @@ class LabelSearch:
         self.trie = trie
         self._logs = np.full(len(trie.tokens), -np.inf)
         self._logs[0] = 0.0
-        self._inner = np.zeros(len(trie.tokens), dtype=bool)
-        self._inner[trie.inner] = True
+        self._inner = np.isin(np.arange(len(trie.tokens)), trie.inner)
         self._open = np.zeros(len(trie.tokens), dtype=bool)
         """Beginnings that were reached and not extended."""
         self._extended = 0
         self._paths: dict[int, tuple[int, ...]] = {0: ()}
         """Node -> the slots of its path behind the query, its own last."""
 
-    def children(self, node: int) -> np.ndarray:
-        """The nodes after a node."""
-        return np.flatnonzero(self.trie.parents == node)
-
-    def extend(self, node: int, below: np.ndarray, steps: np.ndarray) -> None:
-        """Extend a node: ``steps`` are the log-probabilities of its children ``below``, ``(children,)``."""
+    def extend(self, node: int, steps: np.ndarray) -> None:
+        """Extend a node: ``steps`` are the log-probabilities of its children, ``(children,)``."""
+        below = self.trie.children[node]
         self._open[node] = False
         self._logs[below] = self._logs[node] + steps.astype(float)
         self._open[below] = self._inner[below]
@@ -360,11 +356,8 @@ class LabelSearch:
 
     def answer(self, row: int) -> Answer:
         """The most probable label; its margin is over the second."""
-        scores = self._logs[self.trie.ends]
-        best = int(scores.argmax())
-        chances = np.exp(scores)
-        top, second = float(chances[best]), float(np.delete(chances, best).max(initial=0.0))
-        return Answer(row, 0, self._extended, label=best, probability=top, margin=top - second)
+        best = Answer.of_scores(row, self._logs[self.trie.ends], None)
+        return replace(best, answer_tokens=self._extended, label_mass=None, scores=None)
 
 
 def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:

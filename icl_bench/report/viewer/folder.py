@@ -18,7 +18,6 @@ from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
-from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.reading import (
     Seen,
@@ -183,8 +182,7 @@ class Folder:
         self.progress = ReadingProgress(len(finished))
         # the findings report what is left out, among the page's notes
         for file in result_files(self._storage, lambda _: None, HELD_COLUMNS, finished, self._seen):
-            asked = file.meta is not None and of_queries(file.meta.facts.queries) is not None
-            if not asked and len(table := self._those(file.table)):
+            if file.asked_for is None and len(table := self._those(file.table)):
                 self._files.append(replace(file, table=table))
             self.progress.read += 1
         self.progress.reading = False

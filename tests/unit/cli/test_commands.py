@@ -625,6 +625,14 @@ def test_a_prior_that_is_no_distribution_of_the_labels_is_refused_before_anythin
     assert not list(Path().rglob("*.parquet"))
 
 
+def test_two_priors_of_one_name_are_refused(icl: Run, sweep: tuple[Any, ...]):
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "shop.json").write_text(json.dumps({"card lost": 1}))
+    words = ("--score", "exact", "--calibrate", "prior=a/shop.json,prior=b/shop.json")
+    refused(icl("run", *sweep, *words), "--calibrate prior=b/shop.json: another prior is called shop, too; rename one")
+
+
 def test_one_label_cannot_be_calibrated(icl: Run, tmp_path: Path, tiny: Path):
     task = write_task(tmp_path / "task")
     for name in ("train.jsonl", "test.jsonl"):

@@ -121,7 +121,7 @@ def test_a_search_finds_the_two_most_probable_labels_that_forward_passes_of_the_
 
 
 def test_a_search_leaves_out_labels_that_cannot_win(setup: Setup):
-    """Twelve labels of several tokens: with a model that is not indifferent, few beginnings are extended."""
+    """Twelve labels of several tokens, of which not all beginnings are extended."""
     choices = [f"{first} {second} order" for first in ("a", "card", "top", "b") for second in ("up", "lost", "c")]
     trie = label_trie([tokenized(setup.tokenizer, text) for text in written(choices)])
     prompts = prompts_of([3, 4, 5], 20)
@@ -131,6 +131,7 @@ def test_a_search_leaves_out_labels_that_cannot_win(setup: Setup):
         assert one.label == other.label
         assert one.probability == pytest.approx(other.probability, rel=1e-4)
         assert one.margin == pytest.approx(other.margin, rel=1e-3)
+        assert one.answer_tokens < len(trie.inner)
 
 
 def test_divided_sums_need_every_label(setup: Setup):
@@ -160,9 +161,9 @@ def search_by_hand(
     search, order, todo = LabelSearch(trie), [], [0]
     while todo:
         for node in todo:
-            below = search.children(node)
+            below = search.trie.children[node]
             order.append(paths[node])
-            search.extend(node, below, np.array([logs[paths[int(child)]] for child in below]))
+            search.extend(node, np.array([logs[paths[int(child)]] for child in below]))
         todo = search.next(1)
     return search, order
 
