@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -31,18 +32,21 @@ from gpu.models import (
     config_of,
     prompts_of,
     random_network,
-    saved,
     shape_of,
 )
 from gpu.speed import rates
+from safetensors.torch import save_file
 
-from icl_bench.backends.interface import Decoding, Greedy
+from icl_bench.backends.interface import Decoding, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.sweep.compute_cost import flops
 
 BACKENDS = ("transformers", "vllm")
+SMALL = TINY | {"head_dim": 64, "hidden_size": 256}
+"""Heads that vLLM has on a CPU."""
+FREE = 5
 GOAL_PREFILL, GOAL_SWEEP = 0.5, 120.0
 
 
@@ -52,12 +56,11 @@ def cells(small: bool) -> dict[int, PromptSet]:
     return {k: prompts_of(k, size, queries, 7 if small else 25) for k in ks}
 
 
-def side(name: str, options: Options, folder: Path | None) -> dict[str, Any]:
+def side(name: str, options: Options, folder: Path | None, *, free: bool) -> dict[str, Any]:
     """Answer all cells with one backend, after one that does not count."""
     asked, dtype = cells(options.small), "bfloat16" if options.on_card else "float32"
     labels = [f" intent number {i}\n" for i in range(5 if options.small else 77)]
-    shape = TINY if options.small else LLAMA_2_7B
-    config = config_of("llama", **shape)
+    config = config_of("llama", **(SMALL if options.small else LLAMA_2_7B))
     backend: Any
     tokenizer: Any = byte_tokenizer()
     if folder is None:
@@ -65,21 +68,22 @@ def side(name: str, options: Options, folder: Path | None) -> dict[str, Any]:
         backend = backend_of(network, options.device, dtype)
     else:
         longest = max(len(prompts.prefix) for prompts in asked.values())
-        backend, tokenizer = engine_backend(folder, longest + 100, dtype)
-    greedy: Decoding = Greedy(compile_labels(labels, tokenizer))
-    answered(backend, prompts_of(1, 8, 2, 7), [greedy] * 2)
+        # no weights are read: speed does not depend on them
+        backend, tokenizer = engine_backend(folder, longest + 100, dtype, load_format="dummy")
+    decoding: Decoding = Free(("\x00no such text",), FREE) if free else Greedy(compile_labels(labels, tokenizer))
+    answered(backend, prompts_of(1, 8, 2, 7), [decoding] * 2)
     found: dict[str, Any] = {"backend": name, "cells": {}}
     for k, prompts in asked.items():
         before = backend.counters.prefix_seconds
         options.settle()
         start = time.perf_counter()
-        answers = answered(backend, prompts, [greedy] * len(prompts))
+        answers = answered(backend, prompts, [decoding] * len(prompts))
         options.settle()
         found["cells"][k] = {
             "prefix_tokens": len(prompts.prefix),
             "seconds": time.perf_counter() - start,
             "prefix_seconds": backend.counters.prefix_seconds - before,
-            "answers": sum(answer.label is not None for answer in answers),
+            "answers": len(answers),
         }
     if folder is None:
         found |= _prefill(options, backend, config, max(asked))
@@ -136,13 +140,14 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--backends", default=",".join(BACKENDS))
+    parser.add_argument("--free", action="store_true", help=f"{FREE} free tokens in place of a label")
     parser.add_argument("--out", type=Path, default=Path("gpu-study.json"))
     parser.add_argument("--side", choices=BACKENDS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     options = Options(arguments.device, arguments.small)
     if arguments.side:
-        print(json.dumps(side(arguments.side, options, arguments.folder)))
+        print(json.dumps(side(arguments.side, options, arguments.folder, free=arguments.free)))
         return 0
     found, failed = [], 0
     for name in arguments.backends.split(","):
@@ -162,11 +167,14 @@ def main() -> int:
 
 
 def _process(command: list[str], options: Options) -> subprocess.CompletedProcess[str]:
-    """The same with a saved model, which vLLM needs."""
-    config = config_of("llama", **(TINY if options.small else LLAMA_2_7B))
-    dtype = "bfloat16" if options.on_card else "float32"
-    with saved(random_network(config, "cpu", dtype)) as folder:
-        return _run([*command, "--folder", str(folder)])
+    """The same with a folder of a configuration and a tokenizer, which is what vLLM reads."""
+    with TemporaryDirectory(prefix="gpu-study-") as folder:
+        config = config_of("llama", **(SMALL if options.small else LLAMA_2_7B))
+        config.architectures = ["LlamaForCausalLM"]
+        config.save_pretrained(folder)
+        save_file({"none": torch.zeros(1)}, Path(folder) / "model.safetensors")
+        byte_tokenizer().save_pretrained(folder)
+        return _run([*command, "--folder", folder])
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

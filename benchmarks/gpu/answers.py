@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,7 +45,7 @@ def mixed_decodings(tokenizer: Any, count: int) -> list[Decoding]:
 
 
 def answers(options: Options) -> Iterator[Finding]:
-    """Every pattern in every family, in float32: labels and texts equal, probabilities to 1e-4."""
+    """Every pattern in every family, in float32: labels and texts equal, log-probabilities of labels to 1e-4."""
     shots, queries = (6, 6) if options.small else (60, 60)
     decodings = mixed_decodings(byte_tokenizer(), queries)
     for family, own in FAMILIES.items():
@@ -58,9 +59,10 @@ def answers(options: Options) -> Iterator[Finding]:
             here, there = (answered(side, prompts, decodings, pattern) for side in sides)
             for mine, theirs in zip(here, there, strict=True):
                 differ += (mine.label, mine.text) != (theirs.label, theirs.text)
-                worst = max(worst, abs((mine.probability or 0.0) - (theirs.probability or 0.0)))
+                if mine.scores is not None and theirs.scores is not None:
+                    worst = max(worst, float(np.abs(mine.scores - theirs.scores).max()))
         yield at_most("answers", f"{family}: answers that differ, all patterns", differ, 0)
-        yield at_most("answers", f"{family}: largest difference of probabilities", worst, WITHIN)
+        yield at_most("answers", f"{family}: largest difference of labels' log-probabilities", worst, WITHIN)
 
 
 def precision(options: Options) -> Iterator[Finding]:

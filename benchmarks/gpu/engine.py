@@ -13,16 +13,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from icl_bench.backends.interface import Decoding, Greedy
+import numpy as np
+
+from icl_bench.backends.interface import Answer, Decoding, Exact, Greedy
 from icl_bench.backends.label_constraint import compile_labels
 from icl_bench.backends.vllm.backend import VllmBackend
 from icl_bench.prompts.encoding import PromptSet
 
-from .findings import Finding, Options, at_least
-from .models import LABELS, TINY, answered, config_of, loaded, prompts_of, random_network, saved
+from .findings import Finding, Options, at_least, at_most
+from .models import LABELS, TINY, answered, config_of, loaded, prompts_of, random_network, saved, trie_of
 
-QUERIES = 150
+QUERIES, SCORED = 150, 20
+SCORES_WITHIN = 5e-3
+"""Of log-probabilities in float32: vLLM's attention rounds products to TF32 on a card."""
 CONSTRAINTS = ("xgrammar", "processor")
 
 
@@ -63,6 +68,9 @@ def _compared(folder: Path, options: Options) -> Iterator[Finding]:
         yield at_least("vllm", f"valid answers, {constraint}", valid, 1.0)
         yield at_least("vllm", f"equal to transformers', float32, {constraint}", sum(equal) / len(equal), 0.95)
         yield at_least("vllm", f"answers whose prefix was cached, {constraint}", cached, 1.0)
+        scores = np.array([mine.scores for mine in _scored(backend, prompts)])
+        worst = float(np.abs(scores - np.array(found["scores"])).max())
+        yield at_most("vllm", f"labels' log-probabilities, largest difference, {constraint}", worst, SCORES_WITHIN)
     if len(said) == len(CONSTRAINTS):
         grammar, processor = (said[name]["seconds"] for name in CONSTRAINTS)
         share = processor / grammar
@@ -77,7 +85,20 @@ def _decodings(tokenizer: object, count: int) -> list[Decoding]:
     return [Greedy(compile_labels([f" {label}\n" for label in LABELS], tokenizer))] * count  # type: ignore[arg-type]
 
 
-def engine_backend(folder: Path, room: int, dtype: str, constraint: str | None = None) -> tuple[VllmBackend, object]:
+def _scored(backend: Any, prompts: PromptSet) -> list[Answer]:
+    """The first queries with every label scored."""
+    some = PromptSet(prompts.prefix, prompts.suffixes[:SCORED], ends=prompts.ends, lead=prompts.lead)
+    return answered(backend, some, [Exact(trie_of(backend_tokenizer(backend)))] * len(some))
+
+
+def backend_tokenizer(backend: Any) -> Any:
+    """The tokenizer of either backend."""
+    return backend.tokenizer if isinstance(backend, VllmBackend) else backend.model.tokenizer
+
+
+def engine_backend(
+    folder: Path, room: int, dtype: str, constraint: str | None = None, **engine: object
+) -> tuple[VllmBackend, object]:
     """VLLM with a model from a folder, and the model's tokenizer."""
     from icl_bench.backends.loaders import VllmLoader
     from icl_bench.backends.spec import BackendSpec
@@ -86,7 +107,9 @@ def engine_backend(folder: Path, room: int, dtype: str, constraint: str | None =
     model = resolve(str(folder))
     tokenizer = load_tokenizer(model)
     identity = VllmLoader(BackendSpec(backend="vllm", dtype=dtype)).identity()
-    backend = VllmBackend(model.source, tokenizer, identity=identity, max_model_len=room, constraint=constraint)
+    backend = VllmBackend(
+        model.source, tokenizer, identity=identity, max_model_len=room, constraint=constraint, **engine
+    )
     return backend, tokenizer
 
 
@@ -100,7 +123,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
     rows = [{"label": a.label, "cached": a.cached_tokens} for a in found]
     block = backend.llm.llm_engine.vllm_config.cache_config.block_size
-    print(json.dumps({"rows": rows, "seconds": seconds, "block": block}))
+    scores = [answer.scores.tolist() for answer in _scored(backend, prompts) if answer.scores is not None]
+    print(json.dumps({"rows": rows, "seconds": seconds, "block": block, "scores": scores}))
 
 
 if __name__ == "__main__":

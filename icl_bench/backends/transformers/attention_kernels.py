@@ -9,14 +9,15 @@ Query heads that share a key head are folded into one longer query, so grouped k
 not repeated either.
 
 On CUDA, a part is computed by the first kernel that is available: flash (half precision; only
-causal masks and windows), the memory-efficient one (any mask, as a bias), plain products. On a CPU,
+causal masks and windows), the memory-efficient one (any mask, as a bias), plain products. On Hopper,
+whole chunks of a prefix read earlier keys by cuDNN's kernel (:func:`attend_past`). On a CPU,
 PyTorch's kernel is used, unless oneDNN's products are faster (``attention_products``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
@@ -30,12 +31,23 @@ from icl_bench.backends.transformers.device_memory import out_of_memory
 aten: Any = torch.ops.aten
 """Kernels that return the log-sum-exp, unlike the public ``scaled_dot_product_attention``."""
 
-Fused = Literal["flash", "efficient"]
+Fused = Literal["flash", "efficient", "cudnn"]
 
 HALF = (torch.float16, torch.bfloat16)
 
 WIDEST_FLASH = 256
 """Widest head of the flash kernel."""
+
+HOPPER = 9
+"""The generation of GPUs on which cuDNN's attention is much faster than flash. On others it is slower or
+equal (https://github.com/huggingface/transformers/pull/48163)."""
+
+WORTH_A_PLAN = 5e11
+"""Operations of one call from which cuDNN is taken. It builds a plan for each new shape, which takes some 40 ms,
+and saves half of flash's time: 0.7 ms of this many operations on an H100, in each layer."""
+
+PLAN_TOKENS, PLAN_KEYS = 1024, 4096
+"""CuDNN is given multiples of this number of tokens, and this number of keys times a power of two: few shapes."""
 
 ALIGNED = 16
 """Rows of a bias are padded to a multiple of this number of keys: the efficient kernel reads 16
@@ -109,7 +121,7 @@ def attend(
     a token sees this number of keys, including itself. Then there may be more keys than tokens: the
     last token is at the last key.
     """
-    batch, heads, tokens, width = query.shape
+    batch, heads, tokens, _ = query.shape
     key_heads, groups = key.shape[1], heads // key.shape[1]
     part = None
     if window is None and attention_products.suits(query, key):
@@ -120,8 +132,7 @@ def attend(
             return _flash(query, key, value, scale, None, causal=True, window=window)
         return _kernel(query, key, value, scale, None, causal=True)
     if part is None:
-        folded = query.reshape(batch, key_heads, groups * tokens, width)
-        part = _kernel(folded, key, value, scale, None if mask is None else mask.bias, causal=False)
+        part = _kernel(_folded(query, key_heads), key, value, scale, None if mask is None else mask.bias, causal=False)
         part = PartialAttention(part.out.reshape(query.shape), part.lse.reshape(batch, heads, tokens))
     if mask is None or mask.blind is None:
         return part
@@ -129,6 +140,44 @@ def attend(
     return PartialAttention(
         part.out.masked_fill(mask.blind.unsqueeze(-1), 0.0), part.lse.masked_fill(mask.blind, -math.inf)
     )
+
+
+def attend_past(query: Tensor, key: Tensor, value: Tensor, scale: float) -> list[PartialAttention]:
+    """Attention of new tokens to all earlier keys, in parts that remain to be merged.
+
+    Shapes as in :func:`attend`, for a batch of one.
+    """
+    _, heads, tokens, width = query.shape
+    keys, start = key.shape[2], 0
+    parts: list[PartialAttention] = []
+    worth = 4.0 * heads * tokens * keys * width >= WORTH_A_PLAN
+    if worth and keys >= PLAN_KEYS and on_cuda(query) and runs("cudnn", query.device, query.dtype, width):
+        folded = _folded(_padded(query), key.shape[1])
+        size = PLAN_KEYS << (keys // PLAN_KEYS).bit_length() - 1
+        while size >= PLAN_KEYS:
+            if start + size <= keys:
+                # [0][None]: strides that do not depend on the room of the buffer
+                keys_of, values_of = (x[0, :, start : start + size][None] for x in (key, value))
+                part = _cudnn(folded, keys_of, values_of, scale, None, causal=False)
+                out, lse = (x.reshape(1, heads, -1, *x.shape[3:])[:, :, :tokens] for x in part)
+                parts.append(PartialAttention(out, lse))
+                start += size
+            size //= 2
+    if start < keys:
+        parts.append(attend(query, key[:, :, start:], value[:, :, start:], scale))
+    return parts
+
+
+def _padded(query: Tensor) -> Tensor:
+    """A query with zeros for tokens up to the next multiple of :data:`PLAN_TOKENS`."""
+    more = -query.shape[2] % PLAN_TOKENS
+    return torch.nn.functional.pad(query, (0, 0, 0, more)) if more else query
+
+
+def _folded(query: Tensor, key_heads: int) -> Tensor:
+    """Query heads that share a key head, as one longer query."""
+    batch, heads, tokens, width = query.shape
+    return query.reshape(batch, key_heads, heads // key_heads * tokens, width)
 
 
 def merge(parts: Sequence[PartialAttention]) -> Tensor:
@@ -237,6 +286,8 @@ def runs(kernel: Fused, device: torch.device, dtype: torch.dtype, width: int) ->
     """
     if width % 8 or (kernel == "flash" and (dtype not in HALF or width > WIDEST_FLASH)):
         return False
+    if kernel == "cudnn" and (dtype not in HALF or torch.cuda.get_device_capability(device)[0] != HOPPER):
+        return False
     random = torch.Generator().manual_seed(0)
     drawn = (torch.randn(1, 2, ALIGNED, width, generator=random) for _ in range(3))
     query, key, value = (x.to(device, dtype) for x in drawn)
@@ -247,7 +298,7 @@ def runs(kernel: Fused, device: torch.device, dtype: torch.dtype, width: int) ->
         bias = Mask(visible.to(device), 1, dtype).bias
     arguments = (query, key, value, width**-0.5, bias)
     try:
-        result = (_flash if kernel == "flash" else _efficient)(*arguments, causal=bias is None)
+        result = KERNELS[kernel](*arguments, causal=bias is None)
         expected = plain_attention(*arguments, causal=bias is None)
         difference = max(float((a - b).abs().max()) for a, b in zip(result, expected, strict=True))
     except RuntimeError as error:
@@ -301,6 +352,23 @@ def _efficient(
         bias = bias.expand(batch, heads, tokens, key.shape[2])
     out, lse = aten._scaled_dot_product_efficient_attention(query, key, value, bias, True, 0.0, causal, scale=scale)[:2]
     return PartialAttention(out, lse[:, :, :tokens])
+
+
+def _cudnn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    bias: Tensor | None,  # noqa: ARG001 - not supported
+    *,
+    causal: bool,
+) -> PartialAttention:
+    """The kernel of cuDNN, which returns its log-sum-exp as ``(batch, heads, tokens, 1)``."""
+    out, lse = aten._scaled_dot_product_cudnn_attention(query, key, value, None, True, 0.0, causal, scale=scale)[:2]
+    return PartialAttention(out, lse.reshape(query.shape[:3]))
+
+
+KERNELS: dict[Fused, Callable[..., PartialAttention]] = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn}
 
 
 def plain_attention(

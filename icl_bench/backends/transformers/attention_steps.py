@@ -26,6 +26,7 @@ from icl_bench.backends.transformers.attention_kernels import (
     PartialAttention,
     TokenParts,
     attend,
+    attend_past,
     has_windows,
     merge,
     on_cuda,
@@ -126,7 +127,7 @@ class Extend:
             return self._blocked(self.prefix.whole(layer), query, scale, layout)
         parts = [attend(query, key, value, scale, causal=True)]
         if self.prefix.length:
-            parts.append(attend(query, *self.prefix.full(layer), scale))
+            parts += attend_past(query, *self.prefix.full(layer), scale)
         self.prefix.append_full(layer, key, value)
         return merge(parts)
 
@@ -369,7 +370,7 @@ class Pack:
         if self.prefix.length and span.window is None:
             if self.reading is not None:
                 return self._read_stretches(layer, parts[0], query, scale)
-            parts.append(attend(query, *self.prefix.full(layer), scale))
+            parts += attend_past(query, *self.prefix.full(layer), scale)
         elif (tail := self.prefix.tail(layer)) is not None and tail.tokens:
             mask = self._tail_mask(tail.tokens, span.window or 0, query, key)
             parts.append(attend(query, tail.key, tail.value, scale, mask=mask))

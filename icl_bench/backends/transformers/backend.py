@@ -49,7 +49,7 @@ CALLS_OPEN = 4
 """Calls of a pack whose answers are generated together on the CPU. A call is small there, so its
 data stays in the processor's cache."""
 
-CHUNK, CHUNK_ON_CPU = 1024, 512
+CHUNK, CHUNK_ON_CPU = 2048, 512
 """Tokens of a prefix computed in one call. Tokens after the last whole chunk are computed again for
 each cell, so larger chunks would repeat more work."""
 

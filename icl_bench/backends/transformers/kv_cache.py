@@ -94,7 +94,7 @@ class Prefix:
         held = self._full.get(layer)
         if held is None or held.tokens < end:
             size = max(end, self.capacity)
-            room = LayerKeys(*(x.new_empty(*x.shape[:2], size, x.shape[3]) for x in (key, value)))
+            room = LayerKeys(*(_empty_like(x, size) for x in (key, value)))
             if held is not None:
                 room.key[:, :, : self.length], room.value[:, :, : self.length] = held.part(0, self.length)
             self._full[layer] = held = room
@@ -112,6 +112,16 @@ class Prefix:
     def append_means(self, layer: int, new: LayerKeys) -> None:
         """Add the means of further chunks."""
         self._means[layer] = concatenated(self._means.get(layer), new)
+
+
+def _empty_like(x: Tensor, tokens: int) -> Tensor:
+    """Room for so many tokens. On a GPU, a token's heads are adjacent, as its kernels prefer, and strides do
+    not depend on ``tokens``; on a CPU, a head's tokens are.
+    """
+    rows, heads, _, width = x.shape
+    if x.device.type == "cuda":
+        return x.new_empty(rows, tokens, heads, width).transpose(1, 2)
+    return x.new_empty(rows, heads, tokens, width)
 
 
 def concatenated(first: LayerKeys | None, then: LayerKeys) -> LayerKeys:

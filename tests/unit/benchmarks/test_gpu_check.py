@@ -74,3 +74,14 @@ def test_the_study_runs_small_on_a_cpu(tmp_path: Path) -> None:
     (found,) = json.loads(out.read_text())
     assert [cell["answers"] for cell in found["cells"].values()] == [4, 4]
     assert "not measured" in done.stdout
+
+
+def test_the_profile_runs_small_on_a_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "profile.json"
+    done = run("gpu_profile.py", "--device", "cpu", "--small", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert [row["chunk"] for row in found["prefill"]] == [64, 64, 128, 128]
+    for row in found["shares"].values():
+        assert sum(row["shares"].values()) == pytest.approx(1.0)
+    assert "TFLOP" not in done.stdout

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.emulated_cuda import Card
 from support.models import FAMILIES, save_tiny_model, tiny_config
 from support.models import random_ids as ids
+from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie
+from icl_bench.backends.transformers import attention_kernels
+from icl_bench.backends.transformers.attention_kernels import runs
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
@@ -172,6 +176,78 @@ def test_half_precision_takes_the_fused_kernel_and_stays_near_the_cpus(
         assert theirs.margin is not None
         assert mine.label == theirs.label or theirs.margin < 0.3 * theirs.probability
         assert mine.label_mass == pytest.approx(theirs.label_mass, rel=0.3)
+
+
+@pytest.fixture
+def small_plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CuDNN from the first operation on, in multiples of 8 tokens and parts of 16 keys and more."""
+    for name, value in (("WORTH_A_PLAN", 0.0), ("PLAN_TOKENS", 8), ("PLAN_KEYS", 16)):
+        monkeypatch.setattr(attention_kernels, name, value)
+    runs.cache_clear()
+    yield
+    runs.cache_clear()
+
+
+CUDNN = "_scaled_dot_product_cudnn_attention"
+
+
+@pytest.mark.parametrize(("tokens", "keys"), [(8, 16), (8, 15), (5, 90), (24, 48), (1, 200)])
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_earlier_keys_are_read_by_cudnn_in_parts_of_few_sizes(
+    present: Card, small_plans: None, monkeypatch: pytest.MonkeyPatch, tokens: int, keys: int, key_heads: int
+) -> None:
+    random = torch.Generator().manual_seed(keys)
+    shapes: set[tuple[int, ...]] = set()
+    real = attention_kernels._cudnn
+
+    def noted(query: Tensor, key: Tensor, *more: Any, **named: Any) -> Any:
+        shapes.add((*query.shape[2:], *key.shape[2:], *key.stride()))
+        return real(query, key, *more, **named)
+
+    query, *pair = (
+        torch.randn(1, n, heads, 16, generator=random).bfloat16()
+        for n, heads in ((tokens, 4), (keys, key_heads), (keys, key_heads))
+    )
+    roomy = [torch.cat([x, torch.full_like(x, torch.nan)], 1).transpose(1, 2)[:, :, :keys] for x in pair]
+    wanted = attention_kernels.plain_attention(
+        query.transpose(1, 2),
+        *(x.transpose(1, 2).repeat_interleave(4 // key_heads, 1) for x in pair),
+        0.25,
+        None,
+        causal=False,
+    )
+    on_card = [present.upload(x) for x in (query.transpose(1, 2), *roomy)]
+    present.forget()
+    monkeypatch.setattr(attention_kernels, "_cudnn", noted)
+    parts = attention_kernels.attend_past(*on_card, 0.25)
+    out, lse = attention_kernels.merge(parts).cpu(), torch.stack([part.lse.cpu() for part in parts]).logsumexp(0)
+    torch.testing.assert_close(out, wanted.out, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(lse, wanted.lse, atol=1e-3, rtol=1e-3)
+    whole = keys // 16 * 16
+    assert sum(part[2] for part in shapes) == whole  # halves of halves: no size twice
+    assert all(part[0] % 8 == 0 for part in shapes)
+    assert len(parts) == len(shapes) + (keys > whole)
+
+
+def test_with_cudnn_answers_are_those_with_flash(
+    load: Loaded, decodings: list[Decoding], present: Card, small_plans: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, exact = shared(30), [decodings[2]] * 6
+    found = answered(load("qwen2", "cuda", "bfloat16"), prompts, exact)
+    assert present.operations[CUDNN] > 0
+    monkeypatch.setattr(attention_kernels, "WORTH_A_PLAN", 1e18)
+    present.forget()
+    for mine, theirs in zip(found, answered(load("qwen2", "cuda", "bfloat16"), prompts, exact), strict=True):
+        assert mine.scores == pytest.approx(theirs.scores, abs=0.3)
+    assert present.operations[CUDNN] == 0
+
+
+def test_other_cards_than_hopper_take_no_cudnn(present: Card, small_plans: None) -> None:
+    present.capability = (8, 0)
+    query = present.upload(torch.ones(1, 4, 8, 16, dtype=torch.bfloat16))
+    key = present.upload(torch.ones(1, 4, 32, 16, dtype=torch.bfloat16))
+    attention_kernels.attend_past(query, key, key, 0.25)
+    assert present.operations[CUDNN] == 0
 
 
 # -- lack of memory -----------------------------------------------------------------------------
