@@ -93,6 +93,16 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
+    raw: str | None = None
+    """The whole text as it was generated, if ``text`` may be a part of it (without thoughts)."""
+    reason: str | None = None
+    """Why there is no answer: refused, filtered, out of tokens; None if there is one."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt as a server counts and bills them; None if it does not say, or none is asked."""
+    written_tokens: int | None = None
+    """Those of them that were written into a server's cache."""
+    reasoning_tokens: int | None = None
+    """Those of ``answer_tokens`` that were thoughts, as a server counts them."""
     scores: np.ndarray | None = field(default=None, compare=False)
     """Log-probability of each label with its ending, ``(labels,)`` float32 (exact scoring only)."""
 
@@ -132,6 +142,8 @@ class Counters:
     seconds: float = 0.0
     prefix_seconds: float = 0.0
     """The part of ``seconds`` for shared tokens."""
+    notes: list[str] = field(default_factory=list)
+    """What happened that a user should know, each once."""
 
     @property
     def prompt_tokens(self) -> int:

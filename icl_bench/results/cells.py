@@ -133,6 +133,14 @@ class Prediction:
     """All correct answers, beginning with ``gold``, if there are several."""
     read_blocks: tuple[int, ...] | None = None
     """Blocks of demonstrations that the query read, counted from 0, if it did not read all."""
+    reason: str | None = None
+    """Why a server gave no answer: refused, filtered, out of tokens."""
+    local_prompt_tokens: int | None = None
+    """The prompt's tokens by the local tokenizer, if ``prompt_tokens`` are those that a server counts and bills."""
+    cache_write_tokens: int | None = None
+    """Prompt tokens that were written into a server's cache, where it counts them."""
+    reasoning_tokens: int | None = None
+    """Those of ``answer_tokens`` that were thoughts, where a server counts them."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -176,7 +184,8 @@ SCORES = "label_scores"
 
 
 def further_fields() -> list[pa.Field]:
-    """Optional columns of label scores, free-text answers, and queries that read a part of the demonstrations.
+    """Optional columns of label scores, free-text answers, queries that read a part of the demonstrations,
+    and what a server says of an answer.
 
     The task's metrics follow these.
     """
@@ -188,6 +197,10 @@ def further_fields() -> list[pa.Field]:
         pa.field("text", pa.string()),
         pa.field("golds", pa.list_(pa.string())),
         pa.field("read_blocks", pa.list_(pa.int32())),
+        pa.field("reason", pa.string()),
+        pa.field("local_prompt_tokens", pa.int32()),
+        pa.field("cache_write_tokens", pa.int32()),
+        pa.field("reasoning_tokens", pa.int32()),
     ]
 
 

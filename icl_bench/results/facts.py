@@ -50,6 +50,8 @@ class Facts(StoredModel):
     scoring: str | None = None
     """How an answer is decoded: ``greedy``, ``exact``, ``unconstrained``, ``generate``, or
     ``classifier`` for a training method."""
+    label_reading: str | None = None
+    """How a label is found in an unconstrained answer: ``normalised``, in any dress; None for an exact spelling."""
     seed: int | None = None
 
     data: dict[str, str] | None = None

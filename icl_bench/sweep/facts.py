@@ -31,6 +31,7 @@ def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str],
     return Facts(
         fingerprint=task.model.fingerprint,
         scoring=task.scoring if spec.is_classification else "generate",
+        label_reading="normalised" if spec.is_classification and task.scoring == "unconstrained" else None,
         seed=task.seed,
         data=dict(data.files),
         fields=dict(spec.data.fields) if spec.data.file else None,

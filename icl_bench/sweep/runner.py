@@ -16,6 +16,7 @@ from icl_bench.errors import CellError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.written_labels import label_in
 from icl_bench.results.cells import CellSpec, Prediction
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
 from icl_bench.results.store import OpenCell, Store
@@ -72,6 +73,12 @@ class Outcome:
     cached_tokens: int = 0
     """Prompt tokens that were cached or shared."""
     answer_tokens: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What the backend says that a user should know, each once."""
+    answers: int = 0
+    """Predictions of this run."""
+    invalid: list[str] = field(default_factory=list)
+    """What was written in place of a label, or why there is no answer, of each invalid one."""
 
     def of(self, task: str, model: str) -> Outcome:
         """The cells of one task and one model, without token counts."""
@@ -92,6 +99,8 @@ class Outcome:
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
         self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
+        self.answers += len(predictions)
+        self.invalid += [p.reason or p.text or p.prediction for p in predictions if not p.valid]
 
     def add(self, other: Outcome) -> None:
         """Add another outcome to this one."""
@@ -102,6 +111,9 @@ class Outcome:
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
+        self.answers += other.answers
+        self.invalid += other.invalid
+        self.notes += [note for note in other.notes if note not in self.notes]
 
 
 @dataclass
@@ -285,6 +297,7 @@ class Runner:
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]
         if backend.peak_prefix_bytes is None:
             return {}
         prefill = backend.counters.prefix_seconds - before
@@ -388,22 +401,31 @@ class _PredictionMaker:
         """The prediction of one answer."""
         row = self._queries[answer.index]
         among = row.choices or self._labels
+        whole = answer.text if answer.raw is None else answer.raw
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
-        valid, written = text in among if self._classes else True, None
-        if self._rule is not None:
-            written = str(answer.text)
-            answer_text = extracted(self._rule, written)
+        valid, written = True, None if whole is None or whole.strip() == text else whole
+        if self._classes and answer.label is None:
+            label = label_in(str(answer.text), among) if answer.reason is None else None
+            valid = label is not None
+            if label is not None and label != text:
+                text, written = label, str(whole)
+        elif answer.reason is not None:
+            valid = False
+        elif self._rule is not None:
+            written = str(whole)
+            answer_text = extracted(self._rule, str(answer.text))
             text, valid = answer_text or "", answer_text is not None
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         scores = self._keep_scores.of(answer.scores)
+        local = len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index])
         return Prediction(
             test_id=row.id,
             gold=golds[0],
             prediction=text,
             correct=text == row.answer if self._classes else None,
             valid=valid,
-            prompt_tokens=len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index]),
+            prompt_tokens=local if answer.prompt_tokens is None else answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,
             answer_tokens=answer.answer_tokens,
             prompt_hash=self._hashes[answer.index],
@@ -416,4 +438,8 @@ class _PredictionMaker:
             text=written,
             golds=golds if len(golds) > 1 else None,
             read_blocks=self._read_blocks[answer.index] if self._read_blocks else None,
+            reason=answer.reason,
+            local_prompt_tokens=None if answer.prompt_tokens is None else local,
+            cache_write_tokens=answer.written_tokens,
+            reasoning_tokens=answer.reasoning_tokens,
         )

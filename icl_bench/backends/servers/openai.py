@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from icl_bench.backends.background import packs
 from icl_bench.backends.interface import Answer, Counters, Decoding, Free
+from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.replies import Completion
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.written_labels import without_thoughts
 from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
@@ -75,38 +79,14 @@ def without_key(text: str, key: str) -> str:
     return one_line("".join(sign if sign.isprintable() else " " for sign in text))
 
 
-_Tokens = Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class _Details(BaseModel):
-    cached_tokens: _Tokens | None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: _Tokens | None = None
-    completion_tokens: _Tokens | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Message(BaseModel):
-    content: str | None = None
-
-
-class _CompletionChoice(BaseModel):
-    text: str | None = None
-    message: _Message | None = None
-    finish_reason: Any = None
-
-
-class _Completion(BaseModel):
-    """The part of a server's response that is read, of a completion or a chat completion."""
-
-    choices: list[_CompletionChoice]
-    usage: _Usage | None = None
-
-
 _Reply = tuple[Answer, int]
 """A server's answer to one prompt, and the number of the prompt's tokens that were computed for it."""
+
+LEAST_ANSWER = 64
+"""The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
+
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""Names of the limit of tokens: newer models of OpenAI take the first alone, most servers the second."""
 
 
 class OpenAIBackend:
@@ -134,6 +114,12 @@ class OpenAIBackend:
         self._concurrency, self._patience = concurrency, patience_seconds
         self._lost = False
         self._key = api_key()
+        self._cut_prompts = CutPrompts()
+        self._served_by: str | None = None
+        """The model that the server says it answers with."""
+        self._refused: set[str] = set()
+        """Arguments that the server refuses, which are left out since."""
+        self._limit = LIMITS[0] if endpoint == "chat" else LIMITS[1]
         self._connection: dict[str, Any] = {
             "base_url": base_url,
             "api_key": self._key,
@@ -191,7 +177,10 @@ class OpenAIBackend:
                 decoding = decodings[index]
                 assert isinstance(decoding, Free), "a server's answers cannot be constrained"
                 try:
-                    hand(await self._ask(client, index, self._prompt_arguments(prompts, index), decoding))
+                    answer, computed = await self._ask(client, index, self._prompt_arguments(prompts, index), decoding)
+                    if answer.prompt_tokens is not None:
+                        self._cut_prompts.check(len(prompts.ids(index)), answer.prompt_tokens)
+                    hand((answer, computed))
                 except CellError as error:
                     failures.append(error)
 
@@ -207,13 +196,23 @@ class OpenAIBackend:
         return {"prompt": prompts.text(index)}
 
     async def _ask(self, client: Any, index: int, prompt: Mapping[str, Any], decoding: Free) -> _Reply:
-        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing."""
+        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing.
+
+        A row that the server's filter stops is answered with the reason. An argument that it refuses is left out, and
+        the request repeated.
+        """
         openai = self._openai
+        passing = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
+        stops = list(decoding.stops) if self._endpoint == "completions" or not decoding.of_labels else []
         while True:
+            arguments = self._arguments(decoding, stops)
             try:
-                response = await self._request(client, prompt, decoding)
-            except (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError) as error:
+                response = await self._create(client, **prompt, **arguments)
+                reply = self._reply(index, response.http_response, decoding)
+            except (*passing, _ErrorBodyError) as error:
+                if _code(error) == "insufficient_quota":
+                    raise self._failure(f"the account has no credit left ({_failure_reason(error)})") from None
                 if time.monotonic() > deadline:
                     self._lost = True  # later cells are tried once, without waiting
                     reason = f"the server failed for long ({_failure_reason(error)})"
@@ -222,43 +221,153 @@ class OpenAIBackend:
             except openai.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {KEY}") from None
             except openai.OpenAIError as error:
+                if _code(error) == "content_filter":  # Azure's filter of prompts
+                    return Answer(index, 0, 0, text="", reason="content_filter"), 0
+                if self._leaves_out(error, arguments):
+                    continue
                 reason = f"the server refuses the request ({_failure_reason(error)})"
                 raise self._failure(reason) from None
             else:
                 self._lost = False
-                return self._reply(index, response.http_response, decoding)
+                if stops and decoding.of_labels and reply[0].text == "" and reply[0].reason is None:
+                    stops = []  # its answer begins with the line break that ends it
+                    continue
+                return reply
 
-    def _request(self, client: Any, prompt: Mapping[str, Any], decoding: Free) -> Any:
+    def _arguments(self, decoding: Free, stops: Sequence[str]) -> dict[str, Any]:
+        """A request's arguments other than the prompt, without those that the server refuses."""
         # the server's tokenizer may need more tokens for the same text
         limit = 2 * decoding.max_tokens + 8 if decoding.of_labels else decoding.max_tokens
-        common: dict[str, Any] = {"model": self._model, "temperature": 0, "stop": list(decoding.stops)}
-        if self._endpoint == "chat":
-            return client.chat.completions.with_raw_response.create(max_completion_tokens=limit, **prompt, **common)
-        return client.completions.with_raw_response.create(max_tokens=limit, **prompt, **common)
+        if decoding.of_labels and not stops:
+            limit = max(limit, LEAST_ANSWER)
+        arguments: dict[str, Any] = {self._limit: limit, "temperature": 0}
+        if stops:
+            arguments["stop"] = list(stops)
+        return {name: value for name, value in arguments.items() if name not in self._refused}
+
+    def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
+        """Whether the server refuses one of the arguments, which is renamed or left out from here on."""
+        if getattr(error, "status_code", None) not in (400, 422):
+            return False
+        name = _refused_argument(error, arguments)
+        if name is None:
+            return False
+        other = next(limit for limit in LIMITS if limit != self._limit)
+        if name == self._limit and other not in self._refused:
+            self._refused.add(name)
+            self._limit = other
+            said = f"{name}: the server refuses it; {other} is sent instead"
+        else:
+            self._refused.add(name)
+            said = f"{name}: the server refuses it, it is left out: answers may differ from run to run"
+        if said not in self.counters.notes:
+            self.counters.notes.append(said)
+        return True
+
+    def _create(self, client: Any, **arguments: Any) -> Any:
+        side = client.chat.completions if self._endpoint == "chat" else client.completions
+        return side.with_raw_response.create(model=self._model, **arguments)
 
     def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
-        """Parse a response. Raises ``CellError`` if it is not valid."""
+        """Parse a response.
+
+        Raises ``CellError`` if it is not valid, and :class:`_ErrorBodyError` if it is an error with
+        status 200.
+        """
+        if (said := _error_in(response.content)) is not None:
+            raise _ErrorBodyError(said)
         try:
-            completion = _Completion.model_validate_json(response.content)
+            completion = Completion.model_validate_json(response.content)
         except ValidationError as error:
             content = without_key(response.content[:2000].decode(errors="replace"), self._key)
             raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
-        choice = completion.choices[0] if completion.choices else _CompletionChoice()
-        message = choice.message or _Message()
-        text = message.content if self._endpoint == "chat" else choice.text
-        if text is None:
+        self._check_model(completion.model)
+        written, billed = completion.written(chat=self._endpoint == "chat"), completion.billed
+        if written.text is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
+        whole = written.text or ""
+        text = without_thoughts(whole)
+        if decoding.of_labels:
+            text = text.lstrip()
         ended = decoding.before_stop(text)
-        usage = completion.usage or _Usage()
-        details = usage.prompt_tokens_details or _Details()
-        cached, truncated = details.cached_tokens or 0, choice.finish_reason == "length"
-        text = text if ended is None else ended
-        answer = Answer(index, cached, usage.completion_tokens or 0, text=text, truncated=truncated)
-        return answer, (usage.prompt_tokens or 0) - cached
+        reason = written.reason
+        if reason is None and whole.strip() and not text.strip() and written.truncated:
+            reason = "ran out of tokens while thinking"
+        answer = Answer(
+            index,
+            billed.cached or 0,
+            billed.answer or 0,
+            text=text if ended is None else ended,
+            truncated=written.truncated,
+            raw=whole,
+            reason=None if reason is None else without_key(reason, self._key)[:300],
+            prompt_tokens=billed.prompt,
+            written_tokens=billed.written,
+            reasoning_tokens=billed.reasoning,
+        )
+        return answer, (billed.prompt or 0) - (billed.cached or 0)
+
+    def _check_model(self, model: Any) -> None:
+        """Raise ``CellError`` if another model answers than before."""
+        if not isinstance(model, str) or not model:
+            return
+        if self._served_by is not None and model != self._served_by:
+            raise self._failure(
+                f"another model answers than before ({model[:100]}, not {self._served_by[:100]}): name one that does "
+                "not change, like one with a date"
+            )
+        self._served_by = model
 
     def _failure(self, reason: str) -> CellError:
         """The error of a failed cell, with a reason that is shown and stored."""
         return CellError(without_key(reason, self._key))
+
+
+class _ErrorBodyError(Exception):
+    """An error that a server reports with status 200, as gateways do."""
+
+
+def _error_in(content: bytes) -> str | None:
+    """The message of an error in a response with status 200; None if it is none."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    error = body.get("error") if isinstance(body, dict) and not body.get("choices") else None
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message)[:300]
+
+
+def _code(error: Any) -> str:
+    """The code of a provider's error: ``insufficient_quota``, ``content_filter``, ..."""
+    body = getattr(error, "body", None)
+    code = getattr(error, "code", None) or (body.get("code") if isinstance(body, Mapping) else None)
+    kind = body.get("type") if isinstance(body, Mapping) else None
+    return str(kind if kind == "insufficient_quota" else code or "")
+
+
+_REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
+
+
+def _refused_argument(error: Any, arguments: Mapping[str, Any]) -> str | None:
+    """The argument that a server refuses, by the error's ``param`` or by its message.
+
+    OpenAI: ``Unsupported parameter: 'max_tokens' is not supported with this model`` with ``param``;
+    pydantic servers: ``extra_forbidden`` with the name; others quote the name.
+    """
+    body = getattr(error, "body", None)
+    param = body.get("param") if isinstance(body, Mapping) else None
+    if isinstance(param, str) and param in arguments:
+        return param
+    text = str(error).lower()
+    if not any(
+        word in text for word in ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
+    ):
+        return None
+    named = [name for name in arguments if re.search(rf"\b{name}\b", text)]
+    return named[0] if named else None
 
 
 def _failure_reason(error: Any) -> str:

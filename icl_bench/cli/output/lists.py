@@ -127,6 +127,10 @@ def print_shown(shown: Shown, console: Console) -> None:
     }
     if row.get("read_blocks") is not None:
         facts["attention"] += f"; blocks read, from 0: {', '.join(map(str, row['read_blocks']))}"
+    if row.get("local_prompt_tokens") is not None:
+        facts["tokens"] += f" (as the server counts; {row['local_prompt_tokens']:,} by the local tokenizer)"
+    if row.get("reason") is not None:
+        facts["no answer"] = row["reason"]
     if row.get("text") is not None:
         read = "nothing can be extracted (invalid)" if not row["valid"] else "no answer"
         facts["answer"] = row["prediction"] or read

@@ -29,6 +29,12 @@ from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import counted, percent
 
+INVALID_SHARE = 0.1
+"""Share of invalid answers from which some of them are shown."""
+
+SAMPLE = 80
+"""Letters of an invalid answer that are shown."""
+
 
 class Display(Listener):
     """Says what is going on, on standard error; in a notebook, below the cell."""
@@ -113,6 +119,13 @@ class Display(Listener):
                 f"{outcome.prompt_tokens:,} prompt tokens, "
                 f"{percent(outcome.cached_tokens / outcome.prompt_tokens)}% of them cached; "
                 f"{outcome.answer_tokens:,} answer tokens"
+            )
+        for note in outcome.notes:
+            self.note(f"note: {note}")
+        if len(outcome.invalid) > INVALID_SHARE * outcome.answers:
+            self.note(
+                f"note: {len(outcome.invalid):,} of {outcome.answers:,} answers are invalid; some of them: "
+                + ", ".join(repr(text[:SAMPLE]) for text in list(dict.fromkeys(outcome.invalid))[:3])
             )
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
         already = f", {kept:,} already there" if kept else ""

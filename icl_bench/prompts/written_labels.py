@@ -1,0 +1,99 @@
+"""Labels in free text: which label an unconstrained answer is, if that is certain.
+
+A model that may write anything writes a label in another dress: ``Label.``, ``**label**``, ``intent:
+label``, or after its thoughts. Only what leaves no doubt is read: the rest of the answer must be
+markup, and no other label may be meant. Everything else is no label.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+THINKING = re.compile(
+    r"\A\s*(?:<(think|thinking|reasoning|thought)>.*?</\1>"  # DeepSeek R1, Qwen 3, ...
+    r"|\[THINK\].*?\[/THINK\]"  # Magistral
+    r"|◁think▷.*?◁/think▷"  # Kimi
+    r"|.*?</think>)",  # the template has written the beginning
+    re.DOTALL,
+)
+OPEN_THINKING = re.compile(r"\A\s*(?:<(?:think|thinking|reasoning|thought)>|\[THINK\]|◁think▷)")
+HARMONY = re.compile(r"<\|channel\|>final(?:\s[^<]*)?<\|message\|>(.*?)(?:<\|(?:end|return|call)\|>|\Z)", re.DOTALL)
+"""The final channel of OpenAI's harmony format (https://cookbook.openai.com/articles/openai-harmony)."""
+ANY_CHANNEL = re.compile(r"<\|channel\|>")
+END_MARKERS = re.compile(
+    r"(?:</s>|<\|(?:im_end|eot_id|end_of_text|endoftext|end|return|eom_id)\|>|<end_of_turn>|<\uff5cend\u2581of\u2581sentence\uff5c>)"
+)
+NAMED = re.compile(r"\A\W{0,3}(?:[^\W\d_]+(?:[ _-][^\W\d_]+){0,2})\W{0,3}?\s*[:=]\s*(?=\S)")
+"""A name of at most three words before the label: ``Intent:``, ``**Final answer:**``."""
+MARKUP = " \t\r\n\u00a0\u200b\ufeff\"'`*_~“”\u2018\u2019«»„()[]{}<>#-•>.,;:!?。、"
+
+
+def without_thoughts(text: str) -> str:
+    """The answer after a thinking block, and of harmony's channels the final one; without end markers.
+
+    Empty if the text ends before its thoughts do.
+    """
+    if ANY_CHANNEL.search(text):
+        final = HARMONY.search(text)
+        text = final[1] if final else ""
+    text = THINKING.sub("", text, count=1)
+    return "" if OPEN_THINKING.match(text) else END_MARKERS.sub("", text)
+
+
+def label_in(text: str, labels: Sequence[str]) -> str | None:
+    """The label that an answer is, in any dress; None if it is none for certain.
+
+    An answer that is exactly a label is that label. Otherwise the first line with a text, or the
+    whole, must be one label but for markup, case, blanks and underscores, a name before it, or JSON
+    around it.
+    """
+    if (stripped := text.strip()) in labels:
+        return stripped
+    answer = without_thoughts(text)
+    spellings = _spellings(labels)
+    for part in _parts(answer):
+        if part in labels:
+            return part
+        if (label := spellings.get(_plain(part))) is not None:
+            return label
+    return None
+
+
+def _parts(answer: str) -> Iterator[str]:
+    """What may be the label, the likeliest reading first."""
+    lines = [line for line in answer.splitlines() if line.strip(MARKUP)]
+    for whole in dict.fromkeys([answer.strip(), *(lines[:1])]):
+        yield from _of_json(whole)
+        for part in (whole, NAMED.sub("", whole, count=1)):
+            yield part.strip()
+            yield part.strip(MARKUP)
+
+
+def _of_json(text: str) -> Iterator[str]:
+    """The only text of a JSON value: ``{"label": "x"}``, ``["x"]``."""
+    if text[:1] not in ("{", "["):
+        return
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    items = list(value.values() if isinstance(value, Mapping) else value)
+    if len(items) == 1 and isinstance(items[0], str):
+        yield items[0].strip()
+
+
+def _plain(text: str) -> str:
+    """A spelling in which case, blanks, underscores and hyphens do not matter."""
+    return re.sub(r"[\s_\u00a0-]+", " ", text.strip(MARKUP)).casefold()
+
+
+def _spellings(labels: Iterable[str]) -> dict[str, str | None]:
+    """Each plain spelling with its label; None if several labels have it."""
+    found: dict[str, str | None] = {}
+    for label in labels:
+        name = _plain(label)
+        found[name] = None if name in found else label
+    found.pop("", None)
+    return found

@@ -1,0 +1,363 @@
+"""What a server says beside the text of an answer: tokens that it bills, refusals, filters, other models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fakes
+from support.api_server import Reply, chat, completion, serving
+
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.cli.output.progress import Display
+from icl_bench.errors import CellError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import read_results
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Outcome, Runner
+
+pytest.importorskip("openai")
+from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.openai import OpenAIBackend
+from icl_bench.backends.servers.replies import Billed, Completion
+
+KEY = "sk-very-secret"
+IDENTITY = {"backend": "openai"}
+PROMPTS = PromptSet((), ((1,),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def backend(url: str, **options: Any) -> OpenAIBackend:
+    return OpenAIBackend("m", base_url=url, identity=IDENTITY, **{"patience_seconds": 2, **options})
+
+
+def answers(asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
+    free = Free(**{"stops": ("\n",), "max_tokens": 5, "of_labels": True, **decoding})
+    found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
+    return sorted(found, key=lambda a: a.index)
+
+
+def of_chat(content: Any, *, finish: str = "stop", usage: Any = None, **message: Any) -> Reply:
+    """A chat completion with more fields."""
+    status, body = chat(content)
+    body["choices"][0] |= {"finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}
+    return status, body | {"usage": usage}
+
+
+def computed(tmp_path: Path, answer: Any, **options: Any) -> tuple[Any, Outcome]:
+    """A cell of six labelled rows answered by a server: its predictions, and how the run ended."""
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+    with serving(answer) as server:
+        load = lambda: backend(server.url, **options)  # noqa: E731
+        outcome = Runner(plan, Store(tmp_path / "results"), IDENTITY, load).run()
+    return (read_results(tmp_path / "results") if outcome.computed else None), outcome
+
+
+# -- tokens as billed ---------------------------------------------------------------------------
+
+USAGES: dict[str, tuple[dict[str, Any], Billed]] = {
+    # https://platform.openai.com/docs/guides/prompt-caching, /docs/guides/reasoning
+    "OpenAI": (
+        {
+            "prompt_tokens": 2006,
+            "completion_tokens": 300,
+            "prompt_tokens_details": {"cached_tokens": 1920},
+            "completion_tokens_details": {"reasoning_tokens": 256},
+        },
+        Billed(2006, 1920, None, 300, 256),
+    ),
+    # https://api-docs.deepseek.com/guides/kv_cache
+    "DeepSeek": (
+        {"prompt_tokens": 100, "completion_tokens": 3, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36},
+        Billed(100, 64, None, 3, None),
+    ),
+    "Moonshot": ({"prompt_tokens": 19, "completion_tokens": 1, "cached_tokens": 10}, Billed(19, 10, None, 1, None)),
+    # Anthropic counts what was read from the cache apart from the other tokens of the prompt
+    "counted apart": (
+        {
+            "prompt_tokens": 20,
+            "completion_tokens": 1,
+            "cache_read_input_tokens": 1000,
+            "cache_creation_input_tokens": 0,
+        },
+        Billed(1020, 1000, 0, 1, None),
+    ),
+    "nothing": ({}, Billed()),
+}
+
+
+@pytest.mark.parametrize("name", USAGES)
+def test_every_way_to_say_tokens_is_read(name: str) -> None:
+    usage, billed = USAGES[name]
+    assert Completion(choices=[], usage=usage).billed == billed  # type: ignore[arg-type]
+
+
+def test_the_servers_tokens_are_stored_beside_the_local_count(tmp_path: Path) -> None:
+    usage = {
+        "prompt_tokens": 500,
+        "completion_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 300},
+        "completion_tokens_details": {"reasoning_tokens": 7},
+    }
+    status, body = completion(" card lost")
+    frame, outcome = computed(tmp_path, lambda _: (status, {**body, "usage": usage}))
+    assert set(frame["prompt_tokens"]) == {500}
+    assert set(frame["cached_tokens"]) == {300}
+    assert set(frame["answer_tokens"]) == {9}
+    assert set(frame["reasoning_tokens"]) == {7}
+    assert (frame["local_prompt_tokens"] < 200).all()
+    assert outcome.prompt_tokens == 3000
+    assert outcome.cached_tokens == 1800  # 60%, where the local count made it hundreds of percent
+
+
+def test_without_the_servers_tokens_local_ones_are_stored_and_nothing_is_cached(tmp_path: Path) -> None:
+    status, body = completion(" card lost")
+    frame, _ = computed(tmp_path, lambda _: (status, {**body, "usage": None}))
+    assert (frame["prompt_tokens"] < 200).all()
+    assert frame["local_prompt_tokens"].isna().all() if "local_prompt_tokens" in frame else True
+    assert set(frame["cached_tokens"]) == {0}
+
+
+# -- prompts that were cut ----------------------------------------------------------------------
+
+
+def test_a_count_far_below_the_local_one_is_a_cut_prompt() -> None:
+    with pytest.raises(CellError, match=r"counts 50 tokens of a prompt of 590: it seems to have cut it.*num_ctx"):
+        CutPrompts().check(590, 50)
+
+
+def test_a_window_that_cuts_longer_prompts_is_noticed_at_the_first_of_them() -> None:
+    """Ollama's window of 4,096, with another tokenizer than here: 5% more tokens."""
+    seen = CutPrompts()
+    for counted in (300, 1000, 3500):
+        seen.check(counted, int(1.05 * counted))
+    with pytest.raises(CellError, match="4,096 tokens of a prompt of 5,000"):
+        seen.check(5000, 4096)
+
+
+def test_prompts_of_one_cell_that_all_have_the_windows_tokens_are_noticed() -> None:
+    seen = CutPrompts()
+    for counted in range(5000, 5021, 3):
+        seen.check(counted, 4096)
+    with pytest.raises(CellError, match="4,096 tokens of a prompt of 5,021: it seems to have cut it"):
+        seen.check(5021, 4096)
+
+
+@pytest.mark.parametrize("ratio", [0.6, 0.9, 1.0, 1.3, 2.5])
+def test_other_tokenizers_cut_nothing(ratio: float) -> None:
+    seen = CutPrompts()
+    for counted in (20, 90, 210, 800, 801, 802, 805, 3000, 12_000, 60_000):
+        for more in range(12):  # chat templates add a few
+            seen.check(counted + more, round(ratio * (counted + more)) + 8 + more % 3)
+
+
+def test_prompts_of_equal_tokens_are_not_taken_for_cut_ones() -> None:
+    seen = CutPrompts()
+    for _ in range(100):
+        seen.check(1000, 1003)
+
+
+def test_a_cut_prompt_fails_the_cell() -> None:
+    long = PromptSet((), (tuple(range(590)),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
+    with serving(lambda _: completion(" x", prompt_tokens=50)) as server, pytest.raises(CellError, match="cut"):
+        answers(backend(server.url), [0], long)
+
+
+# -- labels in another dress --------------------------------------------------------------------
+
+DRESSES = [
+    "card lost.",
+    "**card lost**",
+    '"card lost"',
+    "Card lost",
+    "intent: card lost",
+    "\ncard lost",
+    "\u00a0card lost",
+    "<think>It may be card arrival.</think>card lost",
+    "<think>\n</think>\n\ncard lost",
+    "card lost<|im_end|>",
+]
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_a_right_answer_in_another_dress_is_right_and_its_whole_text_is_kept(endpoint: Any, tmp_path: Path) -> None:
+    made = chat if endpoint == "chat" else completion
+    for number, part in enumerate((DRESSES[:6], DRESSES[4:])):
+        said = iter(part)
+        frame, outcome = computed(
+            tmp_path / str(number), lambda _, said=said: made(next(said)), endpoint=endpoint, concurrency=1
+        )
+        assert set(frame["prediction"]) == {"card lost"}
+        assert frame["valid"].all()
+        assert not outcome.invalid
+        assert set(frame["text"].dropna()) <= set(part)
+        assert frame["text"].notna().sum() >= 4  # blanks around it are no more text
+
+
+def test_a_leading_line_break_that_ends_the_answer_is_asked_again_without_the_stop() -> None:
+    def answer(body: dict[str, Any]) -> Reply:
+        return completion("" if body.get("stop") else "\n card lost\nquery: more")
+
+    with serving(answer) as server:
+        (found,) = answers(backend(server.url), [0])
+    assert found.text == "card lost"
+    assert len(server.requests) == 2
+
+
+def test_a_chat_is_not_stopped_at_a_line_break_and_has_room_for_a_sentence() -> None:
+    with serving(lambda _: chat("card lost")) as server:
+        answers(backend(server.url, endpoint="chat"), [0])
+    (request,) = server.requests
+    assert "stop" not in request
+    assert request["max_completion_tokens"] == 64
+
+
+# -- rows without an answer ---------------------------------------------------------------------
+
+NO_ANSWER: dict[str, tuple[Reply, str]] = {
+    "a refusal": (of_chat(None, refusal="I cannot help with that."), "refused: I cannot help with that."),
+    "a filter": (of_chat("", finish="content_filter"), "content_filter"),
+    "a filter of prompts": (
+        # https://learn.microsoft.com/azure/ai-foundry/openai/concepts/content-filter
+        (400, {"error": {"message": "The response was filtered", "code": "content_filter", "param": "prompt"}}),
+        "content_filter",
+    ),
+    "thoughts alone": (of_chat("", finish="length", reasoning_content="It may be"), "ran out of tokens while thinking"),
+    "thoughts that are counted": (
+        of_chat(
+            "", finish="length", usage={"completion_tokens": 64, "completion_tokens_details": {"reasoning_tokens": 64}}
+        ),
+        "ran out of tokens while thinking",
+    ),
+    "thoughts in the text": (of_chat("<think>It may be", finish="length"), "ran out of tokens while thinking"),
+    "tools": (of_chat(None, finish="tool_calls"), "no text (finish_reason tool_calls)"),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWER)
+def test_a_row_without_an_answer_is_invalid_with_its_reason_and_the_others_stand(name: str, tmp_path: Path) -> None:
+    reply, reason = NO_ANSWER[name]
+    asked: list[int] = []
+
+    def answer(_: dict[str, Any]) -> Reply:
+        asked.append(1)
+        return reply if len(asked) == 2 else of_chat("card lost")
+
+    frame, outcome = computed(tmp_path, answer, endpoint="chat", concurrency=1)
+    assert len(asked) == 6
+    assert frame["valid"].tolist().count(False) == 1
+    (row,) = frame[~frame["valid"]].to_dict("records")
+    assert row["reason"] == reason
+    assert not row["correct"]
+    assert set(frame.loc[frame["valid"], "prediction"]) == {"card lost"}
+    assert outcome.invalid == [reason]
+
+
+def test_an_error_with_status_200_is_asked_again_and_never_scored() -> None:
+    asked: list[int] = []
+
+    def answer(_: dict[str, Any]) -> Reply:
+        asked.append(1)
+        return (200, {"error": {"message": "overloaded", "code": 502}}) if len(asked) < 3 else completion("yes")
+
+    with serving(answer) as server:
+        (found,) = answers(backend(server.url), [0])
+    assert found.text == "yes"
+    with serving(lambda _: (200, {"error": "no workers"})) as server, pytest.raises(CellError, match="no workers"):
+        answers(backend(server.url, patience_seconds=0.1), [0])
+
+
+def test_an_account_without_credit_ends_at_once() -> None:
+    # https://platform.openai.com/docs/guides/error-codes: 429, "You exceeded your current quota"
+    error = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
+    with serving(lambda _: (429, {"error": error})) as server:
+        made = backend(server.url, patience_seconds=60)
+        with pytest.raises(CellError, match=r"no credit left \(.*exceeded your current quota"):
+            answers(made, [0])
+    assert len(server.requests) <= 3  # the library repeats a request twice by itself
+
+
+# -- arguments that a server refuses ------------------------------------------------------------
+
+
+def refusing(name: str, message: str, param: str | None) -> Any:
+    def answer(body: dict[str, Any]) -> Reply:
+        if name in body:
+            return 400, {"error": {"message": message, "type": "invalid_request_error", "param": param}}
+        return chat("card lost")
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "param"),
+    [
+        ("temperature", "Unsupported value: 'temperature' does not support 0 with this model.", "temperature"),
+        ("temperature", "temperature is not supported by this model", None),
+        ("temperature", "`temperature` is deprecated for this model.", None),
+    ],
+)
+def test_an_argument_that_the_server_refuses_is_left_out_and_said_once(name: str, message: str, param: Any) -> None:
+    with serving(refusing(name, message, param)) as server:
+        made = backend(server.url, endpoint="chat", concurrency=1)
+        found = answers(made, list(range(6)))
+    assert [a.text for a in found] == ["card lost"] * 6
+    assert len(server.requests) == 7
+    assert made.counters.notes == [
+        "temperature: the server refuses it, it is left out: answers may differ from run to run"
+    ]
+
+
+def test_a_limit_of_another_name_is_sent_under_it() -> None:
+    message = "Unsupported parameter: 'max_completion_tokens' is not supported; use 'max_tokens' instead."
+    with serving(refusing("max_completion_tokens", message, "max_completion_tokens")) as server:
+        made = backend(server.url, endpoint="chat", concurrency=1)
+        answers(made, [0, 1])
+    assert [("max_tokens" in r, "max_completion_tokens" in r) for r in server.requests] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+    assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
+
+
+def test_a_refusal_of_something_else_fails_the_cell() -> None:
+    reply = 400, {"error": {"message": "this model's maximum context length is 4097 tokens", "param": "messages"}}
+    with serving(lambda _: reply) as server, pytest.raises(CellError, match="maximum context length"):
+        answers(backend(server.url, endpoint="chat"), [0])
+
+
+# -- another model ------------------------------------------------------------------------------
+
+
+def test_a_model_that_changes_fails_the_cell() -> None:
+    names: Iterator[str] = iter(["m-2026-01-01", "m-2026-01-01", "m-2026-06-01"])
+
+    def answer(_: dict[str, Any]) -> Reply:
+        status, body = completion("yes")
+        return status, {**body, "model": next(names)}
+
+    with serving(answer) as server:
+        made = backend(server.url, concurrency=1)
+        with pytest.raises(CellError, match=r"another model answers than before \(m-2026-06-01, not m-2026-01-01\)"):
+            answers(made, [0, 1, 2])
+
+
+# -- invalid answers are shown ------------------------------------------------------------------
+
+
+def test_many_invalid_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+    said = iter(["no idea", "card", *["card lost"] * 4])
+    _, outcome = computed(tmp_path, lambda _: completion(next(said)), concurrency=1)
+    assert sorted(outcome.invalid) == ["card", "no idea"]
+    Display(quiet=False).outcome(outcome, tmp_path)
+    shown = capsys.readouterr().out
+    assert "2 of 6 answers are invalid" in shown
+    assert "'no idea'" in shown

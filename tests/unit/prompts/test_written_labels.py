@@ -1,0 +1,106 @@
+"""Which label an unconstrained answer is: the same label in another dress, and nothing in doubt."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icl_bench.prompts.written_labels import label_in, without_thoughts
+
+LABELS = ["card lost", "card arrival", "ABBR:exp", "NUM:date", "yes", "C++", "C"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "card lost",
+        " card lost\n",
+        "\ncard lost",
+        "\u00a0card lost",
+        "card lost.",
+        "Card lost",
+        "CARD LOST!",
+        "**card lost**",
+        '"card lost"',
+        "`card lost`",
+        "“card lost”",
+        "card_lost",
+        "- card lost",
+        "intent: card lost",
+        "Label: **Card lost**",
+        "**Final answer:** card lost",
+        "The intent = card lost",
+        "card lost\n\nThis is because the card is gone.",
+        '{"label": "card lost"}',
+        '["card lost"]',
+        "<think>It may be card arrival.</think>card lost",
+        "<think>\n\n</think>\n\ncard lost",
+        "It may be card arrival.</think>\ncard lost",
+        "[THINK]card arrival?[/THINK]card lost",
+        "card lost</s>",
+        "card lost<|im_end|>",
+        "<|channel|>analysis<|message|>card arrival?<|end|><|start|>assistant<|channel|>final<|message|>card lost<|return|>",
+    ],
+)
+def test_a_label_in_another_dress_is_that_label(text: str) -> None:
+    assert label_in(text, LABELS) == "card lost"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n",
+        "card",
+        "not card lost",
+        "card lost or card arrival",
+        "It is card lost",
+        "card lost, card arrival",
+        "<think>card lost",
+        "<think>card lost</think>",
+        "<|channel|>analysis<|message|>card lost",
+        "unknown: no",
+        "{",
+        '{"a": "card lost", "b": "yes"}',
+        "I think that the label is: card lost",  # more than three words before it
+        "...",
+    ],
+)
+def test_what_is_in_doubt_is_no_label(text: str) -> None:
+    assert label_in(text, LABELS) is None
+
+
+def test_labels_with_signs_of_their_own_are_read_as_they_are() -> None:
+    assert label_in("ABBR:exp", LABELS) == "ABBR:exp"
+    assert label_in("Type: NUM:date", LABELS) == "NUM:date"
+    assert label_in("C++", LABELS) == "C++"
+    assert label_in("C", LABELS) == "C"
+    assert label_in("c++.", LABELS) == "C++"
+
+
+def test_a_spelling_that_two_labels_share_is_neither() -> None:
+    assert label_in("card-lost", ["card lost", "card_lost"]) is None
+    assert label_in("card_lost", ["card lost", "card_lost"]) == "card_lost"
+    assert label_in("no", ["No", "NO"]) is None
+
+
+def test_thoughts_are_taken_off() -> None:
+    assert without_thoughts("<think>a</think> b") == " b"
+    assert without_thoughts("a <think> b") == "a <think> b"
+    assert without_thoughts("<think>a") == ""
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_without_an_error_and_only_as_one_of_the_labels(text: str) -> None:
+    assert label_in(text, LABELS) in (None, *LABELS)
+
+
+@given(
+    st.sampled_from(LABELS),
+    st.sampled_from(["{}", " {} ", "**{}**", "'{}'.", "\n{}\nbecause", "Answer: {}", "<think>no</think>{}"]),
+    st.sampled_from([str, str.upper, str.title]),
+)
+def test_every_dress_is_taken_off_every_label(label: str, dress: str, case: object) -> None:
+    assert callable(case)
+    assert label_in(dress.format(case(label)), LABELS) == label
