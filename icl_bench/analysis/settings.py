@@ -16,8 +16,8 @@ from icl_bench.wording import plain
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAINER = {"test": "test_rows", "pool": "pool_rows"}
-"""Facts that are hashes -> facts that say the same to a reader, where their values differ too."""
+PLAINER = {"test": "test_rows", "pool": "pool_rows", "label_reading": "scoring"}
+"""Facts that need no mention -> facts that say the same to a reader, where their values differ too."""
 
 
 ENCODERS = ("bertscore_encoder", "sentence_encoder")

@@ -358,6 +358,6 @@ def test_many_invalid_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFi
     _, outcome = computed(tmp_path, lambda _: completion(next(said)), concurrency=1)
     assert sorted(outcome.invalid) == ["card", "no idea"]
     Display(quiet=False).outcome(outcome, tmp_path)
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert "2 of 6 answers are invalid" in shown
     assert "'no idea'" in shown
