@@ -7,6 +7,7 @@ it: a number, a list, the parsed object.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,3 +279,27 @@ NAMES = BeforeValidator(_names)
 
 NAME = BeforeValidator(path_as_text)
 """Reads a name that may also be a path."""
+
+
+def as_pairs(variables: Any) -> Any:
+    """Convert a mapping to the command line's form: ``NAME=VALUE``, values as JSON."""
+    if isinstance(variables, Mapping):
+        try:
+            return tuple(f"{name}={json.dumps(value)}" for name, value in variables.items())
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+    return (variables,) if isinstance(variables, str) else variables
+
+
+def read_pair(text: str, option: str) -> tuple[str, Any]:
+    """Parse ``enable_thinking=false`` as a name and a value: JSON if it is valid JSON, else text.
+
+    Raises ``UserError``, which names the option.
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise UserError(f"{option} {plain(text)}: expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

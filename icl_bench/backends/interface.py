@@ -54,6 +54,8 @@ class Free:
     max_tokens: int
     of_labels: bool = False
     """Whether the answer is a label, and ``max_tokens`` its length by the prompt's tokenizer."""
+    labels: tuple[str, ...] = ()
+    """The labels as they follow the prompt, with their lead and without their end, for a server that holds answers."""
 
     def before_stop(self, text: str) -> str | None:
         """The text before the first stop in it, or None if it has none.

@@ -6,6 +6,7 @@ They import a backend's library only when it is needed.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.backends.device import device_name, device_rate, dtype_name
 from icl_bench.backends.interface import Backend, BackendLoader
 from icl_bench.errors import UserError
+from icl_bench.options import read_pair
 
 if TYPE_CHECKING:
     from icl_bench.models.registry import Model
@@ -111,7 +113,7 @@ class OpenAILoader(BackendLoader):
     """A server with OpenAI's API, over the network and without constraint."""
 
     name = "openai"
-    options = frozenset({"base_url", "concurrency"})
+    options = frozenset({"base_url", "concurrency", "hold", "server_arg"})
     constrained = False
     most_stops = 4
     needs_tokenizer_name = True
@@ -130,13 +132,27 @@ class OpenAILoader(BackendLoader):
         if self.spec.dtype != "auto":
             raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
         address(self.spec.base_url)
+        for name in self._arguments:
+            if name in ("model", "prompt", "messages", "stream", "n"):
+                raise UserError(f"--server-arg {name}: is set by the program")
         api_key()
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``. The server's address distinguishes models with the same name."""
         from icl_bench.backends.servers.openai import address
 
-        return {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self._endpoint}
+        named = {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self._endpoint}
+        if self.spec.hold is not None:
+            named["held"] = self.spec.hold
+        if self._arguments:
+            named["server_arguments"] = json.dumps(self._arguments, sort_keys=True)
+        return named
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """Arguments of requests by name; None for one that is left out."""
+        pairs = [(*read_pair(text, "--server-arg"), text) for text in self.spec.server_arg]
+        return {name: None if text.endswith("=") else value for name, value, text in pairs}
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
@@ -147,6 +163,8 @@ class OpenAILoader(BackendLoader):
             base_url=address(self.spec.base_url),
             endpoint=self._endpoint,
             concurrency=self.spec.concurrency or 8,
+            hold=self.spec.hold,
+            arguments=self._arguments,
             identity=self.identity(),
         )
 

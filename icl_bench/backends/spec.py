@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from icl_bench.errors import UserError
-from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options
+from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options, as_pairs
 from icl_bench.registry import BACKENDS
 from icl_bench.wording import nearest
 
@@ -71,6 +71,28 @@ class BackendSpec(Options):
     concurrency: Annotated[int | None, Option("openai: at most N requests at a time (8).", SERVERS, "N")] = Field(
         default=None, ge=1
     )
+    hold: Annotated[
+        Literal["choice", "json"] | None,
+        Option(
+            "openai: how the server holds answers to the labels. choice: structured outputs of vLLM and SGLang; json: "
+            "a JSON schema, as at OpenAI. Without it, the label is read from what the model writes.",
+            SERVERS,
+            "HOW",
+            default="",
+        ),
+    ] = None
+    server_arg: Annotated[
+        tuple[str, ...],
+        BeforeValidator(as_pairs),
+        Option(
+            "openai: an argument of requests, like seed=1 or reasoning_effort=low; temperature= leaves one out. May be "
+            "repeated.",
+            SERVERS,
+            "NAME=VALUE",
+            repeated=True,
+            expected="text like seed=1, or a dictionary",
+        ),
+    ] = ()
     chat: Annotated[
         Literal["turns", "single"] | None,
         Option(

@@ -10,7 +10,6 @@ rendered as a whole.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
+from icl_bench.options import read_pair
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.rendering import Message, Piece, PlainForm, demonstration_text, query_text
 from icl_bench.text_files import decode, read_file
@@ -266,7 +266,7 @@ def read_settings(style: str | None, system: str | None, arguments: Sequence[str
         return None
     if style not in ("turns", "single"):
         raise UserError(f"--chat {plain(style)}: expected turns or single")
-    pairs = dict(_argument(text) for text in arguments)
+    pairs = dict(read_pair(text, "--chat-arg") for text in arguments)
     return ChatSettings(style=style, system=_system_text(system), arguments=tuple(pairs.items()))
 
 
@@ -279,14 +279,3 @@ def _system_text(system: str | None) -> str | None:
         return decode(read_file(path), plain(path)).removesuffix("\n")
     except UserError as error:
         raise UserError(f"--system @{error}") from None
-
-
-def _argument(text: str) -> tuple[str, Any]:
-    """Parse ``enable_thinking=false`` as a name and a value: JSON if it is valid JSON, else text."""
-    name, sign, value = text.partition("=")
-    if not sign or not name.isidentifier():
-        raise UserError(f"--chat-arg {plain(text)}: expected NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

@@ -44,6 +44,10 @@ class Facts(StoredModel):
     server: str | None = None
     """Address of the server that answers."""
     endpoint: str | None = None
+    held: str | None = None
+    """How a server holds answers to the labels: ``choice`` or ``json``; None if it does not."""
+    server_arguments: str | None = None
+    """Arguments that its requests have besides the program's, as JSON; null for one that is left out."""
 
     fingerprint: str | None = None
     """Hash of the model's files."""

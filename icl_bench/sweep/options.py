@@ -7,8 +7,6 @@ imported here, so that help is immediate: classes of values are named, and impor
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -24,6 +22,7 @@ from icl_bench.options import (
     TASK,
     Option,
     Options,
+    as_pairs,
     as_text,
     path_as_text,
     read,
@@ -112,16 +111,6 @@ def seed_field() -> Any:
 def draws_field(default: int | None = None) -> Any:
     """Default and range of the number of draws."""
     return Field(default=default, ge=1, le=MOST_DRAWS)
-
-
-def _pairs(variables: Any) -> Any:
-    """Convert a mapping to the command line's form: ``NAME=VALUE``, values as JSON."""
-    if isinstance(variables, Mapping):
-        try:
-            return tuple(f"{name}={json.dumps(value)}" for name, value in variables.items())
-        except TypeError as error:
-            raise ValueError(str(error)) from None
-    return (variables,) if isinstance(variables, str) else variables
 
 
 class RunOptions(BackendSpec):
@@ -294,7 +283,7 @@ class RunOptions(BackendSpec):
     ] = None
     chat_arg: Annotated[
         tuple[str, ...],
-        BeforeValidator(_pairs),
+        BeforeValidator(as_pairs),
         Option(
             "With --chat: a variable of the template, like enable_thinking=false. May be repeated.",
             PROMPTS,

@@ -182,13 +182,13 @@ class TokenizedTask:
         if not self.data.spec.is_classification:
             return Free(self.stops, self.answer_tokens)
         if self.scoring == "unconstrained":
-            return Free(("\n",), self.answer_tokens, of_labels=True)
+            return self._written(self.data.labels)
         return self._among(self.data.labels)
 
     def decodings(self, queries: Sequence[Example]) -> list[Decoding]:
         """How a backend decodes each row's answer; rows with equal choices share one object."""
-        if self.scoring == "unconstrained":
-            return [self.decoding] * len(queries)
+        if self.scoring == "unconstrained" and self.data.spec.is_classification:
+            return [self._written(row.choices or self.data.labels) for row in queries]
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
     def planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
@@ -232,6 +232,14 @@ class TokenizedTask:
             else:
                 works.append(AnswerWork.generated(count, vocabulary))
         return works
+
+    def _written(self, labels: tuple[str, ...]) -> Decoding:
+        """How a backend decodes an answer that may be anything and should be one of these labels."""
+        if labels not in self._decodings:
+            end = self._ending[1] if self._ending else ""
+            held = tuple(self.encoder.form.answer(label).removesuffix(end).rstrip("\n") for label in labels)
+            self._decodings[labels] = Free(("\n",), self.answer_tokens, of_labels=True, labels=held)
+        return self._decodings[labels]
 
     def _among(self, labels: tuple[str, ...]) -> Decoding:
         """How a backend decodes an answer among these labels."""

@@ -154,3 +154,34 @@ def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: Vllm
     asked = [r["prompt"] for r in proxy.requests]
     assert len(set(asked)) == ROWS
     assert all(text.count("\n==\n") == 5 for text in asked)
+
+
+def test_held_answers_are_those_of_the_transformers_backend(server: VllmServer, data_dir: Path, tmp_path: Path):
+    """The packaged model's tokenizer adds no beginning of a text by itself: the proxy does."""
+
+    def forward(body: dict[str, Any]) -> Reply:
+        asked = urllib.request.Request(
+            f"{server.url}/completions",
+            json.dumps({**body, "prompt": f"<bos>{body['prompt']}"}).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+        )
+        with urllib.request.urlopen(asked, timeout=300) as reply:
+            return reply.status, json.load(reply)
+
+    with serving(forward) as proxy:
+        running = started(command(proxy.url, data_dir, tmp_path / "held", "--hold", "choice"))
+        out, err = running.communicate(timeout=600)
+    assert running.returncode == 0, out + err
+    here = command(server.url, data_dir, tmp_path / "here")
+    here = (
+        " ".join(here).replace(f"--backend openai --base-url {server.url} --model gemma --tokenizer", "--model").split()
+    )
+    done = started([*here, "--backend", "transformers", "--dtype", "float32"])
+    out, err = done.communicate(timeout=600)
+    assert done.returncode == 0, out + err
+    held, local = whole(tmp_path / "held"), whole(tmp_path / "here")
+    assert held["valid"].all()
+    assert dict(zip(held["test_id"], held["prediction"], strict=True)) == dict(
+        zip(local["test_id"], local["prediction"], strict=True)
+    )
+    assert (held["prompt_tokens"] == held["local_prompt_tokens"]).all()

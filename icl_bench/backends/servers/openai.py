@@ -103,9 +103,15 @@ class OpenAIBackend:
         identity: Mapping[str, str],
         endpoint: Literal["completions", "chat"] = "completions",
         concurrency: int = 8,
+        hold: Literal["choice", "json"] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         patience_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """Connect to the server. Raises ``CellError`` if it does not respond."""
+        """Connect to the server. Raises ``CellError`` if it does not respond.
+
+        ``hold`` is how it holds answers to the labels. ``arguments`` are further ones of requests; None leaves out
+        one of the program's.
+        """
         import openai
 
         self.counters = Counters()
@@ -114,6 +120,7 @@ class OpenAIBackend:
         self._concurrency, self._patience = concurrency, patience_seconds
         self._lost = False
         self._key = api_key()
+        self._hold, self._further = hold, dict(arguments or {})
         self._cut_prompts = CutPrompts()
         self._served_by: str | None = None
         """The model that the server says it answers with."""
@@ -179,7 +186,7 @@ class OpenAIBackend:
                 try:
                     answer, computed = await self._ask(client, index, self._prompt_arguments(prompts, index), decoding)
                     if answer.prompt_tokens is not None:
-                        self._cut_prompts.check(len(prompts.ids(index)), answer.prompt_tokens)
+                        self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
                     hand((answer, computed))
                 except CellError as error:
                     failures.append(error)
@@ -188,6 +195,12 @@ class OpenAIBackend:
             await asyncio.gather(*map(ask, todo))
         if failures:
             raise failures[0]
+
+    def _check_count(self, counted: int, said: int) -> None:
+        """Compare the local tokenizer's count of a prompt with the server's. Raises ``CellError`` if it was cut."""
+        self._cut_prompts.check(counted, said)
+        if said == counted - 1 and _NO_BOS not in self.counters.notes:
+            self.counters.notes.append(_NO_BOS)
 
     def _prompt_arguments(self, prompts: PromptSet, index: int) -> dict[str, Any]:
         """A request's arguments for one prompt: its text, or its messages."""
@@ -204,7 +217,8 @@ class OpenAIBackend:
         openai = self._openai
         passing = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
-        stops = list(decoding.stops) if self._endpoint == "completions" or not decoding.of_labels else []
+        lines = self._endpoint == "completions" and self._hold is None
+        stops = list(decoding.stops) if lines or not decoding.of_labels else []
         while True:
             arguments = self._arguments(decoding, stops)
             try:
@@ -243,7 +257,35 @@ class OpenAIBackend:
         arguments: dict[str, Any] = {self._limit: limit, "temperature": 0}
         if stops:
             arguments["stop"] = list(stops)
-        return {name: value for name, value in arguments.items() if name not in self._refused}
+        arguments |= self._held(decoding) | self._further
+        if self._limit not in self._further and set(LIMITS) & set(self._further):
+            del arguments[self._limit]
+        kept = {n: value for n, value in arguments.items() if n not in self._refused and value is not None}
+        # the library knows some arguments by name, and sends any of these
+        known = {self._limit, "temperature", "stop", "response_format"}
+        extra = {name: kept.pop(name) for name in list(kept) if name not in known}
+        return kept | ({"extra_body": extra} if extra else {})
+
+    def _held(self, decoding: Free) -> dict[str, Any]:
+        """The argument that holds an answer to the labels.
+
+        vLLM: https://docs.vllm.ai/en/latest/features/structured_outputs; OpenAI:
+        https://platform.openai.com/docs/guides/structured-outputs.
+        """
+        if self._hold is None or not decoding.labels:
+            return {}
+        chat = self._endpoint == "chat"
+        if self._hold == "choice":
+            return {"structured_outputs": {"choice": [x.strip() if chat else x for x in decoding.labels]}}
+        label = {"type": "string", "enum": [x.strip() for x in decoding.labels]}
+        schema = {
+            "type": "object",
+            "properties": {"label": label},
+            "required": ["label"],
+            "additionalProperties": False,
+        }
+        format_ = {"name": "answer", "strict": True, "schema": schema}
+        return {"response_format": {"type": "json_schema", "json_schema": format_}}
 
     def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
         """Whether the server refuses one of the arguments, which is renamed or left out from here on."""
@@ -289,7 +331,8 @@ class OpenAIBackend:
         text = without_thoughts(whole)
         if decoding.of_labels:
             text = text.lstrip()
-        ended = decoding.before_stop(text)
+        # of a chat's label the first line with a text is read, or JSON of several lines
+        ended = None if decoding.of_labels and self._endpoint == "chat" else decoding.before_stop(text)
         reason = written.reason
         if reason is None and whole.strip() and not text.strip() and written.truncated:
             reason = "ran out of tokens while thinking"
@@ -321,6 +364,12 @@ class OpenAIBackend:
     def _failure(self, reason: str) -> CellError:
         """The error of a failed cell, with a reason that is shown and stored."""
         return CellError(without_key(reason, self._key))
+
+
+_NO_BOS = (
+    "the server counts one token fewer than --tokenizer: it puts no beginning-of-text token before prompts, so its "
+    "answers may differ from those of the same model run here"
+)
 
 
 class _ErrorBodyError(Exception):

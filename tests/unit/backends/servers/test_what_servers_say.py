@@ -12,7 +12,7 @@ from support.api_server import Reply, chat, completion, serving
 
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.cli.output.progress import Display
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import read_results
 from icl_bench.results.store import Store
@@ -167,6 +167,15 @@ def test_a_cut_prompt_fails_the_cell() -> None:
     long = PromptSet((), (tuple(range(590)),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
     with serving(lambda _: completion(" x", prompt_tokens=50)) as server, pytest.raises(CellError, match="cut"):
         answers(backend(server.url), [0], long)
+
+
+@pytest.mark.parametrize(("tokens", "noted"), [(29, True), (30, False), (33, False)])
+def test_a_server_that_adds_no_beginning_of_a_text_is_noted_once(tokens: int, noted: bool) -> None:
+    prompts = PromptSet((), (tuple(range(30)),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
+    with serving(lambda _: completion("x", prompt_tokens=tokens)) as server:
+        made = backend(server.url)
+        answers(made, [0, 1, 2], prompts)
+    assert len(made.counters.notes) == noted
 
 
 # -- labels in another dress --------------------------------------------------------------------
@@ -361,3 +370,80 @@ def test_many_invalid_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().err
     assert "2 of 6 answers are invalid" in shown
     assert "'no idea'" in shown
+
+
+# -- held labels, and arguments of requests -----------------------------------------------------
+
+
+def requests_of(endpoint: Any, labels: tuple[str, ...] = (" card lost", " card"), **options: Any) -> dict[str, Any]:
+    with serving(lambda _: (chat if endpoint == "chat" else completion)("card lost")) as server:
+        answers(backend(server.url, endpoint=endpoint, **options), [0], labels=labels)
+    (request,) = server.requests
+    return request
+
+
+def test_a_choice_has_the_labels_as_they_follow_the_prompt() -> None:
+    held = requests_of("completions", hold="choice")
+    assert held["structured_outputs"] == {"choice": [" card lost", " card"]}
+    assert "stop" not in held
+    assert requests_of("chat", hold="choice")["structured_outputs"] == {"choice": ["card lost", "card"]}
+
+
+def test_a_schema_has_the_labels_as_values() -> None:
+    schema = requests_of("chat", hold="json")["response_format"]["json_schema"]
+    assert schema["strict"]
+    assert schema["schema"]["properties"]["label"]["enum"] == ["card lost", "card"]
+    assert schema["schema"]["required"] == ["label"]
+
+
+def test_a_json_answer_of_several_lines_is_a_label(tmp_path: Path) -> None:
+    frame, _ = computed(tmp_path, lambda _: chat('{\n  "label":\n"card lost"\n}'), endpoint="chat")
+    assert set(frame["prediction"]) == {"card lost"}
+
+
+def test_without_a_hold_or_labels_nothing_is_held() -> None:
+    assert not {"structured_outputs", "response_format"} & requests_of("chat").keys()
+    assert not {"structured_outputs", "response_format"} & requests_of("chat", labels=(), hold="json").keys()
+
+
+def test_arguments_are_added_replaced_and_left_out() -> None:
+    further = {"seed": 7, "temperature": None, "max_tokens": 900, "reasoning_effort": "low"}
+    request = requests_of("chat", arguments=further)
+    assert request["seed"] == 7
+    assert request["reasoning_effort"] == "low"
+    assert request["max_tokens"] == 900
+    assert not {"temperature", "max_completion_tokens", "extra_body"} & request.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"server_arg": ["seed"]}, "--server-arg seed: expected NAME=VALUE"),
+        ({"server_arg": ["model=x"]}, "--server-arg model: is set by the program"),
+        ({"hold": "grammar"}, "--hold grammar"),
+        ({"backend": "transformers", "base_url": None, "hold": "json"}, "--hold: applies to --backend openai only"),
+    ],
+)
+def test_wrong_options_of_servers_are_refused(options: dict[str, Any], said: str) -> None:
+    from icl_bench.backends.choice import check_backend
+    from icl_bench.backends.spec import BackendSpec
+    from icl_bench.registry import BACKENDS
+
+    def checked() -> None:
+        spec = BackendSpec(**{"backend": "openai", "base_url": "http://127.0.0.1:9/v1", **options})
+        check_backend(BACKENDS[spec.backend](spec))
+
+    with pytest.raises(UserError, match=said):
+        checked()
+
+
+def test_holds_and_arguments_are_facts_of_a_cell() -> None:
+    from icl_bench.backends.loaders import OpenAILoader
+    from icl_bench.backends.spec import BackendSpec
+
+    plain = BackendSpec(backend="openai", base_url="http://127.0.0.1:9/v1")
+    assert OpenAILoader(plain).identity().keys() == {"backend", "server", "endpoint"}
+    more = plain.model_copy(update={"hold": "json", "server_arg": ("seed=1", "temperature=")})
+    identity = OpenAILoader(more).identity()
+    assert identity["held"] == "json"
+    assert identity["server_arguments"] == '{"seed": 1, "temperature": null}'
