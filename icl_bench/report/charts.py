@@ -527,10 +527,12 @@ def frontier(
     faint = base.transform_filter("datum.verdict == 'dominated'")
     unsure = base.transform_filter("datum.verdict == 'undecided'")
     sure = base.transform_filter("datum.verdict == 'on the frontier'")
+    untested = base.transform_filter("datum.verdict == 'not compared'")
     steps = every.transform_filter("datum.on").mark_line(interpolate="step-after", strokeWidth=1.4, style="reference")
     layers = [
         steps.encode(x, y),
         faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
+        untested.mark_point(filled=False, size=26, opacity=0.6).encode(y, shape, tooltip=tips),
         unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
         sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
         unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),

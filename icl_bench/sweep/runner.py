@@ -29,6 +29,9 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import Example
 
+SAMPLES = 3
+"""Invalid answers that are kept to be shown."""
+
 POLL_SECONDS = 2.0
 """Interval at which an idle process checks whether others have finished their cells."""
 
@@ -77,8 +80,10 @@ class Outcome:
     """What the backend says that a user should know, each once."""
     answers: int = 0
     """Predictions of this run."""
-    invalid: list[str] = field(default_factory=list)
-    """What was written in place of a label, or why there is no answer, of each invalid one."""
+    invalid: int = 0
+    """Those of them that are no label, or from which no answer can be extracted."""
+    samples: list[str] = field(default_factory=list)
+    """What a few of these are, or why there is no answer."""
 
     def of(self, task: str, model: str) -> Outcome:
         """The cells of one task and one model, without token counts."""
@@ -100,7 +105,9 @@ class Outcome:
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
         self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
         self.answers += len(predictions)
-        self.invalid += [p.reason or p.text or p.prediction for p in predictions if not p.valid]
+        invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
+        self.invalid += len(invalid)
+        self.samples = list(dict.fromkeys([*self.samples, *invalid]))[:SAMPLES]
 
     def add(self, other: Outcome) -> None:
         """Add another outcome to this one."""
@@ -113,6 +120,7 @@ class Outcome:
         self.answer_tokens += other.answer_tokens
         self.answers += other.answers
         self.invalid += other.invalid
+        self.samples = list(dict.fromkeys([*self.samples, *other.samples]))[:SAMPLES]
         self.notes += [note for note in other.notes if note not in self.notes]
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -288,12 +288,17 @@ class OpenAIBackend:
         return {"response_format": {"type": "json_schema", "json_schema": format_}}
 
     def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
-        """Whether the server refuses one of the arguments, which is renamed or left out from here on."""
+        """Whether the server refuses one of the program's own arguments, which is renamed or left out from here on.
+
+        What the user asks for is never left out.
+        """
         if getattr(error, "status_code", None) not in (400, 422):
             return False
-        name = _refused_argument(error, arguments)
-        if name is None:
+        name = _refused_argument(error, {*LIMITS, "temperature", "stop"} & arguments.keys())
+        if name is None or name in self._further:
             return False
+        if name in self._refused:  # several requests were under way
+            return True
         other = next(limit for limit in LIMITS if limit != self._limit)
         if name == self._limit and other not in self._refused:
             self._refused.add(name)
@@ -400,20 +405,18 @@ def _code(error: Any) -> str:
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
 
 
-def _refused_argument(error: Any, arguments: Mapping[str, Any]) -> str | None:
-    """The argument that a server refuses, by the error's ``param`` or by its message.
+def _refused_argument(error: Any, arguments: Collection[str]) -> str | None:
+    """The one of these arguments that a server refuses, by the error's ``param`` or by its message.
 
     OpenAI: ``Unsupported parameter: 'max_tokens' is not supported with this model`` with ``param``;
     pydantic servers: ``extra_forbidden`` with the name; others quote the name.
     """
     body = getattr(error, "body", None)
     param = body.get("param") if isinstance(body, Mapping) else None
-    if isinstance(param, str) and param in arguments:
-        return param
+    if isinstance(param, str):
+        return param if param in arguments else None
     text = str(error).lower()
-    if not any(
-        word in text for word in ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
-    ):
+    if not any(word in text for word in _REFUSALS):
         return None
     named = [name for name in arguments if re.search(rf"\b{name}\b", text)]
     return named[0] if named else None

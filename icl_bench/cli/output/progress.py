@@ -122,11 +122,9 @@ class Display(Listener):
             )
         for note in outcome.notes:
             self.note(f"note: {note}")
-        if len(outcome.invalid) > INVALID_SHARE * outcome.answers:
-            self.note(
-                f"note: {len(outcome.invalid):,} of {outcome.answers:,} answers are invalid; some of them: "
-                + ", ".join(repr(text[:SAMPLE]) for text in list(dict.fromkeys(outcome.invalid))[:3])
-            )
+        if outcome.invalid > INVALID_SHARE * outcome.answers:
+            samples = ", ".join(repr(text[:SAMPLE]) for text in outcome.samples)
+            self.note(f"note: {outcome.invalid:,} of {outcome.answers:,} answers are invalid; some of them: {samples}")
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
         already = f", {kept:,} already there" if kept else ""
         without = f", {failed:,} failed" if failed else ""

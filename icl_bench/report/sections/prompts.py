@@ -95,15 +95,27 @@ FRONTIER_AXES = {
 }
 
 
-def _shortest_names(frame: pd.DataFrame) -> pd.Series[str]:
-    """What tells the ways of a task and model apart where full attention and the rest go without
-    saying: there are many on one chart.
+USUAL_SETTINGS = ("calibration=none", "scoring=greedy")
+"""Settings that go without saying in a name."""
+
+
+def _shortest_names(frame: pd.DataFrame, settings: Mapping[str, str]) -> pd.Series[str]:
+    """What tells the ways of a task and model apart where full attention and the usual settings go
+    without saying: there are many on one chart.
     """
     order, read = frame["order"], frame["attention"]
     short = frame["select"] + (", " + order).where(~order.isin(USUAL_ORDERS), "")
     short = short + (", " + read).where(read != str(FULL), "")
-    of_short = frame.assign(short=short).groupby(["task", "model", "short"])["series"]
-    return short.where(of_short.transform("nunique") == 1, frame["series"])
+    unusual = {
+        variant: "".join(f", {part}" for part in text.split(", ") if part not in USUAL_SETTINGS)
+        for variant, text in settings.items()
+    }
+    longer = short + frame["variant"].astype(object).map(unusual).fillna("")
+    names = frame["series"]
+    for shorter in (longer, short):
+        alike = frame.assign(short=shorter).groupby(["task", "model", "short"])["series"]
+        names = shorter.where(alike.transform("nunique") == 1, names)
+    return names
 
 
 FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
@@ -116,7 +128,7 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
     if table.empty:
         return None
     frame = naming.named(table)
-    series = _shortest_names(frame)
+    series = _shortest_names(frame, dict(naming.settings))
     frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
     first = leading(frame, None)
     axis, form, unit = FRONTIER_AXES[first]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,7 @@ def test_a_row_without_an_answer_is_invalid_with_its_reason_and_the_others_stand
     assert row["reason"] == reason
     assert not row["correct"]
     assert set(frame.loc[frame["valid"], "prediction"]) == {"card lost"}
-    assert outcome.invalid == [reason]
+    assert (outcome.invalid, outcome.samples) == (1, [reason])
 
 
 def test_an_error_with_status_200_is_asked_again_and_never_scored() -> None:
@@ -336,6 +337,38 @@ def test_a_limit_of_another_name_is_sent_under_it() -> None:
     assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
 
 
+def test_requests_under_way_while_an_argument_is_refused_are_repeated() -> None:
+    message = "Unsupported parameter: 'max_completion_tokens' is not supported; use 'max_tokens' instead."
+    together = threading.Barrier(6, timeout=20)
+
+    def answer(body: dict[str, Any]) -> Reply:
+        if "max_completion_tokens" in body:
+            together.wait()
+        return refusing("max_completion_tokens", message, None)(body)
+
+    with serving(answer) as server:
+        made = backend(server.url, endpoint="chat", concurrency=6)
+        found = answers(made, list(range(6)))
+    assert [a.text for a in found] == ["card lost"] * 6
+    assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("response_format", {"hold": "json"}),
+        ("seed", {"arguments": {"seed": 1}}),
+        ("temperature", {"arguments": {"temperature": 1}}),
+    ],
+)
+def test_what_the_user_asks_for_is_never_left_out(name: str, options: dict[str, Any]) -> None:
+    with serving(refusing(name, f"{name} is not supported", name)) as server:
+        made = backend(server.url, endpoint="chat", **options)
+        with pytest.raises(CellError, match=f"{name} is not supported"):
+            answers(made, [0], labels=("card lost",))
+    assert not made.counters.notes
+
+
 def test_a_refusal_of_something_else_fails_the_cell() -> None:
     reply = 400, {"error": {"message": "this model's maximum context length is 4097 tokens", "param": "messages"}}
     with serving(lambda _: reply) as server, pytest.raises(CellError, match="maximum context length"):
@@ -365,7 +398,7 @@ def test_many_invalid_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFi
 
     said = iter(["no idea", "card", *["card lost"] * 4])
     _, outcome = computed(tmp_path, lambda _: completion(next(said)), concurrency=1)
-    assert sorted(outcome.invalid) == ["card", "no idea"]
+    assert sorted(outcome.samples) == ["card", "no idea"]
     Display(quiet=False).outcome(outcome, tmp_path)
     shown = capsys.readouterr().err
     assert "2 of 6 answers are invalid" in shown
