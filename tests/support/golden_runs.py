@@ -154,7 +154,7 @@ def _server() -> Iterator[None]:
         if "messages" in request:
             asked = "".join(message["content"] for message in request["messages"])
             return chat(labels[len(asked) % 4])
-        return completion(f" {labels[len(request['prompt']) % 4]}")
+        return completion(f" {labels[len(request['prompt']) % 4]}", prompt_tokens=len(request["prompt"]) // 4)
 
     reply: Callable[[dict[str, Any]], Any] = answer
     with serving(reply, PORT):

@@ -167,6 +167,8 @@ ALL = {
     "quantization": names("awq", "fp8"),
     "kv_cache_dtype": names("fp8"),
     "base_url": names("http://127.0.0.1:1/v1"),
+    "hold": names("choice", "json"),
+    "server_arg": variables(),
     "chat": names("turns", "single"),
     "k": numbers("max", "auto"),
     "per_label": numbers(),

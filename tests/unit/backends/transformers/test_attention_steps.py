@@ -290,6 +290,7 @@ def test_what_is_not_chosen_is_not_read(backend: TransformersBackend, monkeypatc
         return own(query, key, *others, **options)
 
     monkeypatch.setattr(attention_steps, "attend", spy)
+    monkeypatch.setattr(attention_steps, "attend_past", lambda *part: [spy(*part)])
     answers(backend, prompts, pattern)
     of_some = sum(read)
     read.clear()
@@ -567,6 +568,7 @@ def test_the_formula_counts_the_keys_that_are_computed(
         return own(query, key, value, scale, **how)
 
     monkeypatch.setattr(module, "attend", counting)
+    monkeypatch.setattr(module, "attend_past", lambda *part: [counting(*part)])
     backend.cache.drop()
     backend.load_prefix(prompts, 0, pattern)
     shape = architecture_of(str(folders[kind]))
