@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from pydantic import ValidationError
 
@@ -30,12 +30,21 @@ from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
 
+API_VERSION = "api-version"
+"""The only query of an address: Azure's (https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle)."""
+
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
 
 _PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with back-off
 
-_TIMEOUT_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0  # between two bytes
+
+_WHOLE_SECONDS = 1800.0
+"""The longest time of one request, however slowly its bytes come."""
+
+LISTED = 8
+"""Models of a server that are named where it does not have the one that is asked for."""
 
 _ALSO_SENT = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 """Environment variables that the library sends beside the key, if set."""
@@ -52,9 +61,11 @@ def address(base_url: str | None) -> str:
         is_valid = False
     if not is_valid:
         raise UserError("--base-url: not an address like https://host/v1")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UserError(f"--base-url: must hold no key, user or query; a key goes into {KEY}")
-    return base_url.rstrip("/")
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if parts.username or parts.password or parts.fragment or names not in ([], [API_VERSION]):
+        raise UserError(f"--base-url: must hold no key, user or query but ?{API_VERSION}=; a key goes into {KEY}")
+    where, sign, query = base_url.partition("?")
+    return f"{where.rstrip('/')}{sign}{query}" if query else where.rstrip("/")
 
 
 def api_key() -> str:
@@ -122,19 +133,24 @@ class OpenAIBackend:
         self._key = api_key()
         self._hold, self._further = hold, dict(arguments or {})
         self._cut_prompts = CutPrompts()
+        self._models: list[str] = []
+        """The models that the server lists."""
         self._served_by: str | None = None
         """The model that the server says it answers with."""
         self._refused: set[str] = set()
         """Arguments that the server refuses, which are left out since."""
         self._limit = LIMITS[0] if endpoint == "chat" else LIMITS[1]
+        where, _, query = base_url.partition("?")
         self._connection: dict[str, Any] = {
-            "base_url": base_url,
+            "base_url": where,
+            "default_query": dict(parse_qsl(query)),
             "api_key": self._key,
             "timeout": _TIMEOUT_SECONDS,
             "max_retries": 2,
         }
         try:
-            openai.OpenAI(**self._connection).models.with_raw_response.list()
+            listed = openai.OpenAI(**self._connection).models.with_raw_response.list()
+            self._models = _model_names(listed.http_response.content)
         except openai.APIConnectionError as error:
             raise self._failure(f"{base_url} does not answer ({_failure_reason(error)})") from None
         except openai.AuthenticationError:
@@ -222,9 +238,10 @@ class OpenAIBackend:
         while True:
             arguments = self._arguments(decoding, stops)
             try:
-                response = await self._create(client, **prompt, **arguments)
+                async with asyncio.timeout(_WHOLE_SECONDS):
+                    response = await self._create(client, **prompt, **arguments)
                 reply = self._reply(index, response.http_response, decoding)
-            except (*passing, _ErrorBodyError) as error:
+            except (*passing, _ErrorBodyError, TimeoutError) as error:
                 if _code(error) == "insufficient_quota":
                     raise self._failure(f"the account has no credit left ({_failure_reason(error)})") from None
                 if time.monotonic() > deadline:
@@ -239,7 +256,10 @@ class OpenAIBackend:
                     return Answer(index, 0, 0, text="", reason="content_filter"), 0
                 if self._leaves_out(error, arguments):
                     continue
-                reason = f"the server refuses the request ({_failure_reason(error)})"
+                lists = ""
+                if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
+                    lists = f"; it lists {', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
+                reason = f"the server refuses the request ({_failure_reason(error)}){lists}"
                 raise self._failure(reason) from None
             else:
                 self._lost = False
@@ -375,6 +395,15 @@ _NO_BOS = (
     "the server counts one token fewer than --tokenizer: it puts no beginning-of-text token before prompts, so its "
     "answers may differ from those of the same model run here"
 )
+
+
+def _model_names(content: bytes) -> list[str]:
+    """The names in a server's list of models; none if it is something else."""
+    try:
+        rows = json.loads(content)["data"]
+        return [row["id"] for row in rows if isinstance(row["id"], str)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
 
 
 class _ErrorBodyError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from icl_bench.sweep.runner import Outcome, Runner
 
 pytest.importorskip("openai")
 from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.openai import OpenAIBackend
+from icl_bench.backends.servers.openai import OpenAIBackend, address
 from icl_bench.backends.servers.replies import Billed, Completion
 
 KEY = "sk-very-secret"
@@ -480,3 +481,36 @@ def test_holds_and_arguments_are_facts_of_a_cell() -> None:
     identity = OpenAILoader(more).identity()
     assert identity["held"] == "json"
     assert identity["server_arguments"] == '{"seed": 1, "temperature": null}'
+
+
+# -- addresses, models and time -----------------------------------------------------------------
+
+
+def test_azures_version_of_the_interface_is_a_query_of_every_request() -> None:
+    with serving(lambda _: chat("card lost")) as server:
+        made = backend(f"{server.url}?api-version=2026-01-01", endpoint="chat")
+        answers(made, [0])
+    assert server.requests[0]["path"] == "/v1/chat/completions?api-version=2026-01-01"
+    assert address("https://host/openai/v1/?api-version=2026-01-01") == "https://host/openai/v1?api-version=2026-01-01"
+    with pytest.raises(UserError, match="query but"):
+        address("https://host/v1?api-version=1&key=2")
+
+
+def test_a_model_that_the_server_does_not_have_is_told_with_its_list() -> None:
+    models = 200, {"object": "list", "data": [{"id": f"model-{i}"} for i in range(10)]}
+    reply = 404, {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}}
+    with serving(lambda _: reply, models=models) as server:
+        made = backend(server.url)
+        with pytest.raises(CellError, match=r"`m` does not exist.*; it lists model-0, .*model-7, \.\.\."):
+            answers(made, [0])
+
+
+def test_a_request_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_bench.backends.servers.openai._WHOLE_SECONDS", 0.3)
+
+    def slow(_: dict[str, Any]) -> Reply:
+        time.sleep(1)
+        return completion("yes")
+
+    with serving(slow) as server, pytest.raises(CellError, match="failed for long"):
+        answers(backend(server.url, patience_seconds=0.1), [0])
