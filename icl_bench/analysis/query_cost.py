@@ -35,16 +35,24 @@ class Prices:
     cached: float
     """Of the prompt, from its cache."""
     output: float
+    write: float = math.nan
+    """Of the prompt, written into its cache; ``input`` where nothing is said."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.write):
+            object.__setattr__(self, "write", self.input)
 
     @classmethod
     def parse(cls, text: str) -> Prices:
-        """Read ``input=0.5,cached=0.05,output=1.5``. Raises ``UserError``."""
+        """Read ``input=0.5,cached=0.05,output=1.5``, with ``write=0.6`` where it costs more. Raises ``UserError``."""
         shown = f"--price {plain(text[:60])}"
-        like = "write input=0.5,cached=0.05,output=1.5 (per million tokens)"
+        like = (
+            "write input=0.5,cached=0.05,output=1.5 (per million tokens; write=0.6 where a cache's writing costs more)"
+        )
         prices: dict[str, float] = {}
         for word in text.split(","):
             name, _, number = (part.strip() for part in word.partition("="))
-            if name not in ("input", "cached", "output") or name in prices:
+            if name not in ("input", "cached", "output", "write") or name in prices:
                 raise UserError(f"{shown}: {plain(word[:30])}: {like}")
             try:
                 prices[name] = float(number)
@@ -55,6 +63,11 @@ class Prices:
         if missing := [name for name in ("input", "cached", "output") if name not in prices]:
             raise UserError(f"{shown}: {' and '.join(missing)} missing; {like}")
         return cls(**prices)
+
+    def of_prompts(self, new: float, cached: float, answers: float, written: float = 0.0) -> float:
+        """Money for so many tokens: of prompts, new, from the cache and into it, and of answers."""
+        tokens = self.input * new + self.cached * cached + self.write * written + self.output * answers
+        return tokens / 1e6
 
 
 def check_queries(queries: int) -> None:
@@ -119,7 +132,7 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     paid = paid_once = np.full(len(costs), np.nan)
     if prices is not None:
         paid = prices.input * anew + prices.cached * shared + prices.output * answer
-        once_paid = prices.input * (shared + asked["tokens"])
+        once_paid = prices.write * shared + prices.input * asked["tokens"]
         paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, once_paid))
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     more = {name: training[name] + asked[name] for name in training}

@@ -35,12 +35,25 @@ Detect = Annotated[
 ]
 
 
+Price = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="PRICES",
+        help="Also print what a server would ask for it: money per million tokens, input=0.5,cached=0.05,output=1.5; "
+        "write=0.6 where writing into a cache costs more than input.",
+        rich_help_panel="Output",
+    ),
+]
+
+
 @o.command(RunOptions, MachineOptions, several=SEVERAL)
 def plan(
     options: o.OptionValues,
     machines: o.OptionValues,
     results: ResultsToCompare = None,
     detect: Detect = None,
+    price: Price = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -49,7 +62,7 @@ def plan(
     Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
     written.
     """
-    from icl_bench.cli.output.plan import plan_records, print_plan, print_planned_power
+    from icl_bench.cli.output.plan import plan_records, print_plan, print_planned_money, print_planned_power
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -66,6 +79,11 @@ def plan(
         from icl_bench.analysis.detect import check_points  # with SciPy, which the rest does not need
 
         wanted = check_points(detect)
+    prices = None
+    if price is not None:
+        from icl_bench.analysis.query_cost import Prices
+
+        prices = Prices.parse(price)
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
@@ -74,11 +92,13 @@ def plan(
             sweep = Sweep.prepare(spec, say, to_run=False)
             sweep.estimates()  # takes a while
         if json:
-            records.extend(plan_records(sweep, results))
+            records.extend(plan_records(sweep, results, prices))
         elif not quiet:
             print_plan(sweep, console(), results)
             if wanted is not None:
                 print_planned_power(sweep, console(), results, wanted)
+            if prices is not None:
+                print_planned_money(sweep, console(), results, prices)
 
     _, problem = do_each(RunSpec, options, print_one, display.problem)
     if json and (records or problem is None):

@@ -112,7 +112,8 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5.",
+        help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5; write=0.6 where "
+        "writing into a cache costs more than input.",
     ),
 ]
 

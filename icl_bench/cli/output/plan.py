@@ -13,6 +13,7 @@ from icl_bench.wording import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from icl_bench.analysis.query_cost import Prices
     from icl_bench.results.storage import Place
     from icl_bench.sweep.combinations import Combination
     from icl_bench.sweep.compute_cost import ComputeCost
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from icl_bench.sweep.sweep import Sweep
 
 
-def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, Any]]:
+def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | None = None) -> list[dict[str, Any]]:
     """The plan's cells as records, then a record for each combination that is left out.
 
     A combination of selector, order, attention and k has no draw; its ``problem`` is the reason. With
-    ``results``, ``finished`` is whether a cell has a file there.
+    ``results``, ``finished`` is whether a cell has a file there. With ``prices``, ``money_cached`` and
+    ``money_uncached`` are what a server would ask for a cell (:func:`planned_money`).
     """
     finished = _finished(sweep, results)
     cells = [
@@ -49,6 +51,7 @@ def plan_records(sweep: Sweep, results: Place | None = None) -> list[dict[str, A
             "cache_bytes": work and work.cache_bytes,
             "seconds": None if estimate is None else round(estimate, 1),
             "finished": done,
+            **_money_record(cell, prices),
         }
         for cell, estimate, work, done in zip(sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, strict=True)
     ]
@@ -74,6 +77,39 @@ def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, 
         "same_prompts": 0,
         **dict.fromkeys(("flops", "prefix_flops", "cache_bytes", "seconds", "finished")),
     }
+
+
+def _money_record(cell: CellPlan, prices: Prices | None) -> dict[str, float]:
+    if prices is None:
+        return {}
+    return dict(zip(("money_cached", "money_uncached"), planned_money(cell, prices), strict=True))
+
+
+def planned_money(cell: CellPlan, prices: Prices) -> tuple[float, float]:
+    """What a server would ask for a cell, if its cache has all that prompts share, and if it has nothing.
+
+    Answers are counted with the largest number of tokens, thoughts not at all. What is written into the cache is
+    what the cell's prompts share beyond those of smaller k.
+    """
+    if cell.problem is not None:
+        return 0.0, 0.0
+    answers = cell.queries * cell.answer_tokens
+    own = cell.prompt_tokens - cell.queries * cell.prefix_tokens
+    written = max(0, cell.new_tokens - own)
+    cached = prices.of_prompts(cell.new_tokens - written, cell.shared_tokens, answers, written)
+    return cached, prices.of_prompts(cell.prompt_tokens, 0, answers)
+
+
+def print_planned_money(sweep: Sweep, console: Console, results: Place | None, prices: Prices) -> None:
+    """Print what a server would ask for the cells that are left."""
+    rows = zip(sweep.plan.cells, _finished(sweep, results), strict=True)
+    money = [planned_money(cell, prices) for cell, finished in rows if cell.problem is None and not finished]
+    cached, uncached = (sum(part) for part in zip(*money, strict=True)) if money else (0.0, 0.0)
+    print_lines(
+        console,
+        f"price of {counted(len(money), 'cell')}: {cached:,.2f} if the server's cache has all that prompts share, "
+        f"{uncached:,.2f} if it has nothing; answers at their largest, without thoughts",
+    )
 
 
 def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
