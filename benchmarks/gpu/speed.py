@@ -51,8 +51,9 @@ def speed(options: Options) -> Iterator[Finding]:
     yield at_least("speed", name, work / pack / product, PACK, timed=True)
     weights = sum(p.nbytes for p in network.parameters())
     read = weights + backend.cache.prefix.nbytes() * (1 + rows * own / tokens)
-    name = "decode step, times its bytes by the copy rate"
-    yield at_most("speed", name, step * copy / read, DECODE, timed=True)
+    # all queries of a step read the same keys, so that its operations take as long as its bytes
+    floor = read / copy + rows * flops(counted, FULL, None, tokens + own, tokens + own + 1) / product
+    yield at_most("speed", "decode step, times its bytes and operations", step / floor, DECODE, timed=True)
 
 
 def timings(options: Options, backend: Any, tokens: int, rows: int, own: int) -> tuple[float, float, float]:
