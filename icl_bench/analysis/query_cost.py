@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -64,10 +64,10 @@ class Prices:
             raise UserError(f"{shown}: {' and '.join(missing)} missing; {like}")
         return cls(**prices)
 
-    def of_prompts(self, new: float, cached: float, answers: float, written: float = 0.0) -> float:
-        """Money for so many tokens: of prompts, new, from the cache and into it, and of answers."""
-        tokens = self.input * new + self.cached * cached + self.write * written + self.output * answers
-        return tokens / 1e6
+    def of_tokens(self, new: Any, cached: Any = 0.0, answers: Any = 0.0, written: Any = 0.0) -> Any:
+        """Money for so many tokens, numbers or arrays: of prompts, new, from the cache and into it, and of answers."""
+        paid = self.input * new + self.cached * cached + self.output * answers + self.write * written
+        return paid / 1e6
 
 
 def check_queries(queries: int) -> None:
@@ -131,9 +131,8 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     alone = np.maximum(number["seconds"] - prefill / number["rows_a_cell"], 0.0)
     paid = paid_once = np.full(len(costs), np.nan)
     if prices is not None:
-        paid = prices.input * anew + prices.cached * shared + prices.output * answer
-        once_paid = prices.write * shared + prices.input * asked["tokens"]
-        paid, paid_once = (np.where(trained, np.nan, sums / 1e6) for sums in (paid, once_paid))
+        sums = prices.of_tokens(anew, shared, answer), prices.of_tokens(asked["tokens"], written=shared)
+        paid, paid_once = (np.where(trained, np.nan, money) for money in sums)
     each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     more = {name: training[name] + asked[name] for name in training}
     once = [shared + more["tokens"], prefix + more["flops"], prefill + more["seconds"], paid_once]

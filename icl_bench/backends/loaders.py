@@ -132,9 +132,6 @@ class OpenAILoader(BackendLoader):
         if self.spec.dtype != "auto":
             raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
         address(self.spec.base_url)
-        for name in self._arguments:
-            if name in ("model", "prompt", "messages", "stream", "n"):
-                raise UserError(f"--server-arg {name}: is set by the program")
         api_key()
 
     def identity(self) -> dict[str, str]:

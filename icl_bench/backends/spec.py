@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from icl_bench.errors import UserError
-from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options, as_pairs
+from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options, as_pairs, read_pair
 from icl_bench.registry import BACKENDS
 from icl_bench.wording import nearest
 
@@ -26,6 +26,19 @@ Dtype = Annotated[
 Device = Annotated[
     str | None, Option("transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).", MODEL, "NAME")
 ]
+
+
+OF_THE_PROGRAM = ("model", "prompt", "messages", "stream", "n")
+"""Arguments of a request that decide what is asked and how many answers there are."""
+
+
+def _arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The same texts, each of an argument that a user may give. Raises ``UserError``."""
+    for text in texts:
+        name, _ = read_pair(text, "--server-arg")
+        if name in OF_THE_PROGRAM:
+            raise UserError(f"--server-arg {name}: is set by the program")
+    return texts
 
 
 class BackendSpec(Options):
@@ -84,6 +97,7 @@ class BackendSpec(Options):
     server_arg: Annotated[
         tuple[str, ...],
         BeforeValidator(as_pairs),
+        AfterValidator(_arguments),
         Option(
             "openai: an argument of requests, like seed=1 or reasoning_effort=low; temperature= leaves one out. May be "
             "repeated.",

@@ -1,7 +1,7 @@
 """Labels in free text: which label an unconstrained answer is, if that is certain.
 
-A model that may write anything writes a label in another dress: ``Label.``, ``**label**``, ``intent:
-label``, or after its thoughts. Only what leaves no doubt is read: the rest of the answer must be
+A model that may write anything formats a label in its own way: ``Label.``, ``**label**``, ``intent:
+label``, or after its thoughts. It is read only if there is no doubt: the rest of the answer must be
 markup, and no other label may be meant. Everything else is no label.
 """
 
@@ -43,7 +43,7 @@ def without_thoughts(text: str) -> str:
 
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label that an answer is, in any dress; None if it is none for certain.
+    """The label that an answer is, however it is formatted; None if that is not certain.
 
     An answer that is exactly a label is that label. Otherwise the first line with a text, or the
     whole, must be one label but for markup, case, blanks and underscores, a name before it, or JSON

@@ -55,7 +55,7 @@ class Facts(StoredModel):
     """How an answer is decoded: ``greedy``, ``exact``, ``unconstrained``, ``generate``, or
     ``classifier`` for a training method."""
     label_reading: str | None = None
-    """How a label is found in an unconstrained answer: ``normalised``, in any dress; None for an exact spelling."""
+    """How an unconstrained label is found: ``normalised``, whatever its format; None for an exact spelling."""
     seed: int | None = None
 
     data: dict[str, str] | None = None

@@ -25,7 +25,6 @@ from icl_bench.backends.servers.replies import Completion
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.prompts.written_labels import without_thoughts
 from icl_bench.wording import one_line
 
 KEY = "OPENAI_API_KEY"
@@ -350,25 +349,19 @@ class OpenAIBackend:
             raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
         self._check_model(completion.model)
         written, billed = completion.written(chat=self._endpoint == "chat"), completion.billed
-        if written.text is None and written.reason is None:
+        if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
-        whole = written.text or ""
-        text = without_thoughts(whole)
-        if decoding.of_labels:
-            text = text.lstrip()
+        text = written.text.lstrip() if decoding.of_labels else written.text
         # of a chat's label the first line with a text is read, or JSON of several lines
         ended = None if decoding.of_labels and self._endpoint == "chat" else decoding.before_stop(text)
-        reason = written.reason
-        if reason is None and whole.strip() and not text.strip() and written.truncated:
-            reason = "ran out of tokens while thinking"
         answer = Answer(
             index,
             billed.cached or 0,
             billed.answer or 0,
             text=text if ended is None else ended,
             truncated=written.truncated,
-            raw=whole,
-            reason=None if reason is None else without_key(reason, self._key)[:300],
+            raw=written.raw or "",
+            reason=None if written.reason is None else without_key(written.reason, self._key)[:300],
             prompt_tokens=billed.prompt,
             written_tokens=billed.written,
             reasoning_tokens=billed.reasoning,

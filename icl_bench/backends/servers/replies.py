@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from icl_bench.prompts.written_labels import without_thoughts
+
 Tokens = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -84,8 +86,9 @@ class Completion(BaseModel):
         """The text of the first choice, or why there is none."""
         choice = self.choices[0] if self.choices else _Choice()
         message = choice.message or _Message()
-        text = message.content if chat else choice.text
-        thoughts = message.reasoning_content or message.reasoning
+        raw = message.content if chat else choice.text
+        text = without_thoughts(raw or "")
+        thoughts = (raw or "").strip() or message.reasoning_content or message.reasoning or self.billed.reasoning
         ended = choice.finish_reason
         cut = ended == "length"
         reason = None
@@ -93,11 +96,11 @@ class Completion(BaseModel):
             reason = f"refused: {message.refusal}"
         elif ended == "content_filter":
             reason = "content_filter"
-        elif not (text or "").strip() and cut and (thoughts or self.billed.reasoning):
+        elif not text.strip() and cut and thoughts:
             reason = "ran out of tokens while thinking"
-        elif text is None:
+        elif raw is None:
             reason = f"no text (finish_reason {ended})" if ended is not None and choice.message else None
-        return Written(text, reason, cut)
+        return Written(raw, text, reason, cut)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,10 @@ class Billed:
 class Written:
     """The text of an answer."""
 
-    text: str | None
+    raw: str | None
+    """As the server has it; None if there is none."""
+    text: str
+    """Without thoughts."""
     reason: str | None
     """Why the answer is none: refused, filtered, no tokens left; None if it is one."""
     truncated: bool

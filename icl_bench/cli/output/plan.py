@@ -96,8 +96,8 @@ def planned_money(cell: CellPlan, prices: Prices) -> tuple[float, float]:
     answers = cell.queries * cell.answer_tokens
     own = cell.prompt_tokens - cell.queries * cell.prefix_tokens
     written = max(0, cell.new_tokens - own)
-    cached = prices.of_prompts(cell.new_tokens - written, cell.shared_tokens, answers, written)
-    return cached, prices.of_prompts(cell.prompt_tokens, 0, answers)
+    cached = float(prices.of_tokens(cell.new_tokens - written, cell.shared_tokens, answers, written))
+    return cached, float(prices.of_tokens(cell.prompt_tokens, answers=answers))
 
 
 def print_planned_money(sweep: Sweep, console: Console, results: Place | None, prices: Prices) -> None:

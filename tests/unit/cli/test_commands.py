@@ -477,6 +477,8 @@ BAD: dict[str, tuple[list[object], str]] = {
 SERVED: dict[str, tuple[list[object], str]] = {
     "no address": ([], "needs --base-url"),
     "bad address": (["--base-url", "here"], "--base-url: not an address"),
+    "an argument without a value": (["--server-arg", "seed"], "--server-arg seed: expected NAME=VALUE"),
+    "an argument of the program": (["--server-arg", "n=2"], "--server-arg n: is set by the program"),
     "a key in the address": (["--base-url", "http://me:sk@here/v1"], "--base-url: must hold no key"),
     "no tokenizer": (["--base-url", "http://127.0.0.1:9/v1"], "needs --tokenizer"),
     "unknown tokenizer": (

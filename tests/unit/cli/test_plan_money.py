@@ -33,7 +33,7 @@ def test_every_token_of_a_plan_has_its_price(tmp_path: Path) -> None:
 def test_a_written_token_costs_as_much_as_a_new_one_where_nothing_is_said() -> None:
     assert Prices.parse("input=2,cached=1,output=4") == Prices(2, 1, 4, 2)
     assert Prices.parse("input=2,cached=1,output=4,write=2.5").write == 2.5
-    assert Prices(2, 1, 4).of_prompts(new=10**6, cached=10**6, answers=10**6, written=10**6) == 9
+    assert Prices(2, 1, 4).of_tokens(new=10**6, cached=10**6, answers=10**6, written=10**6) == 9
     assert not math.isnan(Prices(2, 1, 4).write)
 
 
