@@ -50,11 +50,15 @@ def attention_table(options: Options) -> Iterator[dict[str, Any]]:
     for tokens, keys in [(16, 64)] if options.small else shapes:
         half = torch.bfloat16 if options.on_card else torch.float32
         query = torch.randn(1, tokens, HEADS, WIDTH, device=options.device, dtype=half).transpose(1, 2)
-        pair = [torch.randn(1, keys, HEADS, WIDTH, device=options.device, dtype=half).transpose(1, 2) for _ in range(2)]
+        key, value = (
+            torch.randn(1, keys, HEADS, WIDTH, device=options.device, dtype=half).transpose(1, 2) for _ in range(2)
+        )
         row: dict[str, Any] = {"tokens": tokens, "keys": keys}
         for name in ("flash", "cudnn"):
-            kernel = attention_kernels.KERNELS[name] if options.on_card else attention_kernels.plain_attention
-            work = lambda: kernel(query, *pair, WIDTH**-0.5, None, causal=False)  # noqa: B023, E731
+            kernel: Callable[..., Any] = attention_kernels.plain_attention
+            if options.on_card:
+                kernel = attention_kernels.KERNELS[name]
+            work = lambda: kernel(query, key, value, WIDTH**-0.5, None, causal=False)  # type: ignore[no-untyped-call]  # noqa: B023, E731
             try:
                 options.settle()
                 start = time.perf_counter()

@@ -97,7 +97,7 @@ def backend_tokenizer(backend: Any) -> Any:
 
 
 def engine_backend(
-    folder: Path, room: int, dtype: str, constraint: str | None = None, **engine: object
+    folder: Path, room: int, dtype: str, constraint: str | None = None, **engine: Any
 ) -> tuple[VllmBackend, object]:
     """VLLM with a model from a folder, and the model's tokenizer."""
     from icl_bench.backends.loaders import VllmLoader
