@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -55,10 +56,8 @@ def attention_table(options: Options) -> Iterator[dict[str, Any]]:
         )
         row: dict[str, Any] = {"tokens": tokens, "keys": keys}
         for name in ("flash", "cudnn"):
-            kernel: Callable[..., Any] = attention_kernels.plain_attention
-            if options.on_card:
-                kernel = attention_kernels.KERNELS[name]
-            work = lambda: kernel(query, key, value, WIDTH**-0.5, None, causal=False)  # type: ignore[no-untyped-call]  # noqa: B023, E731
+            kernel = attention_kernels.KERNELS[name] if options.on_card else attention_kernels.plain_attention
+            work = partial(kernel, query, key, value, WIDTH**-0.5, None, causal=False)
             try:
                 options.settle()
                 start = time.perf_counter()
