@@ -19,3 +19,7 @@ class ChoiceError(UserError):
 
 class CellError(Exception):
     """One cell cannot be computed; its reason is stored and the other cells go on."""
+
+
+class OutOfBudgetError(CellError):
+    """The next request could pass the run's budget; the run ends, and what is answered is kept."""

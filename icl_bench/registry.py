@@ -340,6 +340,8 @@ BACKENDS = Registry(
         "transformers": "icl_bench.backends.loaders:TransformersLoader",
         "vllm": "icl_bench.backends.loaders:VllmLoader",
         "openai": "icl_bench.backends.loaders:OpenAILoader",
+        "anthropic": "icl_bench.backends.loaders:AnthropicLoader",
+        "google": "icl_bench.backends.loaders:GoogleLoader",
     },
     subclass_of=["icl_bench.backends.interface:BackendLoader"],
     reserved=["auto"],

@@ -114,6 +114,7 @@ def check_backend(loader: BackendLoader, *, to_run: bool = True) -> None:
         if field not in loader.options:
             owners = listed_or(name for name, loader_class in BACKENDS.items() if field in loader_class.options)
             raise UserError(f"{flag(field)}: applies to --backend {owners} only, this is {loader.name}")
+    loader.check_options()
     if to_run:
         loader.check()
 

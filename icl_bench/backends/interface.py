@@ -146,6 +146,8 @@ class Counters:
     """The part of ``seconds`` for shared tokens."""
     notes: list[str] = field(default_factory=list)
     """What happened that a user should know, each once."""
+    served: dict[str, str] = field(default_factory=dict)
+    """What a server says of who answers: its ``model``, and the ``host`` that requests were redirected to."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -212,6 +214,8 @@ class BackendLoader(ABC):
     generated or scored token and no other, and each beginning of a label anew with all its tokens."""
     most_stops: ClassVar[int | None] = None
     """The largest number of texts that may end a free answer; None for any number."""
+    spends: ClassVar[bool] = False
+    """Whether its tokens cost money, and a run may have a budget."""
     needs_tokenizer_name: ClassVar[bool] = False
     """Whether ``--tokenizer`` is needed to count tokens, because the model's files are elsewhere."""
 
@@ -219,9 +223,24 @@ class BackendLoader(ABC):
         """Raise ``UserError`` if a package is missing."""
         return
 
+    def check_options(self) -> None:
+        """Raise ``UserError`` for options that exclude each other."""
+        return
+
     def check(self) -> None:
         """Raise ``UserError`` for other problems that are known before loading, like a missing key."""
         return
+
+    def settled(self, model: str) -> BackendLoader:  # noqa: ARG002 - for those that ask a server
+        """The same where what ``auto`` options mean for this model is found. Raises ``UserError``."""
+        return self
+
+    def window(self, model: str) -> int | None:  # noqa: ARG002
+        """Tokens of a served model's window; None if the server does not say, or there is none.
+
+        Raises ``UserError``.
+        """
+        return None
 
     @abstractmethod
     def identity(self) -> dict[str, str]:

@@ -8,15 +8,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from icl_bench.backends.device import device_name, device_rate, dtype_name
 from icl_bench.backends.interface import Backend, BackendLoader
-from icl_bench.errors import UserError
+from icl_bench.errors import CellError, UserError
 from icl_bench.options import read_pair
+from icl_bench.wording import listed_or
 
 if TYPE_CHECKING:
+    from icl_bench.backends.servers.interface import Held, Interface
+    from icl_bench.backends.servers.providers import Connection, Provider
+    from icl_bench.backends.servers.thinking import Thinking
     from icl_bench.models.registry import Model
 
 OLDEST_VLLM = (0, 31)
@@ -110,37 +115,99 @@ class VllmLoader(BackendLoader):
 
 
 class OpenAILoader(BackendLoader):
-    """A server with OpenAI's API, over the network and without constraint."""
+    """A server with OpenAI's interface, over the network and without constraint."""
 
     name = "openai"
-    options = frozenset({"base_url", "concurrency", "hold", "server_arg"})
+    options = frozenset({"base_url", "endpoint", "concurrency", "hold", "server_arg", "thinking", "on_model_change"})
     constrained = False
-    most_stops = 4
+    spends = True
+    most_stops: ClassVar[int | None] = 4
     needs_tokenizer_name = True
+    package: ClassVar[str] = "openai"
+    """The Python package of its client."""
 
     @property
-    def _endpoint(self) -> Literal["completions", "chat"]:
-        """The endpoint. Chat prompts are messages."""
-        return "chat" if self.spec.chat else "completions"
+    def _provider(self) -> Provider:
+        from icl_bench.backends.servers.providers import PROVIDERS
+
+        return PROVIDERS[self.name]
+
+    @property
+    def _address(self) -> str:
+        return self._provider.where(self.spec.base_url)
+
+    @property
+    def _interface(self) -> Interface:
+        """The interface. Chat prompts are messages."""
+        asked = self.spec.endpoint or ("chat" if self.spec.chat else "completions")
+        return self._provider.interface(self._address, asked)
+
+    @property
+    def _connection(self) -> Connection:
+        from icl_bench.backends.servers.providers import Connection
+
+        return Connection(self._address, self._provider.secret(), self._provider.key)
+
+    @property
+    def _thinking(self) -> Thinking | None:
+        from icl_bench.backends.servers.thinking import Thinking
+
+        return None if self.spec.thinking is None else Thinking.parse(self.spec.thinking)
+
+    def check_options(self) -> None:
+        """See ``BackendLoader``."""
+        if self.spec.dtype != "auto":
+            raise UserError(f"--dtype: the server's own, with --backend {self.name} it cannot be chosen")
+        interface, hold = self._interface, self.spec.hold
+        if self.spec.chat and not interface.chat:
+            raise UserError("--endpoint completions: has no messages; leave it or --chat out")
+        if self.spec.thinking is not None and not interface.chat:
+            raise UserError("--thinking: completions do not think; add --endpoint chat, or --chat")
+        if hold not in (None, "auto", *interface.holds):
+            raise UserError(
+                f"--hold {hold}: --backend {self.name} with {interface.name} has {listed_or(interface.holds)}"
+            )
 
     def check(self) -> None:
-        """See ``BackendLoader``: checks the package, the server's address and the key."""
-        from icl_bench.backends.servers.openai import address, api_key
+        """See ``BackendLoader``: checks the package and the key."""
+        if importlib.util.find_spec(self.package) is None:
+            raise UserError(
+                f"--backend {self.name}: the {self.package} package is missing; pip install 'icl-bench[{self.package}]'"
+            )
+        self._provider.secret()
 
-        if importlib.util.find_spec("openai") is None:
-            raise UserError("--backend openai: the openai package is missing; pip install 'icl-bench[openai]'")
-        if self.spec.dtype != "auto":
-            raise UserError("--dtype: the server's own, with --backend openai it cannot be chosen")
-        address(self.spec.base_url)
-        api_key()
+    def settled(self, model: str) -> BackendLoader:
+        """See ``BackendLoader``: asks the server what it has for ``--hold auto``."""
+        if self.spec.hold != "auto":
+            return self
+        return replace(self, spec=self.spec.model_copy(update={"hold": self._found_hold(model)}))
+
+    def _found_hold(self, model: str) -> Held | None:
+        from icl_bench.backends.servers.models import found_hold
+
+        try:
+            return found_hold(model, self._interface, self._connection)
+        except CellError as error:
+            raise UserError(str(error)) from None
+
+    def window(self, model: str) -> int | None:
+        """See ``BackendLoader``: what the server's list of models says."""
+        from icl_bench.backends.servers.models import listed_models
+
+        if importlib.util.find_spec(self.package) is None:
+            return None
+        try:
+            return listed_models(self._interface, self._connection, seconds=20, retries=0).get(model)
+        except (CellError, UserError):
+            return None  # plan needs no key; the first cell of a run says what is wrong
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``. The server's address distinguishes models with the same name."""
-        from icl_bench.backends.servers.openai import address
-
-        named = {"backend": self.name, "server": address(self.spec.base_url), "endpoint": self._endpoint}
+        named = {"backend": self.name, "server": self._address, "endpoint": self._interface.name}
         if self.spec.hold is not None:
             named["held"] = self.spec.hold
+        if self.spec.thinking is not None:
+            named["thinking"] = self.spec.thinking
         if self._arguments:
             named["server_arguments"] = json.dumps(self._arguments, sort_keys=True)
         return named
@@ -153,17 +220,36 @@ class OpenAILoader(BackendLoader):
 
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
-        from icl_bench.backends.servers.openai import OpenAIBackend, address
+        from icl_bench.backends.servers.backend import ServerBackend
 
-        return OpenAIBackend(
+        assert self.spec.hold != "auto", "settled before"
+        return ServerBackend(
             model.requested_name,
-            base_url=address(self.spec.base_url),
-            endpoint=self._endpoint,
+            self._interface,
+            self._connection,
             concurrency=self.spec.concurrency or 8,
             hold=self.spec.hold,
+            thinking=self._thinking,
             arguments=self._arguments,
+            on_model_change=self.spec.on_model_change,
             identity=self.identity(),
         )
+
+
+class AnthropicLoader(OpenAILoader):
+    """Anthropic's Messages."""
+
+    name = "anthropic"
+    options = OpenAILoader.options - {"endpoint"}
+    most_stops = None
+    package = "anthropic"
+
+
+class GoogleLoader(OpenAILoader):
+    """Google's models by its copy of OpenAI's chat completions."""
+
+    name = "google"
+    options = OpenAILoader.options - {"endpoint"}
 
 
 def vllm_problem() -> str | None:

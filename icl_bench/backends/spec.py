@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from icl_bench.errors import UserError
-from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options, as_pairs, read_pair
+from icl_bench.options import MODEL, PROMPTS, SERVERS, Option, Options, as_pairs, as_text, read_pair
 from icl_bench.registry import BACKENDS
 from icl_bench.wording import nearest
 
@@ -41,14 +41,21 @@ def _arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
+def _thinking(text: str | None) -> str | None:
+    """The same text, if it is a setting. Raises ``UserError``."""
+    from icl_bench.backends.servers.thinking import Thinking
+
+    return None if text is None else str(Thinking.parse(text))
+
+
 class BackendSpec(Options):
     """The user's options for the backend. Options of other backends must have their defaults."""
 
     backend: Annotated[
         str,
         Option(
-            "Engine: transformers, vllm, or openai (any server with OpenAI's API). auto takes transformers, or vllm "
-            "where it reads less on a GPU; plan says which, and why.",
+            "Engine: transformers, vllm, openai (any server with OpenAI's API), anthropic or google. auto takes "
+            "transformers, or vllm where it reads less on a GPU; plan says which, and why.",
             MODEL,
             "NAME",
             more=BACKENDS.added,
@@ -78,28 +85,63 @@ class BackendSpec(Options):
     base_url: Annotated[
         str | None,
         Option(
-            "openai: address of the server, like https://host/v1. The key is read from OPENAI_API_KEY.", SERVERS, "URL"
+            "Address of the server, like https://host/v1. The key is read from OPENAI_API_KEY, ANTHROPIC_API_KEY or "
+            "GEMINI_API_KEY.",
+            SERVERS,
+            "URL",
         ),
     ] = None
-    concurrency: Annotated[int | None, Option("openai: at most N requests at a time (8).", SERVERS, "N")] = Field(
+    endpoint: Annotated[
+        Literal["completions", "chat", "responses"] | None,
+        Option(
+            "openai: completions, chat or responses (default: chat with --chat, else completions). Without --chat, a "
+            "prompt is one user message of a chat.",
+            SERVERS,
+            "NAME",
+            default="",
+        ),
+    ] = None
+    concurrency: Annotated[int | None, Option("Servers: at most N requests at a time (8).", SERVERS, "N")] = Field(
         default=None, ge=1
     )
     hold: Annotated[
-        Literal["choice", "json"] | None,
+        Literal["auto", "choice", "json"] | None,
+        BeforeValidator(lambda text: None if text == "none" else text),
         Option(
-            "openai: how the server holds answers to the labels. choice: structured outputs of vLLM and SGLang; json: "
-            "a JSON schema, as at OpenAI. Without it, the label is read from what the model writes.",
+            "How the server holds answers to the labels. choice: structured outputs of vLLM and SGLang, grammars of "
+            "llama.cpp; json: a JSON schema, as at OpenAI, Anthropic and Google; auto: what a test request finds. "
+            "none (the default): the label is read from what the model writes.",
             SERVERS,
             "HOW",
             default="",
         ),
     ] = None
+    thinking: Annotated[
+        str | None,
+        BeforeValidator(as_text),
+        AfterValidator(_thinking),
+        Option(
+            "How long a reasoning model behind a server thinks: off, low, high or the most tokens. Thoughts do not "
+            "count towards the answer's limit: low adds 8,192 tokens to it, high 32,768.",
+            SERVERS,
+            "HOW",
+            default="",
+        ),
+    ] = None
+    on_model_change: Annotated[
+        Literal["fail", "mark"],
+        Option(
+            "What happens if the server answers with another model than before: fail the cell, or mark it with a note.",
+            SERVERS,
+            "HOW",
+        ),
+    ] = "fail"
     server_arg: Annotated[
         tuple[str, ...],
         BeforeValidator(as_pairs),
         AfterValidator(_arguments),
         Option(
-            "openai: an argument of requests, like seed=1 or reasoning_effort=low; temperature= leaves one out. May be "
+            "Servers: an argument of requests, like seed=1 or service_tier=flex; temperature= leaves one out. May be "
             "repeated.",
             SERVERS,
             "NAME=VALUE",

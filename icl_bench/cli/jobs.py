@@ -13,6 +13,7 @@ from icl_bench.options import Options
 from icl_bench.wording import comma_list
 
 if TYPE_CHECKING:
+    from icl_bench.backends.servers.budget import Purse
     from icl_bench.cli.output.progress import Display
     from icl_bench.results.storage import Place
     from icl_bench.studies.options import MachineOptions
@@ -91,11 +92,14 @@ def carry_out(
     from icl_bench.studies.cluster import ClusterSpec
 
     cluster = ClusterSpec.of(machines)
+    if cluster is not None and options.get("budget") is not None:
+        raise UserError("--budget: counts the requests of one machine; leave it or --on out")
+    purses: dict[float, Purse] = {}
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
     def run_here(request: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(request, display)
+        part = _prepared(request, display, purses)
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
@@ -133,8 +137,11 @@ def _on_cluster(
     return done, problem
 
 
-def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
-    """A planned request, as a part of a study without a file."""
+def _prepared(spec: RunSpec | FinetuneSpec, display: Display, purses: dict[float, Purse] | None = None) -> Part:
+    """A planned request, as a part of a study without a file.
+
+    ``purses`` has the money of the command's other requests, by its limit.
+    """
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -142,7 +149,14 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
 
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
-            return PromptPart.of(Sweep.prepare(spec, say))
+            sweep = Sweep.prepare(spec, say)
+            if spec.budget is not None:
+                from icl_bench.analysis.query_cost import Prices
+                from icl_bench.backends.servers.budget import Budget, Purse
+
+                purse = ({} if purses is None else purses).setdefault(spec.budget, Purse(spec.budget))
+                sweep.budget = Budget(purse, Prices.parse(str(spec.price)).of_tokens)
+            return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))
 
 
@@ -178,5 +192,5 @@ def run_and_print(
         print_json(each[0] if len(each) == 1 else each)
     if problem is not None:
         raise problem
-    if any(finished.outcome.failed for finished in done):
+    if any(finished.outcome.failed or finished.outcome.stopped for finished in done):
         raise typer.Exit(1)

@@ -143,6 +143,8 @@ class CellMeta(StoredModel):
     """Operations and bytes by formula."""
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
+    served: dict[str, str] | None = None
+    """What a server says of who answered: ``model`` (several with commas), and ``host`` if it redirected."""
 
     calibration: CalibrationMeta | None = Field(None, exclude=True)
     """What a derived cell's calibration took."""

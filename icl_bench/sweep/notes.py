@@ -28,6 +28,11 @@ def notes(sweep: Sweep) -> list[str]:
     """Notes on data, pool and selection, one a line."""
     task = sweep.task
     texts = list(task.data.notes)
+    if not sweep.window_is_known:
+        texts.append(
+            f"the server does not say how many tokens {sweep.model.name} reads; {sweep.model.context_tokens:,} are "
+            f"assumed, the window of {sweep.spec.tokenizer} (--context)"
+        )
     if task.pool.dropped:
         share = task.data.spec.pool.drop_longest
         longest = int(task.lengths[task.pool.rows].max())

@@ -275,9 +275,27 @@ class RunOptions(BackendSpec):
         str | None,
         NAME,
         Option(
-            "openai: the model (name, folder, hub id) whose tokenizer counts the tokens of prompts.", SERVERS, "NAME"
+            "Servers: the model (name, folder, hub id) whose tokenizer counts the tokens of prompts.", SERVERS, "NAME"
         ),
     ] = None
+    price: Annotated[
+        str | None,
+        Option(
+            "What the server asks for a million tokens, in any currency: input=0.5,cached=0.05,output=1.5; write=0.6 "
+            "where writing into its cache costs more than input. plan prints what a run costs.",
+            SERVERS,
+            "PRICES",
+        ),
+    ] = None
+    budget: Annotated[
+        float | None,
+        Option(
+            "Stop before the request that could bring the money spent at the server above this, by --price. Run the "
+            "same command again to go on.",
+            SERVERS,
+            "MONEY",
+        ),
+    ] = Field(default=None, gt=0)
     system: Annotated[
         str | None, Option("With --chat: text of the system turn; @FILE reads it from a file.", PROMPTS, "TEXT")
     ] = None
@@ -294,7 +312,10 @@ class RunOptions(BackendSpec):
     ] = ()
 
 
-OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} | {"chat", "system", "chat_arg"}
+OF_MONEY = frozenset({"price", "budget"})
+"""Options that decide what a run may cost, not what it computes."""
+
+OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} - OF_MONEY | {"chat", "system", "chat_arg"}
 """Options of the model: its engine, and its chat format."""
 
 

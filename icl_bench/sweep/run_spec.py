@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -47,6 +48,8 @@ class RunSpec(RunOptions):
     def _agree(self) -> RunSpec:
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
+        if self.budget is not None and self.price is None:
+            raise UserError(f"--budget {self.budget:g}: needs what tokens cost; add --price")
         if self.keep_scores is not None and self.score != "exact":
             raise UserError(f"--keep-scores {self.keep_scores}: --score exact has scores; add it, or leave this out")
         if self.calibrate is not None:
@@ -103,6 +106,8 @@ class RunSpec(RunOptions):
         """
         backend = self.backend_for(task)
         self._check_backend(task, backend.loader, to_run=to_run)
+        if to_run:
+            backend = replace(backend, loader=backend.loader.settled(str(self.model)))
         if self.labels and not task.is_classification:
             raise UserError(f"--labels {self.labels}: task {task.name} is free text, without labels")
         if self.labels and task.labels and task.labels.own:
@@ -150,6 +155,10 @@ class RunSpec(RunOptions):
         if self.scoring != "greedy" and not task.is_classification:
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
+        if self.hold is not None and not task.is_classification:
+            raise UserError(f"--hold {self.hold}: task {task.name} is free text, it has no labels to hold answers to")
+        if self.budget is not None and not loader.spends:
+            raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
         always = "end of turn" if self.chat else task.template.separator
         if loader.most_stops and len(stops := task.stops_beside(always)) > loader.most_stops:

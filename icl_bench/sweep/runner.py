@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from icl_bench.backends.interface import Answer, Backend
-from icl_bench.errors import CellError
+from icl_bench.backends.servers.backend import ServerBackend
+from icl_bench.backends.servers.budget import Budget
+from icl_bench.errors import CellError, OutOfBudgetError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
@@ -28,6 +30,7 @@ from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import Example
+from icl_bench.wording import counted
 
 SAMPLES = 3
 """Invalid answers that are kept to be shown."""
@@ -69,6 +72,8 @@ class Outcome:
     kept: list[CellSpec] = field(default_factory=list)
     """Cells finished before this run, or by another process."""
     failed: dict[CellSpec, str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    """Why runs ended before their last cell, and what is left."""
     names: dict[str, CellSpec] = field(default_factory=dict)
     """All these cells by their file names, without suffixes."""
     prompt_tokens: int = 0
@@ -95,6 +100,7 @@ class Outcome:
             list(filter(mine, self.computed)),
             list(filter(mine, self.kept)),
             {spec: reason for spec, reason in self.failed.items() if mine(spec)},
+            list(self.stopped),
             {name: spec for name, spec in self.names.items() if mine(spec)},
         )
 
@@ -114,6 +120,7 @@ class Outcome:
         self.computed += other.computed
         self.kept += other.kept
         self.failed |= other.failed
+        self.stopped += other.stopped
         self.names |= other.names
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
@@ -171,6 +178,8 @@ class Runner:
     """This program's training of the model; None if there was none."""
     keep_scores: KeptScores = KEEP_ALL
     """Which labels' scores are stored, where every label is scored."""
+    budget: Budget | None = None
+    """The money that may be spent at a server."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
@@ -193,6 +202,16 @@ class Runner:
         """
         self.store.prepare()
         outcome = Outcome()
+        try:
+            self._run_all(outcome)
+        except OutOfBudgetError as error:
+            cells = sum(len(group.runnable) for group in self.plan.groups)
+            left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
+            outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
+        return outcome
+
+    def _run_all(self, outcome: Outcome) -> None:
+        """Compute cells until all are done."""
         open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
         mine_first = os.getpid() % 7919  # processes begin at different groups
         apart = True
@@ -207,7 +226,6 @@ class Runner:
             if left and stuck:
                 self.watcher.waiting(left)
                 time.sleep(POLL_SECONDS)
-        return outcome
 
     def _run_group(
         self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
@@ -236,6 +254,8 @@ class Runner:
     def _run_cell(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
         try:
             self._compute(group, cell, opened, outcome)
+        except OutOfBudgetError:
+            raise
         except CellError as error:
             opened.fail(str(error))
             outcome.failed[cell.spec] = str(error)
@@ -307,7 +327,7 @@ class Runner:
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]
         if backend.peak_prefix_bytes is None:
-            return {}
+            return {"served": dict(backend.counters.served)} if backend.counters.served else {}
         prefill = backend.counters.prefix_seconds - before
         return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
 
@@ -362,6 +382,9 @@ class Runner:
             self.watcher.backend_loading()
             try:
                 self._backend = self.load()
+                if self.budget is not None:
+                    assert isinstance(self._backend, ServerBackend), "refused before"
+                    self._backend.budget = self.budget
             except CellError as error:
                 self._refusal = str(error)
                 raise

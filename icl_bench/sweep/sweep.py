@@ -10,6 +10,7 @@ from pathlib import Path
 
 from icl_bench.backends.choice import ChosenBackend, check_patterns
 from icl_bench.backends.interface import Backend, BackendLoader
+from icl_bench.backends.servers.budget import Budget
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
@@ -49,6 +50,10 @@ class Sweep:
     backend: ChosenBackend
     priors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Name -> stated distribution of the labels."""
+    window_is_known: bool = True
+    """Whether the window is the model's. If not, it is that of the model whose tokenizer counts its tokens."""
+    budget: Budget | None = None
+    """The money that it may spend; other sweeps may spend from the same purse."""
 
     @classmethod
     def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None, *, to_run: bool = True) -> Sweep:
@@ -68,7 +73,8 @@ class Sweep:
         if spec.tokenizer is None:
             model = resolve(spec.model, spec.context)
         else:
-            model = served(spec.model, spec.tokenizer, spec.context)
+            window = spec.context or chosen.loader.window(spec.model)
+            model = served(spec.model, spec.tokenizer, window)
         combinations.refuse(lambda combination: check_family(combination.attention, model))
         combinations.require_some()
         loader = chosen.loader
@@ -93,7 +99,10 @@ class Sweep:
         narrowed = spec.narrowed(plan.combinations)
         # combinations left out must not decide the backend
         backend = chosen if narrowed == spec else narrowed.backend_for(spec_of_task)
-        return cls(narrowed, model, task, plan, backend, priors)
+        if backend.name == chosen.name:
+            backend = replace(backend, loader=chosen.loader)  # settled
+        known = spec.tokenizer is None or window is not None
+        return cls(narrowed, model, task, plan, backend, priors, window_is_known=known)
 
     @property
     def loader(self) -> BackendLoader:
@@ -190,6 +199,7 @@ class Sweep:
             skips_unread=self.loader.skips_unread,
             trained=training_of(self.model.source),
             keep_scores=self.kept_scores,
+            budget=self.budget,
         )
         outcome = runner.run()
         for name, shares in self.priors.items():

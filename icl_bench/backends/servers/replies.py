@@ -1,16 +1,21 @@
-"""What a server with OpenAI's interface answers: text, why it ended, and the tokens that it bills.
+"""What servers answer: text, why it ended, and the tokens that they bill.
 
-Fields are those of OpenAI's reference (https://platform.openai.com/docs/api-reference/chat/object) and
-of servers that copy it. Cached tokens: ``prompt_tokens_details.cached_tokens`` (OpenAI, vLLM, SGLang),
-``prompt_cache_hit_tokens`` (DeepSeek, https://api-docs.deepseek.com/guides/kv_cache),
-``usage.cached_tokens`` (Moonshot), ``cache_read_input_tokens`` and ``cache_creation_input_tokens``
-(Anthropic's names, which gateways hand through). Thoughts: ``reasoning_content`` (DeepSeek, vLLM before
-0.12) or ``reasoning`` (vLLM, OpenRouter).
+Fields are those of OpenAI's reference (https://developers.openai.com/api/reference), of servers that copy it,
+and of Anthropic's (https://platform.claude.com/docs/en/api/messages).
+
+Cached tokens: ``prompt_tokens_details.cached_tokens`` (OpenAI, vLLM, SGLang), ``prompt_cache_hit_tokens``
+(DeepSeek, https://api-docs.deepseek.com/guides/kv_cache), ``usage.cached_tokens`` (Moonshot),
+``cache_read_input_tokens`` and ``cache_creation_input_tokens`` (Anthropic's names, which gateways hand
+through). Thoughts: ``reasoning_content`` (DeepSeek, vLLM before 0.12) or ``reasoning`` (vLLM, OpenRouter).
+
+Google and xAI count thoughts in ``total_tokens`` but not in ``completion_tokens``
+(https://ai.google.dev/gemini-api/docs/openai, https://docs.x.ai/docs/guides/reasoning); they are billed as
+tokens of the answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -32,6 +37,7 @@ class _AnswerDetails(BaseModel):
 class _Usage(BaseModel):
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
+    total_tokens: Tokens | None = None
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _AnswerDetails | None = None
     prompt_cache_hit_tokens: Tokens | None = None
@@ -74,33 +80,171 @@ class Completion(BaseModel):
         tokens = usage.prompt_tokens
         if tokens is not None and cached is not None and cached > tokens:
             tokens += cached  # counted apart, as Anthropic does
+        reasoning, written = answer.reasoning_tokens if answer else None, usage.completion_tokens
+        if None not in (usage.prompt_tokens, written, usage.total_tokens):
+            apart = usage.total_tokens - usage.prompt_tokens - written  # type: ignore[operator]
+            if apart > 0 and apart == (apart if reasoning is None else reasoning):
+                written, reasoning = written + apart, apart  # type: ignore[operator]
         return Billed(
             prompt=tokens,
             cached=cached,
             written=_first(prompt.cache_write_tokens if prompt else None, usage.cache_creation_input_tokens),
-            answer=usage.completion_tokens,
-            reasoning=answer.reasoning_tokens if answer else None,
+            answer=written,
+            reasoning=reasoning,
         )
 
-    def written(self, *, chat: bool) -> Written:
-        """The text of the first choice, or why there is none."""
+    def said(self, *, chat: bool) -> Said:
+        """The text of the first choice, or why there is none, and the tokens."""
         choice = self.choices[0] if self.choices else _Choice()
         message = choice.message or _Message()
         raw = message.content if chat else choice.text
-        text = without_thoughts(raw or "")
-        thoughts = (raw or "").strip() or message.reasoning_content or message.reasoning or self.billed.reasoning
-        ended = choice.finish_reason
-        cut = ended == "length"
-        reason = None
+        thoughts = message.reasoning_content or message.reasoning or ""
+        ended, billed = choice.finish_reason, self.billed
+        written = _written(raw, thoughts, billed, cut=ended == "length")
         if message.refusal:
-            reason = f"refused: {message.refusal}"
+            written = replace(written, reason=f"refused: {message.refusal}")
         elif ended == "content_filter":
-            reason = "content_filter"
-        elif not text.strip() and cut and thoughts:
-            reason = "ran out of tokens while thinking"
-        elif raw is None:
-            reason = f"no text (finish_reason {ended})" if ended is not None and choice.message else None
-        return Written(raw, text, reason, cut)
+            written = replace(written, reason="content_filter")
+        elif raw is None and written.reason is None and ended is not None and choice.message:
+            written = replace(written, reason=f"no text (finish_reason {ended})")
+        return Said(written, billed, _name(self.model))
+
+
+class _Part(BaseModel):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+
+
+class _Item(BaseModel):
+    type: str = ""
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+
+
+class _Incomplete(BaseModel):
+    reason: str | None = None
+
+
+class _InputDetails(BaseModel):
+    cached_tokens: Tokens | None = None
+    cache_write_tokens: Tokens | None = None
+
+
+class _ResponseUsage(BaseModel):
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _AnswerDetails | None = None
+
+
+class Response(BaseModel):
+    """The part of a response that is read, of OpenAI's responses."""
+
+    output: list[_Item]
+    status: str | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: _ResponseUsage | None = None
+    model: Any = None
+
+    def said(self) -> Said:
+        """The texts of its messages, or why there is none, and the tokens."""
+        usage = self.usage or _ResponseUsage()
+        prompt, answer = usage.input_tokens_details, usage.output_tokens_details
+        billed = Billed(
+            prompt=usage.input_tokens,
+            cached=prompt.cached_tokens if prompt else None,
+            written=prompt.cache_write_tokens if prompt else None,
+            answer=usage.output_tokens,
+            reasoning=answer.reasoning_tokens if answer else None,
+        )
+        parts = [part for item in self.output if item.type == "message" for part in item.content or ()]
+        thoughts = "\n".join(
+            part.text or "" for item in self.output if item.type == "reasoning" for part in item.summary or ()
+        )
+        texts = [part.text for part in parts if part.text is not None]
+        ended = self.incomplete_details.reason if self.incomplete_details else None
+        raw = "".join(texts) if texts else None
+        written = _written(raw, thoughts, billed, cut=ended == "max_output_tokens")
+        if refusals := [part.refusal for part in parts if part.refusal]:
+            written = replace(written, reason=f"refused: {refusals[0]}")
+        elif ended == "content_filter":
+            written = replace(written, reason="content_filter")
+        elif raw is None and written.reason is None:
+            written = replace(written, reason=f"no text (status {ended or self.status})")
+        return Said(written, billed, _name(self.model))
+
+
+class _MessagesDetails(BaseModel):
+    thinking_tokens: Tokens | None = None
+
+
+class _MessagesUsage(BaseModel):
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    cache_read_input_tokens: Tokens | None = None
+    cache_creation_input_tokens: Tokens | None = None
+    output_tokens_details: _MessagesDetails | None = None
+
+
+class Messages(BaseModel):
+    """The part of a response that is read, of Anthropic's messages."""
+
+    content: list[_Part]
+    stop_reason: str | None = None
+    usage: _MessagesUsage | None = None
+    model: Any = None
+
+    def said(self) -> Said:
+        """The texts of its blocks, or why there is none, and the tokens.
+
+        ``input_tokens`` are those after the last breakpoint, neither read from the cache nor written into it.
+        """
+        usage = self.usage or _MessagesUsage()
+        read, wrote = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+        details = usage.output_tokens_details
+        billed = Billed(
+            prompt=None if usage.input_tokens is None else usage.input_tokens + (read or 0) + (wrote or 0),
+            cached=read,
+            written=wrote,
+            answer=usage.output_tokens,
+            reasoning=details.thinking_tokens if details else None,
+        )
+        thoughts = "".join(part.thinking or "" for part in self.content if part.type == "thinking")
+        thought = thoughts or any("thinking" in part.type for part in self.content)
+        texts = [part.text for part in self.content if part.type == "text" and part.text is not None]
+        raw = "".join(texts) if texts else None
+        cut = self.stop_reason in ("max_tokens", "model_context_window_exceeded")
+        written = _written(raw, thoughts, billed, cut=cut, thought=bool(thought))
+        if self.stop_reason == "refusal":
+            written = replace(written, reason="refused")
+        elif raw is None and written.reason is None:
+            written = replace(written, reason=f"no text (stop_reason {self.stop_reason})")
+        return Said(written, billed, _name(self.model))
+
+
+def _written(raw: str | None, thoughts: str, billed: Billed, *, cut: bool, thought: bool = False) -> Written:
+    """An answer with its thoughts, which stand in ``raw`` as models write them."""
+    text = without_thoughts(raw or "")
+    whole = raw if not thoughts else f"<think>{thoughts}</think>{raw or ''}"
+    thought = thought or bool((raw or "").strip() or thoughts or billed.reasoning)
+    out = "ran out of tokens while thinking" if not text.strip() and cut and thought else None
+    return Written(whole, text, out, cut)
+
+
+def _name(model: Any) -> str | None:
+    return model if isinstance(model, str) and model else None
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a response says."""
+
+    written: Written
+    billed: Billed
+    model: str | None
+    """The model that the server says it answers with."""
 
 
 @dataclass(frozen=True)

@@ -35,25 +35,12 @@ Detect = Annotated[
 ]
 
 
-Price = Annotated[
-    str | None,
-    typer.Option(
-        "--price",
-        metavar="PRICES",
-        help="Also print what a server would ask for it: money per million tokens, input=0.5,cached=0.05,output=1.5; "
-        "write=0.6 where writing into a cache costs more than input.",
-        rich_help_panel="Output",
-    ),
-]
-
-
 @o.command(RunOptions, MachineOptions, several=SEVERAL)
 def plan(
     options: o.OptionValues,
     machines: o.OptionValues,
     results: ResultsToCompare = None,
     detect: Detect = None,
-    price: Price = None,
     quiet: o.Quiet = False,
     json: o.Json = False,
 ) -> None:
@@ -80,7 +67,7 @@ def plan(
 
         wanted = check_points(detect)
     prices = None
-    if price is not None:
+    if (price := options.get("price")) is not None:
         from icl_bench.analysis.query_cost import Prices
 
         prices = Prices.parse(price)

@@ -120,6 +120,8 @@ class Display(Listener):
                 f"{percent(outcome.cached_tokens / outcome.prompt_tokens)}% of them cached; "
                 f"{outcome.answer_tokens:,} answer tokens"
             )
+        for reason in outcome.stopped:
+            print(visible(f"stopped: {reason}"), file=sys.stderr)
         for note in outcome.notes:
             self.note(f"note: {note}")
         if outcome.invalid > INVALID_SHARE * outcome.answers:

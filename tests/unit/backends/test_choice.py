@@ -200,7 +200,7 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
         ),
         ("openai", {"exact": True, "tokenizer": "m"}, "--score exact: runs on --backend transformers or vllm"),
         ("vllm", {"exact": True}, None),
-        ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai only"),
+        ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai, anthropic or google only"),
         ("openai", {}, "--backend openai needs --tokenizer: a model name, folder or hub id"),
         ("transformers", {"patterns": ("block:5", "approx:9,3"), "exact": True}, None),
         ("openai", {"tokenizer": "m"}, None),

@@ -431,7 +431,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "gpu memory": (["--gpu-memory", "1.5"], "--gpu-memory 1.5: expected at most 1"),
     "openai's option": (
         ["--concurrency", "2"],
-        "--concurrency: applies to --backend openai only, this is transformers",
+        "--concurrency: applies to --backend openai, anthropic or google only, this is transformers",
     ),
     "chat style": (["--chat", "turn"], "--chat turn: expected turns or single"),
     "system without chat": (["--system", "x"], "--system: is for prompts of a chat; give --chat"),
@@ -444,7 +444,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     ),
     "a model without vectors": (["--k", "3", "--attention", "vectors:2"], "tiny was not trained to read vectors"),
     "base model": (["--chat", "turns"], "--chat: model tiny has no chat template; give an instruct model"),
-    "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai only"),
+    "tokenizer": (["--tokenizer", "tiny"], "--tokenizer: applies to --backend openai, anthropic or google only"),
     "pack 0": (["--pack", "0"], "--pack 0: expected 1 or more"),
     "score": (["--score", "best"], "--score best: expected greedy or exact"),
     "calibration of greedy answers": (

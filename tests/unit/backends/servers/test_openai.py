@@ -24,7 +24,10 @@ from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
 pytest.importorskip("openai")
-from icl_bench.backends.servers.openai import OpenAIBackend, address, api_key
+from support.servers import server_backend
+
+from icl_bench.backends.servers.backend import ServerBackend
+from icl_bench.backends.servers.providers import PROVIDERS
 
 KEY = "sk-very-secret"
 PROMPTS = PromptSet((), ((1,),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))
@@ -36,11 +39,11 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-def backend(url: str, **options: Any) -> OpenAIBackend:
-    return OpenAIBackend("m", base_url=url, identity=IDENTITY, **{"patience_seconds": 20, **options})
+def backend(url: str, **options: Any) -> ServerBackend:
+    return server_backend(url, **{"patience_seconds": 20, **options})
 
 
-def answers(asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
+def answers(asked: ServerBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
     free = Free(**{"stops": ("\n",), "max_tokens": 5, **decoding})
     found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
@@ -236,7 +239,7 @@ ODD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.fixture(scope="module")
-def odd_backend() -> Iterator[OpenAIBackend]:
+def odd_backend() -> Iterator[ServerBackend]:
     """One whose server answers what a prompt's query names among ``ODD``."""
 
     def answer(body: dict[str, Any]) -> Reply:
@@ -248,7 +251,7 @@ def odd_backend() -> Iterator[OpenAIBackend]:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(odd: str, odd_backend: OpenAIBackend):
+def test_nonsense_with_status_200_fails_the_cell_and_is_said_on_one_line(odd: str, odd_backend: ServerBackend):
     prompts = PromptSet((), ((1,),), "demonstrations\n", (odd,))
     with pytest.raises(CellError, match=ODD[odd][1]) as raised:
         deque(odd_backend.answer(prompts, [0], [Free(("\n",), 5)], 0))
@@ -324,14 +327,14 @@ def test_an_unreachable_server_is_named():
 )
 def test_an_address_that_is_none_or_holds_a_key_is_refused_without_repeating_it(url: str | None, said: str):
     with pytest.raises(UserError, match=said) as raised:
-        address(url)
+        PROVIDERS["openai"].where(url)
     assert KEY not in str(raised.value)
 
 
 def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", " ")
     with pytest.raises(UserError, match="OPENAI_API_KEY is not set"):
-        api_key()
+        PROVIDERS["openai"].secret()
 
 
 @pytest.mark.parametrize("bad", [f"{KEY}\nmore", f"{KEY}\r\nX-Evil: 1", "sk-\u00e9t\u00e9", "sk-1 sk-2", "\x7f"])
@@ -341,7 +344,7 @@ def test_a_key_that_cannot_be_sent_is_refused_without_repeating_it(
 ):
     monkeypatch.setenv(variable, bad)
     with pytest.raises(UserError, match=f"{variable}: .*letters, digits") as raised:
-        api_key()
+        PROVIDERS["openai"].secret()
     assert not any(part in str(raised.value) for part in bad.split())
 
 

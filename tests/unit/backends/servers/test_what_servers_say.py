@@ -21,8 +21,11 @@ from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Outcome, Runner
 
 pytest.importorskip("openai")
+from support.servers import server_backend
+
+from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.openai import OpenAIBackend, address
+from icl_bench.backends.servers.providers import PROVIDERS
 from icl_bench.backends.servers.replies import Billed, Completion
 
 KEY = "sk-very-secret"
@@ -35,11 +38,10 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-def backend(url: str, **options: Any) -> OpenAIBackend:
-    return OpenAIBackend("m", base_url=url, identity=IDENTITY, **{"patience_seconds": 2, **options})
+backend = server_backend
 
 
-def answers(asked: OpenAIBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
+def answers(asked: ServerBackend, todo: list[int], prompts: PromptSet = PROMPTS, **decoding: Any) -> list[Answer]:
     free = Free(**{"stops": ("\n",), "max_tokens": 5, "of_labels": True, **decoding})
     found = [a for pack in asked.answer(prompts, todo, [free] * len(prompts), 0) for a in pack]
     return sorted(found, key=lambda a: a.index)
@@ -455,7 +457,10 @@ def test_arguments_are_added_replaced_and_left_out() -> None:
         ({"server_arg": ["seed"]}, "--server-arg seed: expected NAME=VALUE"),
         ({"server_arg": ["model=x"]}, "--server-arg model: is set by the program"),
         ({"hold": "grammar"}, "--hold grammar"),
-        ({"backend": "transformers", "base_url": None, "hold": "json"}, "--hold: applies to --backend openai only"),
+        (
+            {"backend": "transformers", "base_url": None, "hold": "json"},
+            "--hold: applies to --backend openai, anthropic or google only",
+        ),
     ],
 )
 def test_wrong_options_of_servers_are_refused(options: dict[str, Any], said: str) -> None:
@@ -491,9 +496,12 @@ def test_azures_version_of_the_interface_is_a_query_of_every_request() -> None:
         made = backend(f"{server.url}?api-version=2026-01-01", endpoint="chat")
         answers(made, [0])
     assert server.requests[0]["path"] == "/v1/chat/completions?api-version=2026-01-01"
-    assert address("https://host/openai/v1/?api-version=2026-01-01") == "https://host/openai/v1?api-version=2026-01-01"
+    assert (
+        PROVIDERS["openai"].where("https://host/openai/v1/?api-version=2026-01-01")
+        == "https://host/openai/v1?api-version=2026-01-01"
+    )
     with pytest.raises(UserError, match="query but"):
-        address("https://host/v1?api-version=1&key=2")
+        PROVIDERS["openai"].where("https://host/v1?api-version=1&key=2")
 
 
 def test_a_model_that_the_server_does_not_have_is_told_with_its_list() -> None:
@@ -506,7 +514,7 @@ def test_a_model_that_the_server_does_not_have_is_told_with_its_list() -> None:
 
 
 def test_a_request_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icl_bench.backends.servers.openai._WHOLE_SECONDS", 0.3)
+    monkeypatch.setattr("icl_bench.backends.servers.backend._WHOLE_SECONDS", 0.3)
 
     def slow(_: dict[str, Any]) -> Reply:
         time.sleep(1)

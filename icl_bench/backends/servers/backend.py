@@ -1,0 +1,481 @@
+"""A model behind a server: requests, retries, limits, caches and counts, for any provider's interface.
+
+Answers are free text unless the server holds them to the labels; they are stripped and compared with
+them (Bertsch et al., section 4, frontier models). Requests have the prompt's text, not ids, because the
+server has its own tokenizer. The key is read from the environment only, and removed from every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from icl_bench.backends.background import packs
+from icl_bench.backends.interface import Answer, Counters, Decoding, Free
+from icl_bench.backends.servers.bodies import TooLargeError, limited
+from icl_bench.backends.servers.budget import Budget
+from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
+from icl_bench.backends.servers.models import listed_models
+from icl_bench.backends.servers.providers import Connection
+from icl_bench.backends.servers.replies import Billed
+from icl_bench.backends.servers.thinking import Thinking
+from icl_bench.errors import CellError, OutOfBudgetError
+from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.encoding import PromptSet
+
+RETRY_SECONDS = 600.0
+"""How long requests are repeated if the server is unreachable, overloaded or failing."""
+
+_PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with back-off
+
+_TIMEOUT_SECONDS = 600.0  # between two bytes
+
+_WHOLE_SECONDS = 1800.0
+"""The longest time of one request, however slowly its bytes come."""
+
+LISTED = 8
+"""Models of a server that are named where it does not have the one that is asked for."""
+
+LEAST_ANSWER = 64
+"""The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
+
+_Reply = tuple[Answer, Billed]
+"""A server's answer to one prompt, and what it bills for it."""
+
+
+class ServerBackend:
+    """A model behind a server."""
+
+    peak_prefix_bytes = None
+
+    def __init__(
+        self,
+        model: str,
+        interface: Interface,
+        connection: Connection,
+        *,
+        identity: Mapping[str, str],
+        concurrency: int = 8,
+        hold: Held | None = None,
+        thinking: Thinking | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        budget: Budget | None = None,
+        on_model_change: Literal["fail", "mark"] = "fail",
+        patience_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        """Connect to the server. Raises ``CellError`` if it does not respond.
+
+        ``hold`` is how it holds answers to the labels. ``arguments`` are further ones of requests; None leaves out
+        one of the program's.
+        """
+        self.name = identity.get("backend", "openai")
+        self.counters = Counters()
+        self._library: Any = importlib.import_module(interface.library)
+        self._interface, self._connection, self._identity = interface, connection, dict(identity)
+        self._model, self._concurrency, self._patience = model, concurrency, patience_seconds
+        self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
+        self.budget, self._on_model_change = budget, on_model_change
+        self._lost = False
+        self._cut_prompts = CutPrompts()
+        self._refused: set[str] = set()
+        """Arguments that the server refuses, which are left out since."""
+        self._limit = interface.limits[0]
+        self._before: tuple[Question, End] | None = None
+        """A prompt of the last cell, and where its shared part ends."""
+        self._models = list(listed_models(interface, connection))
+        """The models that the server lists. Raises ``CellError``."""
+
+    def identity(self) -> dict[str, str]:
+        """See ``Backend.identity``."""
+        return dict(self._identity)
+
+    def answer(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        decodings: Sequence[Decoding],
+        reserve: int,  # noqa: ARG002 - the server keeps what it likes
+        pattern: Pattern = FULL,
+    ) -> Iterator[list[Answer]]:
+        """See ``Backend.answer``. If a request fails, completed answers are yielded first."""
+        assert pattern == FULL, "attention patterns run on the transformers backend"
+
+        def ask(hand: Callable[[_Reply], None]) -> Any:
+            return self._ask_all(prompts, todo, decodings, hand)
+
+        start = time.perf_counter()
+        for replies in packs(ask):
+            now = time.perf_counter()
+            self.counters.seconds += now - start
+            start = now
+            for answer, billed in replies:
+                self.counters.own_tokens += (billed.prompt or 0) - (billed.cached or 0)
+                self.counters.answer_tokens += answer.answer_tokens
+            yield [answer for answer, _ in replies]
+
+    async def _ask_all(
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], hand: Callable[[_Reply], None]
+    ) -> None:
+        """Send several requests at a time. After a failure, no further request is started.
+
+        If the prompts share a part that the server's cache may hold, the first of them is answered before the
+        others begin, so that its part is computed and billed once.
+        """
+        in_flight = asyncio.Semaphore(self._concurrency)
+        failures: list[CellError] = []
+        ends = self._shared_ends(prompts, todo)
+        warms = len(todo) > 1 and len(prompts.prefix) >= self._interface.cached_from
+
+        async def ask(index: int, *, warm: bool) -> None:
+            async with in_flight:
+                if failures:
+                    return
+                decoding = decodings[index]
+                assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+                question = self._question(prompts, index, ends)
+                try:
+                    answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
+                    if answer.prompt_tokens is not None:
+                        self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
+                    if warm:
+                        self._check_cache(len(prompts.prefix), billed)
+                    hand((answer, billed))
+                except CellError as error:
+                    failures.append(error)
+
+        async with self._client() as client:
+            if warms:
+                await ask(todo[0], warm=False)
+            await asyncio.gather(*(ask(index, warm=warms) for index in (todo[1:] if warms else todo)))
+        if failures:
+            raise failures[0]
+
+    def _client(self) -> Any:
+        """A client of the provider's library."""
+        kind = getattr(self._library, self._interface.client)
+        return kind(
+            **self._connection.client_arguments,
+            timeout=_TIMEOUT_SECONDS,
+            max_retries=2,
+            http_client=limited(self._library.DefaultAsyncHttpxClient),
+        )
+
+    # -- prompts ------------------------------------------------------------------------------------
+
+    def _shared_ends(self, prompts: PromptSet, todo: Sequence[int]) -> tuple[End, ...]:
+        """Where shared parts end: that of the cell before, if these prompts begin with it, and theirs."""
+        if not self._interface.chat or len(prompts.prefix) < self._interface.cached_from:
+            return ()
+        if (end := shared_end(prompts, todo)) is None:
+            return ()
+        question = Question("", prompts.messages(todo[0]))
+        before, self._before = self._before, (question, end)
+        if before is not None and before[1] < end and _begins_alike(*before, question):
+            return before[1], end
+        return (end,)
+
+    def _question(self, prompts: PromptSet, index: int, ends: tuple[End, ...]) -> Question:
+        """One prompt: its messages, or its text."""
+        if self._interface.chat:
+            return Question("", prompts.messages(index), ends)
+        return Question(prompts.text(index), ())
+
+    def _check_count(self, counted: int, said: int) -> None:
+        """Compare the local tokenizer's count of a prompt with the server's. Raises ``CellError`` if it was cut."""
+        self._cut_prompts.check(counted, said)
+        if said == counted - 1:
+            self._note(_NO_BOS)
+
+    def _check_cache(self, shared: int, billed: Billed) -> None:
+        """Note a prompt whose shared part the server computed again."""
+        if billed.cached is not None and billed.cached < shared // 2:
+            self._note(_MISSED)
+
+    def _note(self, text: str) -> None:
+        if text not in self.counters.notes:
+            self.counters.notes.append(text)
+
+    # -- one request --------------------------------------------------------------------------------
+
+    async def _ask(self, client: Any, index: int, question: Question, decoding: Free, counted: int) -> _Reply:
+        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing.
+
+        A row that the server's filter stops is answered with the reason. An argument that it refuses is left out, and
+        the request repeated. ``counted`` are the prompt's tokens as they are counted here.
+        """
+        library = self._library
+        passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
+        deadline = time.monotonic() + (0.0 if self._lost else self._patience)
+        prompt = self._interface.marked(question)
+        lines = not self._interface.chat and self._hold is None
+        stops = list(decoding.stops) if lines or not decoding.of_labels else []
+        while True:
+            arguments = self._arguments(decoding, stops)
+            reserved = await self._reserved(counted, self._longest(decoding, stops))
+            billed: Billed | None = None
+            try:
+                async with asyncio.timeout(_WHOLE_SECONDS):
+                    response = await self._interface.create(client)(model=self._model, **prompt, **arguments)
+                reply = self._reply(index, response.http_response, decoding)
+                billed = reply[1]
+            except (*passing, _ErrorBodyError, TimeoutError) as error:
+                if isinstance(error.__cause__, TooLargeError):
+                    raise self._failure(str(error.__cause__)) from None
+                if _code(error) == "insufficient_quota":
+                    raise self._failure(f"the account has no credit left ({_failure_reason(error)})") from None
+                if time.monotonic() > deadline:
+                    self._lost = True  # later cells are tried once, without waiting
+                    reason = f"the server failed for long ({_failure_reason(error)})"
+                    raise self._failure(reason) from None
+                await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
+            except library.AuthenticationError:
+                raise self._failure(f"the server refuses the key in {self._connection.variable}") from None
+            except library.APIError as error:
+                if _code(error) == "content_filter":  # Azure's filter of prompts
+                    return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
+                if self._leaves_out(error, arguments):
+                    continue
+                lists = ""
+                if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
+                    lists = f"; it lists {', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
+                reason = f"the server refuses the request ({_failure_reason(error)}){lists}"
+                raise self._failure(reason) from None
+            else:
+                self._lost = False
+                if stops and decoding.of_labels and reply[0].text == "" and reply[0].reason is None:
+                    stops = []  # its answer begins with the line break that ends it
+                    continue
+                return reply
+            finally:
+                if self.budget is not None and reserved is not None:
+                    self.budget.settle(reserved, counted, billed)
+
+    async def _reserved(self, prompt: int, answer: int) -> float | None:
+        """Money that is reserved for a request. Raises ``OutOfBudgetError`` if it could pass the budget."""
+        budget = self.budget
+        if budget is None:
+            return None
+        purse = budget.purse
+        while (reserved := budget.reserve(prompt, answer)) is None:
+            if not purse.reserved:
+                raise OutOfBudgetError(
+                    f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next one "
+                    f"may cost {budget.most(prompt, answer):.4f}"
+                )
+            await asyncio.sleep(0.05)  # until requests under way cost less than they might have
+        return reserved
+
+    def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
+        """The most tokens of an answer, with its thoughts."""
+        # the server's tokenizer may need more tokens for the same text
+        limit = 2 * decoding.max_tokens + 8 if decoding.of_labels else decoding.max_tokens
+        if decoding.of_labels and not stops:
+            limit = max(limit, LEAST_ANSWER)
+        return limit + (self._thinking.tokens if self._thinking else 0)
+
+    def _arguments(self, decoding: Free, stops: Sequence[str]) -> dict[str, Any]:
+        """A request's arguments other than the prompt, without those that the server refuses."""
+        interface = self._interface
+        arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
+        # Anthropic refuses stops of blanks alone; what is behind one is cut off here in any case
+        if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.library == "openai"]):
+            arguments[interface.stop] = sent
+        if self._thinking is not None:
+            arguments = _joined(arguments, interface.thinking(self._thinking))
+            if self._thinking.how != "off" and interface.library == "anthropic":
+                del arguments["temperature"]  # thoughts are sampled
+        if self._hold is not None and decoding.labels:
+            arguments = _joined(arguments, interface.held(self._hold, decoding.labels))
+        arguments |= self._further
+        if self._limit not in self._further and set(interface.limits) & set(self._further):
+            del arguments[self._limit]
+        kept = {n: value for n, value in arguments.items() if n not in self._refused and value is not None}
+        # the library knows some arguments by name, and sends any of these
+        known = {*interface.limits, "temperature", interface.stop, "response_format", "text", "reasoning", "thinking"}
+        extra = {name: kept.pop(name) for name in list(kept) if name not in known | {"output_config"}}
+        return kept | ({"extra_body": extra} if extra else {})
+
+    def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
+        """Whether the server refuses one of the program's own arguments, which is renamed or left out from here on.
+
+        What the user asks for is never left out.
+        """
+        if getattr(error, "status_code", None) not in (400, 422):
+            return False
+        limits = self._interface.limits
+        own = {*limits, "temperature", self._interface.stop or "stop"}
+        name = _refused_argument(error, own & arguments.keys())
+        if name is None or name in self._further:
+            return False
+        if name in self._refused:  # several requests were under way
+            return True
+        others = [limit for limit in limits if limit != self._limit and limit not in self._refused]
+        self._refused.add(name)
+        if name == self._limit and others:
+            self._limit = others[0]
+            said = f"{name}: the server refuses it; {others[0]} is sent instead"
+        else:
+            said = f"{name}: the server refuses it, it is left out: answers may differ from run to run"
+        self._note(said)
+        return True
+
+    # -- one response -------------------------------------------------------------------------------
+
+    def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
+        """Parse a response.
+
+        Raises ``CellError`` if it is not valid, and :class:`_ErrorBodyError` if it is an error with
+        status 200.
+        """
+        if (message := _error_in(response.content)) is not None:
+            raise _ErrorBodyError(message)
+        try:
+            said = self._interface.read(response.content)
+        except ValidationError as error:
+            content = self._connection.without_key(response.content[:2000].decode(errors="replace"))
+            raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
+        self._check_source(said.model, response)
+        written, billed = said.written, said.billed
+        if written.raw is None and written.reason is None:
+            raise self._failure("the server answered with nothing instead of text")
+        text = written.text.lstrip() if decoding.of_labels else written.text
+        # of a chat's label the first line with a text is read, or JSON of several lines
+        ended = None if decoding.of_labels and self._interface.chat else decoding.before_stop(text)
+        answer = Answer(
+            index,
+            billed.cached or 0,
+            billed.answer or 0,
+            text=text if ended is None else ended,
+            truncated=written.truncated,
+            raw=written.raw or "",
+            reason=None if written.reason is None else self._connection.without_key(written.reason)[:300],
+            prompt_tokens=billed.prompt,
+            written_tokens=billed.written,
+            reasoning_tokens=billed.reasoning,
+        )
+        return answer, billed
+
+    def _check_source(self, model: str | None, response: Any) -> None:
+        """Keep which model answers and which host. Raises ``CellError`` if another model answers than before."""
+        served = self.counters.served
+        if response.history:
+            served["host"] = str(response.url.host)[:300]
+        if model is None:
+            return
+        before = served.setdefault("model", model[:300])
+        if model[:300] in before.split(", "):
+            return
+        said = f"another model answers than before ({model[:100]}, not {before[:100]})"
+        if self._on_model_change == "fail":
+            raise self._failure(
+                f"{said}: name one that does not change, like one with a date, or take --on-model-change mark"
+            )
+        served["model"] = f"{before}, {model[:300]}"
+        self._note(said)
+
+    def _failure(self, reason: str) -> CellError:
+        """The error of a failed cell, with a reason that is shown and stored."""
+        return CellError(self._connection.without_key(reason))
+
+
+_NO_BOS = (
+    "the server counts one token fewer than --tokenizer: it puts no beginning-of-text token before prompts, so its "
+    "answers may differ from those of the same model run here"
+)
+_MISSED = (
+    "the server's cache did not have the demonstrations of some requests, though an earlier request had sent them: "
+    "they are billed as new (column cached_tokens)"
+)
+
+
+def _begins_alike(before: Question, end: End, question: Question) -> bool:
+    """Whether a prompt begins with the part of another that ends there."""
+    old, new = before.messages, question.messages
+    if len(new) <= end.message or list(old[: end.message]) != list(new[: end.message]):
+        return False
+    size = end.characters
+    return not size or old[end.message]["content"][:size] == new[end.message]["content"][:size]
+
+
+def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; of an argument that both have, the parts of both."""
+    both = {name: {**arguments[name], **more[name]} for name in arguments.keys() & more.keys()}
+    return {**arguments, **more, **both}
+
+
+class _ErrorBodyError(Exception):
+    """An error that a server reports with status 200, as gateways do."""
+
+
+def _error_in(content: bytes) -> str | None:
+    """The message of an error in a response with status 200; None if it is none."""
+    body = as_json(content)
+    if not isinstance(body, dict) or any(body.get(name) for name in ("choices", "output", "content")):
+        return None
+    error = body.get("error")
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message)[:300]
+
+
+def _code(error: Any) -> str:
+    """The code of a provider's error: ``insufficient_quota``, ``content_filter``, ..."""
+    body = getattr(error, "body", None)
+    code = getattr(error, "code", None) or (body.get("code") if isinstance(body, Mapping) else None)
+    kind = body.get("type") if isinstance(body, Mapping) else None
+    return str(kind if kind == "insufficient_quota" else code or "")
+
+
+_REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
+
+
+def _refused_argument(error: Any, arguments: Collection[str]) -> str | None:
+    """The one of these arguments that a server refuses, by the error's ``param`` or by its message.
+
+    OpenAI: ``Unsupported parameter: 'max_tokens' is not supported with this model`` with ``param``;
+    pydantic servers: ``extra_forbidden`` with the name; others quote the name.
+    """
+    body = getattr(error, "body", None)
+    param = body.get("param") if isinstance(body, Mapping) else None
+    if isinstance(param, str):
+        return param if param in arguments else None
+    text = str(error).lower()
+    if not any(word in text for word in _REFUSALS):
+        return None
+    named = [name for name in arguments if re.search(rf"\b{name}\b", text)]
+    return named[0] if named else None
+
+
+def _failure_reason(error: Any) -> str:
+    """Why a request failed."""
+    cause = error.__cause__ if str(error) == "Connection error." else None
+    text = str(cause or error) or type(error).__name__
+    kind = _content_type(error.response) if hasattr(error, "response") else ""
+    # an HTML page has no message that fits on a line
+    return f"status {error.status_code}, {kind}" if "html" in kind else text
+
+
+def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
+    """Why a response is not valid in the provider's interface."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return (
+            f"the server answered with no JSON but {kind} {content[:80]!r}; "
+            "is --base-url the address of its interface, like https://host/v1?"
+        )
+    where = ".".join(map(str, first["loc"])) or "the answer"
+    return f"the server answered with something else instead of text ({where}: {first['msg']})"
+
+
+def _content_type(response: Any) -> str:
+    """The content type of a response: ``text/html``."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip()[:60] or "content of no kind"

@@ -1,0 +1,89 @@
+"""What a server says of its models before anything is asked: their names and windows; and how it holds labels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from icl_bench.backends.servers.interface import Held, Interface, Question, as_json
+from icl_bench.backends.servers.providers import Connection
+from icl_bench.errors import CellError
+from icl_bench.prompts.written_labels import label_in
+
+_WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "max_input_tokens")
+"""Names of a model's window in servers' lists: vLLM's and SGLang's; OpenRouter's, Together's; Groq's; Mistral's;
+Anthropic's."""
+
+_SECONDS = 120.0
+"""The longest time between two bytes of an answer."""
+
+_WORDS = ("zirconium", "quokka")
+"""Labels of the probe, which no model answers by itself."""
+
+
+def listed_models(
+    interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
+) -> dict[str, int | None]:
+    """The server's models with their windows in tokens, None where it does not say; empty if it lists none.
+
+    Raises ``CellError`` if it does not answer or refuses the key.
+    """
+    library: Any = importlib.import_module(interface.library)
+    try:
+        with _client(library, interface, connection, seconds, retries) as client:
+            listed = client.models.with_raw_response.list()
+            content = listed.http_response.content
+    except library.APIConnectionError as error:
+        reason = str(error.__cause__ if str(error) == "Connection error." and error.__cause__ else error)
+        raise CellError(connection.without_key(f"{connection.base_url} does not answer ({reason})")) from None
+    except library.AuthenticationError:
+        reason = f"{connection.base_url} refuses the key in {connection.variable}"
+        raise CellError(connection.without_key(reason)) from None
+    except library.APIError:
+        return {}  # a server need not list its models
+    body = as_json(content)
+    rows = body.get("data") if isinstance(body, Mapping) else None
+    named = [row for row in rows or [] if isinstance(row, Mapping) and isinstance(row.get("id"), str)]
+    return {row["id"]: _window(row) for row in named}
+
+
+def _window(row: Mapping[str, Any]) -> int | None:
+    """The window in a model's entry."""
+    meta = row.get("meta")  # llama.cpp's
+    places = [row.get(name) for name in _WINDOWS] + [meta.get("n_ctx") if isinstance(meta, Mapping) else None]
+    return next((size for size in places if isinstance(size, int) and not isinstance(size, bool) and size > 0), None)
+
+
+def found_hold(model: str, interface: Interface, connection: Connection) -> Held | None:
+    """How the server holds answers to labels, found by a request for each way; None if it does not.
+
+    The request asks for a greeting and allows two odd words.
+    """
+    library: Any = importlib.import_module(interface.library)
+    question = Question("Say hello in one word:", [{"role": "user", "content": "Say hello in one word."}])
+    with _client(library, interface, connection) as client:
+        for hold in interface.holds:
+            extra = interface.held(hold, _WORDS)
+            for limit in interface.limits:
+                try:
+                    response = interface.create(client)(
+                        model=model, **interface.marked(question), extra_body={**extra, limit: 512}
+                    )
+                    text = interface.read(response.http_response.content).written.text
+                except (library.APIConnectionError, library.AuthenticationError) as error:
+                    raise CellError(connection.without_key(f"--hold auto: {connection.base_url}: {error}")) from None
+                except (library.APIError, ValueError):
+                    continue  # this way, or this name of the limit, is refused
+                if label_in(text, _WORDS) is not None:
+                    return hold
+                break
+    return None
+
+
+def _client(
+    library: Any, interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
+) -> Any:
+    """A client without a loop."""
+    kind = getattr(library, interface.client.removeprefix("Async"))
+    return kind(**connection.client_arguments, timeout=seconds, max_retries=retries)
