@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -149,13 +150,18 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display, purses: dict[float
 
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
-            sweep = Sweep.prepare(spec, say)
-            if spec.budget is not None:
+            prices = None
+            if spec.price is not None:
                 from icl_bench.analysis.query_cost import Prices
+
+                prices = Prices.parse(spec.price)
+            sweep = Sweep.prepare(spec, say)
+            if prices is not None and sweep.loader.spends:
                 from icl_bench.backends.servers.budget import Budget, Purse
 
-                purse = ({} if purses is None else purses).setdefault(spec.budget, Purse(spec.budget))
-                sweep.budget = Budget(purse, Prices.parse(str(spec.price)).of_tokens)
+                limit = math.inf if spec.budget is None else spec.budget
+                purse = ({} if purses is None else purses).setdefault(limit, Purse(limit))
+                sweep.budget = Budget(purse, prices.of_tokens)
             return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))
 

@@ -74,6 +74,8 @@ class Outcome:
     failed: dict[CellSpec, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
     """Why runs ended before their last cell, and what is left."""
+    spent: float | None = None
+    """Money that requests of this run took, by ``--price``."""
     names: dict[str, CellSpec] = field(default_factory=dict)
     """All these cells by their file names, without suffixes."""
     prompt_tokens: int = 0
@@ -101,6 +103,7 @@ class Outcome:
             list(filter(mine, self.kept)),
             {spec: reason for spec, reason in self.failed.items() if mine(spec)},
             list(self.stopped),
+            self.spent,
             {name: spec for name, spec in self.names.items() if mine(spec)},
         )
 
@@ -121,6 +124,8 @@ class Outcome:
         self.kept += other.kept
         self.failed |= other.failed
         self.stopped += other.stopped
+        if other.spent is not None:
+            self.spent = (self.spent or 0.0) + other.spent
         self.names |= other.names
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
@@ -202,12 +207,15 @@ class Runner:
         """
         self.store.prepare()
         outcome = Outcome()
+        before = self.budget.purse.spent if self.budget else 0.0
         try:
             self._run_all(outcome)
         except OutOfBudgetError as error:
             cells = sum(len(group.runnable) for group in self.plan.groups)
             left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
             outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
+        if self.budget is not None:
+            outcome.spent = self.budget.purse.spent - before
         return outcome
 
     def _run_all(self, outcome: Outcome) -> None:

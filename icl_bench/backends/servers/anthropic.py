@@ -24,6 +24,7 @@ class Messages(Interface):
     holds = ("json",)
     limits = ("max_tokens",)
     stop = "stop_sequences"
+    named = frozenset({"max_tokens"})
     batches = "anthropic"
 
     def marked(self, question: Question) -> Mapping[str, Any]:

@@ -226,8 +226,6 @@ class ServerBackend:
                 reply = self._reply(index, response.http_response, decoding)
                 billed = reply[1]
             except (*passing, _ErrorBodyError, TimeoutError) as error:
-                if isinstance(error.__cause__, TooLargeError):
-                    raise self._failure(str(error.__cause__)) from None
                 if _code(error) == "insufficient_quota":
                     raise self._failure(f"the account has no credit left ({_failure_reason(error)})") from None
                 if time.monotonic() > deadline:
@@ -235,6 +233,8 @@ class ServerBackend:
                     reason = f"the server failed for long ({_failure_reason(error)})"
                     raise self._failure(reason) from None
                 await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
+            except TooLargeError as error:
+                raise self._failure(str(error)) from None
             except library.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {self._connection.variable}") from None
             except library.APIError as error:
@@ -264,7 +264,7 @@ class ServerBackend:
             return None
         purse = budget.purse
         while (reserved := budget.reserve(prompt, answer)) is None:
-            if not purse.reserved:
+            if not purse.under_way:
                 raise OutOfBudgetError(
                     f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next one "
                     f"may cost {budget.most(prompt, answer):.4f}"
@@ -297,10 +297,8 @@ class ServerBackend:
         if self._limit not in self._further and set(interface.limits) & set(self._further):
             del arguments[self._limit]
         kept = {n: value for n, value in arguments.items() if n not in self._refused and value is not None}
-        # the library knows some arguments by name, and sends any of these
-        known = {*interface.limits, "temperature", interface.stop, "response_format", "text", "reasoning", "thinking"}
-        extra = {name: kept.pop(name) for name in list(kept) if name not in known | {"output_config"}}
-        return kept | ({"extra_body": extra} if extra else {})
+        named = {name: kept.pop(name) for name in interface.named & kept.keys()}
+        return {**named, "extra_body": kept}  # which the library sends as they are
 
     def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
         """Whether the server refuses one of the program's own arguments, which is renamed or left out from here on.
@@ -311,7 +309,7 @@ class ServerBackend:
             return False
         limits = self._interface.limits
         own = {*limits, "temperature", self._interface.stop or "stop"}
-        name = _refused_argument(error, own & arguments.keys())
+        name = _refused_argument(error, own & {*arguments, *arguments["extra_body"]})
         if name is None or name in self._further:
             return False
         if name in self._refused:  # several requests were under way

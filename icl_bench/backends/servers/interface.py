@@ -59,6 +59,8 @@ class Interface(ABC):
     """Names of the limit of tokens, the likeliest first."""
     stop: ClassVar[str | None] = "stop"
     """The name of the argument with the texts that end an answer; None if there is none."""
+    named: ClassVar[frozenset[str]] = frozenset()
+    """Arguments beside the prompt's that the client needs by name."""
     cached_from: ClassVar[int] = 1024
     """Tokens of a shared part from which the provider's cache may hold it."""
     batches: ClassVar[str | None] = None
@@ -94,7 +96,7 @@ def label_schema(labels: Sequence[str]) -> dict[str, Any]:
 def shared_end(prompts: PromptSet, todo: Sequence[int]) -> End | None:
     """Where the part ends that these prompts' conversations all begin with; None if they share none.
 
-    A part of a message ends after a line break, or else a blank, so that no word is cut.
+    A part of a message ends after a line break, or, if it is the first message, a blank: no word is cut.
     """
     if len(todo) < 2 or not prompts.prefix:
         return None
@@ -104,7 +106,9 @@ def shared_end(prompts: PromptSet, todo: Sequence[int]) -> End | None:
         same += 1
     contents = [one[same]["content"] for one in samples]
     size = next((at for at, letters in enumerate(zip(*contents, strict=False)) if len(set(letters)) > 1), 0)
-    cut = 1 + contents[0].rfind("\n", 0, size) or 1 + contents[0].rfind(" ", 0, size)
+    cut = 1 + contents[0].rfind("\n", 0, size)
+    if not cut and not same:
+        cut = 1 + contents[0].rfind(" ", 0, size)
     if not contents[0][:cut].strip():
         cut = 0
     return End(same, cut) if same or cut else None

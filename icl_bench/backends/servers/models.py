@@ -67,8 +67,9 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
             extra = interface.held(hold, _WORDS)
             for limit in interface.limits:
                 try:
+                    named = {limit: 512} if limit in interface.named else {}
                     response = interface.create(client)(
-                        model=model, **interface.marked(question), extra_body={**extra, limit: 512}
+                        model=model, **interface.marked(question), **named, extra_body={**extra, limit: 512}
                     )
                     text = interface.read(response.http_response.content).written.text
                 except (library.APIConnectionError, library.AuthenticationError) as error:

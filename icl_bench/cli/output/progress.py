@@ -120,6 +120,8 @@ class Display(Listener):
                 f"{percent(outcome.cached_tokens / outcome.prompt_tokens)}% of them cached; "
                 f"{outcome.answer_tokens:,} answer tokens"
             )
+        if outcome.spent is not None:
+            self.note(f"{outcome.spent:,.4f} spent at the server, by --price")
         for reason in outcome.stopped:
             print(visible(f"stopped: {reason}"), file=sys.stderr)
         for note in outcome.notes:

@@ -1,0 +1,629 @@
+"""Providers' interfaces: what is asked of each, what it answers and bills, caches, thoughts and money."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import fakes
+from support.api_server import Body, Reply, chat, completion, serving
+from support.in_process import said as printed
+from support.providers import Provider
+from support.servers import server_backend
+
+from icl_bench.analysis.query_cost import Prices
+from icl_bench.backends.interface import Answer, Free
+from icl_bench.errors import CellError, OutOfBudgetError, UserError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+
+pytest.importorskip("openai")
+pytest.importorskip("anthropic")
+from icl_bench.backends.servers.anthropic import Messages
+from icl_bench.backends.servers.bodies import LARGEST
+from icl_bench.backends.servers.budget import Budget, Purse
+from icl_bench.backends.servers.interface import End, Question, shared_end
+from icl_bench.backends.servers.models import found_hold, listed_models
+from icl_bench.backends.servers.openai import Chat, Completions, OwnServerChat, Responses
+from icl_bench.backends.servers.providers import PROVIDERS, Connection
+from icl_bench.backends.servers.thinking import Thinking
+
+KEY = "sk-very-secret"
+WORDS = 7
+"""Words of a demonstration."""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider in PROVIDERS.values():
+        monkeypatch.setenv(provider.key, KEY)
+
+
+def conversations(k: int, queries: int, style: str = "turns") -> PromptSet:
+    """Prompts of a chat with k shared demonstrations of seven words; a token is a word."""
+    shown = [(f"what is case {i}", f"label {i} .") for i in range(k)]
+
+    def messages(index: int) -> Sequence[Mapping[str, str]]:
+        system = {"role": "system", "content": "Sort these ."}
+        if style == "single":
+            text = "".join(f"{q} {a}\n" for q, a in shown)
+            return [system, {"role": "user", "content": f"{text}query {index} ?"}]
+        turns = [{"role": r, "content": t} for pair in shown for r, t in zip(("user", "assistant"), pair, strict=True)]
+        return [system, *turns, {"role": "user", "content": f"query {index} ?"}]
+
+    return PromptSet(tuple(range(3 + WORDS * k)), ((1, 2, 3),) * queries, "", ("",) * queries, conversation=messages)
+
+
+def answers(asked: Any, prompts: PromptSet, **decoding: Any) -> list[Answer]:
+    free = Free(
+        **{"stops": ("\n",), "max_tokens": 5, "of_labels": True, "labels": (" card lost", " card arrival"), **decoding}
+    )
+    todo = range(len(prompts))
+    found = [a for pack in asked.answer(prompts, list(todo), [free] * len(prompts), 0) for a in pack]
+    return sorted(found, key=lambda a: a.index)
+
+
+INTERFACES = {
+    "anthropic": ("anthropic", "chat", Provider.messages, "/v1/messages"),
+    "google": ("google", "chat", Provider.google, "/v1/chat/completions"),
+    "responses": ("openai", "responses", Provider.responses, "/v1/responses"),
+    "chat": ("openai", "chat", Provider.chat, "/v1/chat/completions"),
+}
+
+
+def at(url: str, name: str) -> str:
+    return url.removesuffix("/v1") if name == "anthropic" else url
+
+
+# -- what is asked and billed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+@pytest.mark.parametrize("name", INTERFACES)
+def test_answers_and_tokens_are_those_of_the_provider_to_the_last_one(name: str, style: str) -> None:
+    backend, endpoint, answer, path = INTERFACES[name]
+    provider = Provider(lambda query: f"label {query.split()[-2]} .")
+    with serving(lambda body: answer(provider, body)) as server:
+        made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
+        found = [answers(made, conversations(k, 6, style)) for k in (200, 400)]
+    assert {request["path"] for request in server.requests} == {path}
+    assert [[a.text for a in each] for each in found] == [[f"label {i} ." for i in range(6)]] * 2
+    stored = sorted(
+        (a.prompt_tokens, a.cached_tokens, a.written_tokens or 0, a.answer_tokens) for e in found for a in e
+    )
+    assert stored == sorted((b.prompt, b.cached, b.written, b.answer) for b in provider.bills)
+    assert not made.counters.notes
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+def test_anthropic_reads_a_smaller_k_from_its_cache_and_writes_only_what_is_new(style: str) -> None:
+    provider = Provider()
+    with serving(provider.messages) as server:
+        made = server_backend(at(server.url, "anthropic"), provider="anthropic")
+        for k in (200, 400):
+            answers(made, conversations(k, 6, style))
+    first, *others = provider.bills[:6]
+    assert (first.cached, first.written) == (0, 3 + 200 * WORDS)
+    assert {(b.cached, b.written, b.new) for b in others} == {(3 + 200 * WORDS, 0, 3)}
+    first, *others = provider.bills[6:]
+    assert (first.cached, first.written) == (3 + 200 * WORDS, 200 * WORDS)
+    assert {(b.cached, b.written, b.new) for b in others} == {(3 + 400 * WORDS, 0, 3)}
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_one_request_fills_the_cache_before_the_others_begin(name: str) -> None:
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider, together = Provider(), []
+
+    def slow(body: dict[str, Any]) -> Reply:
+        reply = answer(provider, body)
+        together.append(server._now)
+        time.sleep(0.05)
+        return reply
+
+    with serving(slow) as server:
+        answers(server_backend(at(server.url, name), provider=backend, endpoint=endpoint), conversations(200, 6))
+    assert together[0] == 1
+    assert max(together) > 1
+    assert [b.cached > 0 for b in provider.bills] == [False, *[True] * 5]
+
+
+def test_short_prompts_are_asked_all_at_once_and_without_breakpoints() -> None:
+    together = threading.Barrier(6, timeout=20)
+    provider = Provider()
+
+    def answer(body: dict[str, Any]) -> Reply:
+        together.wait()
+        return provider.messages(body)
+
+    with serving(answer) as server:
+        answers(server_backend(at(server.url, "anthropic"), provider="anthropic"), conversations(10, 6))
+    assert "cache_control" not in json.dumps(server.requests)
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_a_cache_that_was_missed_is_noted_once(name: str) -> None:
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider = Provider(forgets=True)
+    with serving(lambda body: answer(provider, body)) as server:
+        made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
+        answers(made, conversations(200, 6))
+    assert [note for note in made.counters.notes if "cache did not have" in note] == made.counters.notes
+    assert len(made.counters.notes) == 1
+
+
+def test_prompts_with_own_demonstrations_have_no_breakpoint() -> None:
+    own = replace(conversations(200, 6), prefix=(1,), suffixes=((2,) * 1400,) * 6)
+    provider = Provider()
+    with serving(provider.messages) as server:
+        answers(server_backend(at(server.url, "anthropic"), provider="anthropic"), own)
+    assert "cache_control" not in json.dumps(server.requests)
+
+
+TEXTS = st.text(st.sampled_from("ab \n"), max_size=12)
+
+
+@given(st.lists(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=4), min_size=2, max_size=5))
+def test_a_shared_part_is_the_beginning_of_every_conversation_and_whole_again_with_the_rest(turns: Any) -> None:
+    prompts = PromptSet(
+        (1,), ((1,),) * len(turns), "", ("",) * len(turns),
+        conversation=lambda i: [{"role": ("user", "assistant")[n % 2], "content": t} for n, t in enumerate(turns[i])],
+    )  # fmt: skip
+    todo = list(range(min(len(turns), 3)))
+    end = shared_end(prompts, todo)
+    if end is None:
+        return
+    starts = {json.dumps([turns[i][: end.message], turns[i][end.message][: end.characters]]) for i in todo}
+    assert len(starts) == 1
+    for index in todo:
+        sent = Messages().marked(Question("", prompts.messages(index), (end,)))["messages"]
+        assert ["".join(block["text"] for block in turn["content"]) for turn in sent] == turns[index]
+        assert all(block["text"].strip() for turn in sent for block in turn["content"][:1])
+        assert json.dumps(sent).count("cache_control") == 1
+
+
+# -- thoughts -----------------------------------------------------------------------------------
+
+THINKS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "anthropic off": ("anthropic", "off", {"thinking": {"type": "disabled"}, "max_tokens": 64}),
+    "anthropic low": (
+        "anthropic",
+        "low",
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "max_tokens": 64 + 8192},
+    ),
+    "anthropic tokens": (
+        "anthropic",
+        2000,
+        {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 2064},
+    ),
+    "responses high": ("responses", "high", {"reasoning": {"effort": "high"}, "max_output_tokens": 64 + 32_768}),
+    "responses off": ("responses", "off", {"reasoning": {"effort": "none"}, "max_output_tokens": 64}),
+    "google tokens": (
+        "google",
+        500,
+        {"extra_body": {"google": {"thinking_config": {"thinking_budget": 500}}}, "max_completion_tokens": 564},
+    ),
+    "google low": ("google", "low", {"reasoning_effort": "low", "max_completion_tokens": 64 + 8192}),
+    "chat high": ("chat", "high", {"reasoning_effort": "high", "max_completion_tokens": 64 + 32_768}),
+}
+
+
+@pytest.mark.parametrize("case", THINKS)
+def test_thinking_is_asked_for_in_the_providers_words_with_room_beside_the_answer(case: str) -> None:
+    name, how, expected = THINKS[case]
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider = Provider(thinks=0 if how == "off" else 300)
+    with serving(lambda body: answer(provider, body)) as server:
+        made = server_backend(
+            at(server.url, name), provider=backend, endpoint=endpoint, thinking=Thinking.parse(str(how))
+        )
+        found = answers(made, conversations(2, 3))
+    assert expected.items() <= server.requests[0].items()
+    assert [a.text for a in found] == ["card lost"] * 3
+    assert {a.answer_tokens for a in found} == {b.answer for b in provider.bills}
+    thoughts = {a.reasoning_tokens for a in found}
+    assert thoughts == ({None} if name == "anthropic" else {None, 0} & thoughts if how == "off" else {300})
+    if name in ("anthropic", "responses") and how != "off":
+        assert {a.raw for a in found} == {"<think>I think</think>card lost"}
+
+
+def test_own_servers_get_the_switch_of_chat_templates() -> None:
+    assert OwnServerChat().thinking(Thinking("off")) == {
+        "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "none",
+    }
+    assert OwnServerChat().thinking(Thinking(700)) == {
+        "chat_template_kwargs": {"enable_thinking": True},
+        "thinking_token_budget": 700,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "medium", "0", "-1", "1.5", "9999999", "²"])
+def test_thinking_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"--thinking .*expected off, low, high or a number of tokens"):
+        Thinking.parse(text)
+
+
+def test_held_and_thinking_at_anthropic_share_an_argument() -> None:
+    provider = Provider()
+    with serving(provider.messages) as server:
+        made = server_backend(at(server.url, "anthropic"), provider="anthropic", thinking=Thinking("low"), hold="json")
+        answers(made, conversations(2, 1))
+    (request,) = server.requests
+    assert request["output_config"]["effort"] == "low"
+    assert request["output_config"]["format"]["schema"]["properties"]["label"]["enum"] == ["card lost", "card arrival"]
+    assert "temperature" not in request
+
+
+def test_blank_stops_are_not_sent_to_anthropic_and_cut_the_answer_here() -> None:
+    provider = Provider(lambda _: "one line\nanother")
+    with serving(provider.messages) as server:
+        (found,) = answers(
+            server_backend(at(server.url, "anthropic"), provider="anthropic"),
+            conversations(2, 1),
+            of_labels=False,
+            stops=("\n", "=="),
+        )
+    assert server.requests[0]["stop_sequences"] == ["=="]
+    assert found.text == "one line"
+
+
+# -- no answer ----------------------------------------------------------------------------------
+
+
+def of_messages(content: list[dict[str, Any]], stop: str, **usage: int) -> Reply:
+    return 200, {
+        "id": "1", "type": "message", "role": "assistant", "model": "m", "content": content, "stop_reason": stop,
+        "stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 3, **usage},
+    }  # fmt: skip
+
+
+def of_responses(output: list[dict[str, Any]], **further: Any) -> Reply:
+    return 200, {"id": "1", "object": "response", "model": "m", "status": "completed", "output": output, **further}
+
+
+NO_ANSWER: dict[str, tuple[str, Reply, str]] = {
+    # https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons
+    "anthropic refuses": ("anthropic", of_messages([], "refusal"), "refused"),
+    "anthropic thinks": (
+        "anthropic",
+        of_messages([{"type": "thinking", "thinking": "It may be", "signature": "x"}], "max_tokens"),
+        "ran out of tokens while thinking",
+    ),
+    "anthropic thinks in secret": (
+        "anthropic",
+        of_messages([{"type": "redacted_thinking", "data": "x"}], "max_tokens"),
+        "ran out of tokens while thinking",
+    ),
+    "anthropic calls a tool": (
+        "anthropic",
+        of_messages([{"type": "tool_use", "id": "1", "name": "x", "input": {}}], "tool_use"),
+        "no text (stop_reason tool_use)",
+    ),
+    "responses refuse": (
+        "responses",
+        of_responses([{"type": "message", "content": [{"type": "refusal", "refusal": "I cannot"}]}]),
+        "refused: I cannot",
+    ),
+    "responses think": (
+        "responses",
+        of_responses(
+            [{"type": "reasoning", "summary": []}],
+            status="incomplete",
+            incomplete_details={"reason": "max_output_tokens"},
+            usage={"input_tokens": 5, "output_tokens": 64, "output_tokens_details": {"reasoning_tokens": 64}},
+        ),
+        "ran out of tokens while thinking",
+    ),
+    "responses are filtered": (
+        "responses",
+        of_responses([], status="incomplete", incomplete_details={"reason": "content_filter"}),
+        "content_filter",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_ANSWER)
+def test_a_row_without_an_answer_has_its_reason(case: str) -> None:
+    name, reply, reason = NO_ANSWER[case]
+    backend, endpoint, *_ = INTERFACES[name]
+    with serving(lambda _: reply) as server:
+        made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
+        (found,) = answers(made, conversations(2, 1))
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize("name", ["anthropic", "responses"])
+def test_a_wrong_key_and_a_model_that_is_not_there_are_said(name: str) -> None:
+    backend, endpoint, *_ = INTERFACES[name]
+    missing = {"error": {"type": "not_found_error", "message": "model: m"}}
+    with serving(lambda _: (404, missing), models=(200, {"data": [{"id": "other"}]})) as server:
+        made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
+        with pytest.raises(CellError, match=r"refuses the request .*; it lists other"):
+            answers(made, conversations(2, 1))
+    with serving(lambda _: (401, {"error": {"type": "authentication_error", "message": f"{KEY} is bad"}})) as server:
+        made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
+        with pytest.raises(CellError, match=f"refuses the key in {PROVIDERS[backend].key}") as raised:
+            answers(made, conversations(2, 1))
+    assert KEY not in str(raised.value)
+
+
+# -- money --------------------------------------------------------------------------------------
+
+PRICES = Prices(input=3.0, cached=0.3, output=15.0, write=3.75)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "chat"])
+def test_a_budget_is_never_passed_and_what_is_spent_is_what_is_billed(name: str) -> None:
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider = Provider()
+    purse = Purse(0.03)
+    with serving(lambda body: answer(provider, body)) as server:
+        made = server_backend(
+            at(server.url, name), provider=backend, endpoint=endpoint, budget=Budget(purse, PRICES.of_tokens)
+        )
+        with pytest.raises(
+            OutOfBudgetError, match=r"--budget 0.03: 0.0\d+ spent in \d+ requests; the next one may cost"
+        ):
+            answers(made, conversations(200, 60))
+    money = sum(PRICES.of_tokens(b.new, b.cached, b.answer, b.written) for b in provider.bills)
+    assert purse.spent == pytest.approx(money, rel=1e-12)
+    assert money <= 0.03
+    assert purse.requests == len(provider.bills) > 5
+    assert (purse.reserved, purse.under_way) == (0, 0)
+
+
+def test_a_server_that_says_no_tokens_is_taken_to_bill_the_most() -> None:
+    purse = Purse(1.0)
+    with serving(lambda _: chat("card lost")) as server:
+        made = server_backend(server.url, endpoint="chat", budget=Budget(purse, PRICES.of_tokens))
+        answers(made, conversations(2, 3))
+    assert purse.spent == pytest.approx(3 * PRICES.of_tokens(0, 0, 64, 3 + 2 * WORDS + 3 + 1), rel=1e-9)
+
+
+def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="1,2", draws=2, scoring="unconstrained")
+    asked: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Reply:
+        asked.append(body["prompt"])
+        status, reply = completion(" card lost", prompt_tokens=len(body["prompt"]), cached=0)
+        return status, reply
+
+    def run(limit: float) -> Any:
+        load = lambda: server_backend(server.url, concurrency=1)  # noqa: E731
+        budget = Budget(Purse(limit), Prices(1e4, 1e4, 1e4).of_tokens)
+        return Runner(plan, Store(tmp_path / "results"), {"backend": "openai"}, load, budget=budget).run()
+
+    with serving(answer) as server:
+        first = run(8.0)
+        assert first.stopped
+        assert not first.failed
+        assert f"{4 - len(first.computed)} cells left, run it again to go on" in first.stopped[0]
+        some = len(asked)
+        assert 0 < some < 24
+        second = run(1e6)
+    assert not second.stopped
+    assert first.spent == pytest.approx(sum(map(len, asked[:some])) / 100 + 2 * some / 100)
+    assert len(asked) == len(set(asked)) == 24  # nothing was asked twice
+    assert len(read_results(tmp_path / "results")) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--budget", "5"], "--budget 5: needs what tokens cost; add --price"),
+        (["--budget", "0", "--price", "input=1,cached=1,output=1"], "--budget 0"),
+        (["--price", "input=1"], "cached and output missing"),
+    ],
+)
+def test_a_budget_without_a_price_is_refused(options: list[str], said: str) -> None:
+    line = ["run", "--task", "trec", "--model", "m", "--k", "1", "--backend", "google", "--tokenizer", "gemma3-270m"]
+    assert said in printed(*line, *options, code=2)
+
+
+# -- holding labels -----------------------------------------------------------------------------
+
+
+def holding(*ways: str) -> Any:
+    """A server that knows some ways to hold an answer, ignores one and refuses another."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        if "choice" in ways and "structured_outputs" in body:
+            return chat(body["structured_outputs"]["choice"][0])
+        if "grammar" in ways and "grammar" in body:
+            return chat(body["grammar"].split('"')[1])
+        if "json" in ways and "response_format" in body:
+            label = body["response_format"]["json_schema"]["schema"]["properties"]["label"]["enum"][1]
+            return chat(json.dumps({"label": label}))
+        if "refuses" in ways and "structured_outputs" in body:
+            return 400, {"error": {"message": "Unknown parameter: 'structured_outputs'."}}
+        return chat("Hello!")
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("ways", "found"),
+    [
+        (("choice", "json"), "choice"),
+        (("grammar",), "choice"),
+        (("json",), "json"),
+        (("refuses", "json"), "json"),
+        (("refuses",), None),
+        ((), None),
+    ],
+)
+def test_how_a_server_holds_answers_is_found_by_asking(ways: Any, found: str | None) -> None:
+    with serving(holding(*ways)) as server:
+        assert found_hold("m", Chat(), Connection(server.url, KEY, "OPENAI_API_KEY")) == found
+    assert len(server.requests) <= 4
+
+
+def test_a_held_answer_is_asked_for_in_the_words_of_each_kind_of_server() -> None:
+    held = Completions().held("choice", [" card (lost)", ' a "quoted"\\ one'])
+    assert held["structured_outputs"] == {"choice": [" card (lost)", ' a "quoted"\\ one']}
+    assert held["grammar"] == r'''root ::= " card (lost)" | " a \"quoted\"\\ one"'''
+    assert Responses().held("json", [" a"])["text"]["format"]["schema"]["properties"]["label"]["enum"] == ["a"]
+
+
+# -- windows, sizes, redirects, other models ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "window"),
+    [
+        ({"max_model_len": 4096}, 4096),
+        ({"context_length": 131_072}, 131_072),
+        ({"max_input_tokens": 200_000}, 200_000),
+        ({"meta": {"n_ctx": 8192}}, 8192),
+        ({"max_model_len": True}, None),
+        ({"max_model_len": "4096"}, None),
+        ({}, None),
+    ],
+)
+def test_a_models_window_is_read_from_the_servers_list(entry: dict[str, Any], window: int | None) -> None:
+    with serving(lambda _: chat(""), models=(200, {"data": [{"id": "m", **entry}, "odd", {"id": 3}]})) as server:
+        assert listed_models(Chat(), Connection(server.url, KEY, "X")) == {"m": window}
+
+
+@pytest.mark.parametrize("models", [(200, []), (200, {"data": None}), (404, {}), (500, {})])
+def test_a_list_of_models_of_another_shape_is_none(models: Reply) -> None:
+    with serving(lambda _: chat(""), models=models) as server:
+        assert listed_models(Chat(), Connection(server.url, KEY, "X"), retries=0) == {}
+
+
+def test_a_response_without_an_end_is_given_up_at_a_limit() -> None:
+    big = b'{"choices": [{"text": "' + b"a" * (LARGEST + 10) + b'"}]}'
+    with serving(lambda _: (200, Body(big))) as server:
+        made = server_backend(server.url)
+        with pytest.raises(CellError, match="answered with more than 16 MiB"):
+            answers(made, replace(conversations(2, 1), own_texts=("q",), conversation=None))
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Redirects to another place, or answers packed."""
+
+    target = ""
+    packed = b""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer()
+
+    def _answer(self) -> None:
+        self.send_response(307 if self.target else 200)
+        if self.target:
+            self.send_header("Location", self.target + self.path)
+        if self.packed:
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(self.packed)))
+        self.end_headers()
+        self.wfile.write(self.packed)
+
+
+def elsewhere(**fields: Any) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Elsewhere,), fields))
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+def test_the_host_that_requests_were_redirected_to_and_the_model_are_stored(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+    with serving(lambda _: completion(" card lost")) as server:
+        first = elsewhere(target=server.url.removesuffix("/v1").replace("127.0.0.1", "localhost"))
+        url = f"http://127.0.0.1:{first.server_port}/v1"
+        Runner(plan, Store(tmp_path / "results"), {"backend": "openai"}, lambda: server_backend(url)).run()
+        first.shutdown()
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    assert meta.served == {"model": "m", "host": "localhost"}
+
+
+def test_a_packed_response_is_read_and_one_that_unpacks_to_too_much_is_not() -> None:
+    body = json.dumps(completion(" card lost")[1]).encode()
+    for content, said in ((body, None), (b'{"a": "' + b" " * (4 * LARGEST) + b'"}', "more than 16 MiB")):
+        server = elsewhere(packed=gzip.compress(content))
+        made = server_backend(f"http://127.0.0.1:{server.server_port}/v1")
+        prompts = replace(conversations(2, 1), own_texts=("q",), conversation=None)
+        if said is None:
+            assert answers(made, prompts)[0].text == "card lost"
+        else:
+            with pytest.raises(CellError, match=said):
+                answers(made, prompts)
+        server.shutdown()
+
+
+def test_another_model_fails_the_cell_or_marks_it() -> None:
+    names = iter(["m-1", "m-1", "m-2"] * 2)
+
+    def answer(_: dict[str, Any]) -> Reply:
+        status, reply = chat("card lost")
+        return status, {**reply, "model": next(names)}
+
+    with serving(answer) as server:
+        made = server_backend(server.url, endpoint="chat", concurrency=1)
+        with pytest.raises(CellError, match=r"another model answers than before .*--on-model-change mark"):
+            answers(made, conversations(2, 3))
+        made = server_backend(server.url, endpoint="chat", concurrency=1, on_model_change="mark")
+        answers(made, conversations(2, 3))
+    assert made.counters.served == {"model": "m-1, m-2"}
+    assert made.counters.notes == ["another model answers than before (m-2, not m-1)"]
+
+
+# -- options that exclude each other ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--backend", "anthropic", "--hold", "choice"], "--hold choice: --backend anthropic with messages has json"),
+        (["--backend", "openai", "--endpoint", "responses", "--hold", "choice"], "with responses has json"),
+        (["--backend", "openai", "--thinking", "low"], "--thinking: completions do not think"),
+        (
+            ["--backend", "openai", "--endpoint", "completions", "--chat", "turns"],
+            "--endpoint completions: has no messages",
+        ),
+        (["--backend", "google", "--endpoint", "chat"], "--endpoint: applies to --backend openai only, this is google"),
+        (["--backend", "google", "--thinking", "much"], "--thinking much: expected off, low, high"),
+        (["--backend", "mistral"], "--backend mistral"),
+        (["--backend", "google", "--task", "samsum", "--hold", "json"], "--hold json: task samsum is free text"),
+        (
+            ["--backend", "transformers", "--budget", "1", "--price", "input=1,cached=1,output=1"],
+            "--budget 1: is for models",
+        ),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_without_a_key(
+    options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for provider in PROVIDERS.values():
+        monkeypatch.delenv(provider.key)
+    line = ["plan", "--task", "trec", "--model", "m", "--k", "1", "--base-url", "http://127.0.0.1:9/v1"]
+    tokenizer = [] if "transformers" in options else ["--tokenizer", "gemma3-270m"]
+    line = line[:-2] if "transformers" in options else line
+    told = printed(*line, *tokenizer, *options, code=2)
+    assert said in told
+    assert told.count("\n") <= 2
+
+
+def test_shared_ends_order_and_compare() -> None:
+    assert End(1, 0) < End(1, 5) < End(2, 0)
