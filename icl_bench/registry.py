@@ -379,6 +379,7 @@ FINDINGS = Registry(
         "label_spaces": "icl_bench.analysis.findings.saturation:LABEL_SPACES",
         "noise_floor": "icl_bench.analysis.findings.order:NOISE_FLOOR",
         "sorting_penalty": "icl_bench.analysis.findings.comparisons:SORTING_PENALTY",
+        "demonstrations_gain": "icl_bench.analysis.findings.comparisons:DEMONSTRATIONS_GAIN",
         "retrieval_gain": "icl_bench.analysis.findings.comparisons:RETRIEVAL_GAIN",
         "retrieval_order": "icl_bench.analysis.findings.comparisons:RETRIEVAL_ORDER",
         "near_duplicates": "icl_bench.analysis.findings.near_duplicates:NEAR_DUPLICATES",

@@ -10,6 +10,7 @@ import numpy as np
 from icl_bench.analysis.statistics.best import Candidate
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
+from icl_bench.analysis.zero_shot import ZERO_SHOT
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.results.cells import SETTING
 
@@ -40,13 +41,13 @@ ELSEWHERE = {
 def is_drawn(select: object) -> bool:
     """Whether another draw may show other demonstrations.
 
-    Retrieval of all demonstrations follows from pool and query: it has a single draw by nature.
-    So does nothing else: hybrids begin with what is drawn, centroids with where k-means begins, and
-    training learns from drawn examples. Of a name that is no known choice, as an import may have,
-    it is not known, and one draw of it is taken as one of many.
+    Retrieval of all demonstrations follows from pool and query: it has a single draw by nature, and so has
+    the prompt without any. So does nothing else: hybrids begin with what is drawn, centroids with where
+    k-means begins, and training learns from drawn examples. Of a name that is no known choice, as an
+    import may have, it is not known, and one draw of it is taken as one of many.
     """
     choice = known(str(select))
-    return choice is None or not choice.retrieves
+    return select != ZERO_SHOT and (choice is None or not choice.retrieves)
 
 
 def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 STORED_AS = {"select": "random", "order": "drawn", "attention": str(FULL)}
 """What its cell is called, as :func:`icl_bench.sweep.plan.make_plan` calls it."""
 
+ZERO_SHOT = "zero-shot"
+"""What it is called beside selectors, where these are compared with it."""
+
 
 def with_demonstrations(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of points with demonstrations."""

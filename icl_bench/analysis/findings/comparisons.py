@@ -11,7 +11,7 @@ from icl_bench.analysis.draws import by_name, is_drawn, source
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, compare
-from icl_bench.analysis.zero_shot import with_demonstrations
+from icl_bench.analysis.zero_shot import ZERO_SHOT, from_zero_shot, with_demonstrations
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.metrics.scores import scored
 from icl_bench.results.cells import SETTING
@@ -54,6 +54,25 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     ]
     table = pd.concat([part for part in parts if len(part)] or parts[:1])
     return table.sort_values([*SETTING, "k"], kind="stable").reset_index(drop=True)
+
+
+def demonstrations_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
+    """Compare every curve with the prompt without demonstrations, at each k.
+
+    That prompt is asked once. So the limits count how far draws of demonstrations differ, and test
+    examples alone are paired. ``difference`` is below 0 where demonstrations hurt; the columns are
+    those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a selector or
+    ``zero-shot``. ``facts`` are those of each variant.
+    """
+    import pandas as pd
+
+    frame = from_zero_shot(frame, facts)
+    shown, bare = with_demonstrations(frame), frame[frame["k"] == 0]
+    curve = [name for name in SETTING if name != "select"]
+    base = bare.drop_duplicates([*curve, "draw", "test_id"]).drop(columns="k").assign(select=ZERO_SHOT)
+    base = base.merge(shown[[*curve, "k"]].drop_duplicates(), on=curve)
+    both = pd.concat([shown.assign(select=shown["select"].astype(object)), base[shown.columns]], ignore_index=True)
+    return compare(both, {"select": ZERO_SHOT}, matched=False, facts=facts, about="draws")
 
 
 def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
@@ -190,6 +209,25 @@ SORTING_PENALTY = Finding(
         "Bertsch et al. 2025, figure 5",
         Chart("difference", by=("task",), difference=True, shuffled="shown"),
         place=40,
+    ),
+)
+
+
+DEMONSTRATIONS_GAIN = Finding(
+    "demonstrations_gain",
+    lambda context: demonstrations_gain(context.prompts, facts=context.facts),
+    SIGNED_LIMITS,
+    caption="With demonstrations less without",
+    shown=f"task model series {SHOWN_COMPARISON}",
+    printed=Printed("demonstrations: {score} less that without any, points", f"task model select {PRINTED_COMPARISON}"),
+    section=Section(
+        "demonstrations-gain",
+        "What demonstrations gain",
+        "Gain over zero-shot",
+        "run --k 0,10,100",
+        "{Score} with k demonstrations, less that of the prompt without any. Below 0: they hurt.",
+        chart=Chart("difference", difference=True, shuffled="shown"),
+        place=25,
     ),
 )
 

@@ -45,6 +45,7 @@ def found(results: Path) -> Findings:
 
 
 EMPTY = {
+    "demonstrations_gain",
     "calibration_gain",
     "models",
     "label_spaces",
