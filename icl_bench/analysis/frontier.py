@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.across_models import candidate_columns, compared_measures, compared_within, on_same_rows
 from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders, outcome
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT, Column
@@ -22,7 +23,7 @@ from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import comparable_predictions
-from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
+from icl_bench.analysis.query_cost import MEASURES, PricesOf, QueryCosts, as_records, prices_of, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
 from icl_bench.analysis.statistics.dominance import dominance
@@ -31,8 +32,10 @@ from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
+from icl_bench.models.prices import Prices
 from icl_bench.registry import ORDERS
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
@@ -80,7 +83,12 @@ def undominated(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
 
 
 def frontier(
-    predictions: pd.DataFrame, costs: pd.DataFrame, queries: Sequence[int], prices: Prices | None
+    predictions: pd.DataFrame,
+    costs: pd.DataFrame,
+    queries: Sequence[int],
+    prices: PricesOf | None,
+    across: bool = False,
+    facts: FactsOf = NO_FACTS,
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
@@ -97,10 +105,16 @@ def frontier(
     asked other test examples than most (``other_tests``), and for those with a single draw of what is
     drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
     highest score of those that cost no more, nor does one ``on the frontier`` have less.
+
+    With ``across``, points of all models of a task are compared, and verdicts hold over all of them
+    (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants tell which data they are of). Their
+    tokens are not compared, as models have tokens of their own.
     """
     import pandas as pd
 
     kept = _points(predictions)
+    if across:
+        kept = on_same_rows(kept, facts)
     keys, all_points = grids(kept, POINT)
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
@@ -120,11 +134,11 @@ def frontier(
         part[[f"p_{measure}" for measure in MEASURES]] = np.nan
         part[[f"verdict_{measure}" for measure in MEASURES]] = None
     means = scores["score"].to_numpy(dtype=float)
-    for rows in partition(scores, ["task", "model"])[1]:
+    for rows in partition(scores, compared_within(across))[1]:
         points = [all_points[row] for row in rows]
         alike = asked_alike(points)
         candidates = [
-            candidate(on_tests(points[at], alike.tests), scores.loc[rows[at], "select"], scores.loc[rows[at], "k"])
+            candidate(on_tests(points[at], alike.tests), *scores.loc[rows[at], candidate_columns(across)])
             for at in np.flatnonzero(~alike.lack)
         ]
         judged = [one.judged for one in candidates]
@@ -133,7 +147,7 @@ def frontier(
         p_leads[means[within][:, None] <= means[within]] = 1.0
         for part in parts:
             part.loc[rows[alike.lack], "other_tests"] = True
-            for measure in MEASURES:
+            for measure in compared_measures(across):
                 found = dominance(p_leads, part[measure].to_numpy(dtype=float)[within])
                 part.loc[within, f"p_{measure}"] = found.p
                 part.loc[within, f"verdict_{measure}"] = found.verdicts
@@ -218,19 +232,23 @@ def _points(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def frontier_of_folder(
-    results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None
+    results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None, across: bool = False
 ) -> pd.DataFrame:
     """:func:`frontier` of a results folder, or of what of it has these values (task, model).
 
-    Halves of a label space and perturbed demonstrations are left out, as for advice. Raises
-    ``UserError`` where nothing is left.
+    Halves of a label space and perturbed demonstrations are left out, as for advice. ``attrs["prices"]``
+    of the table has the prices of each model. Raises ``UserError`` where nothing is left, or a model has
+    no price (:func:`icl_bench.analysis.query_cost.prices_of`).
     """
     stored = read_some(results, only)
     frame = comparable_predictions(stored)
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return frontier(frame, costs, [queries], prices)
+    priced = None if prices is None else prices_of(stored, prices, across)
+    table = frontier(frame, costs, [queries], priced, across, stored.variants)
+    table.attrs |= {"prices": as_records(priced)}
+    return table
 
 
 def _found(context: Context) -> pd.DataFrame:
@@ -244,10 +262,15 @@ def _found(context: Context) -> pd.DataFrame:
     return frontier(frame, costs, STEPS, None)
 
 
-def leading(table: pd.DataFrame, prices: Prices | None) -> str:
-    """The measure that people are shown first: money at a price, else the first that is known."""
-    order = ("money", "operations", "seconds", "tokens") if prices else MEASURES[1:3] + MEASURES[:1]
-    return next((name for name in order if table[name].notna().any()), "tokens")
+def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) -> str:
+    """The measure that people are shown first: money at a price, else the first that is known.
+
+    ``across`` models, seconds come before operations, which are not known of a model behind a server.
+    """
+    order = ("money",) * (prices is not None) + ("operations", "seconds", "tokens")
+    if across:
+        order = ("money",) * (prices is not None) + ("seconds", "operations")
+    return next((name for name in order if table[name].notna().any()), order[-1])
 
 
 FRONTIERS = Finding(

@@ -40,8 +40,9 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="Also print what a server would ask for it: money per million tokens, input=0.5,cached=0.05,output=1.5; "
-        "write=0.6 where writing into a cache costs more than input.",
+        help="Also print what it costs: money per million tokens, input=0.5,cached=0.05,output=1.5; write=0.6 where "
+        "writing into a cache costs more than input. auto: the model's price in the table of genai-prices. hour=2: "
+        "money per hour of this machine.",
         rich_help_panel="Output",
     ),
 ]
@@ -68,6 +69,7 @@ def plan(
     from icl_bench.cli.output.terminal import console
     from icl_bench.errors import UserError
     from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.sweep.plan_money import sweep_prices
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
@@ -81,7 +83,7 @@ def plan(
         wanted = check_points(detect)
     prices = None
     if price is not None:
-        from icl_bench.analysis.query_cost import Prices
+        from icl_bench.models.prices import Prices
 
         prices = Prices.parse(price)
     display = Display(quiet=json)
@@ -91,6 +93,8 @@ def plan(
         with display.preparing() as say:
             sweep = Sweep.prepare(spec, say, to_run=False)
             sweep.estimates()  # takes a while
+        if prices is not None:
+            sweep_prices(sweep, prices)  # refuses before the plan is printed
         if json:
             records.extend(plan_records(sweep, results, prices))
         elif not quiet:

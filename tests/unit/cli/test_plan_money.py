@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support import fakes
 
-from icl_bench.analysis.query_cost import Prices
-from icl_bench.cli.output.plan import planned_money
 from icl_bench.errors import UserError
+from icl_bench.models.prices import Prices
+from icl_bench.sweep.plan_money import planned_money
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
 
