@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from support import fakes
-
 from icl_bench.backends.interface import Answer, Decoding
 from icl_bench.models.prices import Prices
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.sweep.plan import Plan
+from support import fakes
 
 SERVED = {"backend": "openai", "server": "https://api.example.com/v1", "endpoint": "completions"}
 
