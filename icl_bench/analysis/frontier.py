@@ -262,6 +262,19 @@ def _found(context: Context) -> pd.DataFrame:
     return frontier(frame, costs, STEPS, None)
 
 
+def _found_across(context: Context) -> pd.DataFrame:
+    """The same across models, for tasks of which several models have points with known seconds."""
+    import pandas as pd
+
+    frame, costs = context.unperturbed, context.table("cost")
+    timed = costs[costs["seconds"].notna()].astype({"task": object, "model": object})
+    models = timed.groupby("task")["model"].nunique()
+    kept = frame[frame["task"].isin(models.index[models > 1])]
+    if not len(_points(kept)):
+        return pd.DataFrame(columns=FRONTIER)
+    return frontier(kept, costs, STEPS, None, across=True, facts=context.facts)
+
+
 def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) -> str:
     """The measure that people are shown first: money at a price, else the first that is known.
 
@@ -273,26 +286,33 @@ def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) ->
     return next((name for name in order if table[name].notna().any()), order[-1])
 
 
+_COLUMNS = (
+    Column("queries", "queries", "count"),
+    Column("cascade", "margin needed", optional=True),
+    Column("tokens", "tokens a query", "number", optional=True),
+    Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
+    Column("seconds", "seconds a query", "number", optional=True),
+    Column("p_operations", "p by operations", "p", optional=True),
+    Column("verdict_operations", "by operations", optional=True),
+    Column("p_seconds", "p by seconds", "p", optional=True),
+    Column("verdict_seconds", "by seconds", optional=True),
+    Column("p_tokens", "p by tokens", "p", optional=True),
+    Column("verdict_tokens", "by tokens", optional=True),
+)
+
+_SHOWN = (
+    "task model series cascade k queries score ci_low ci_high draws operations "
+    "verdict_operations p_operations seconds verdict_seconds p_seconds tokens "
+    "verdict_tokens p_tokens interval_over"
+)
+
+
 FRONTIERS = Finding(
     "frontier",
     _found,
-    (
-        Column("queries", "queries", "count"),
-        Column("cascade", "margin needed", optional=True),
-        Column("tokens", "tokens a query", "number", optional=True),
-        Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
-        Column("seconds", "seconds a query", "number", optional=True),
-        Column("p_operations", "p by operations", "p", optional=True),
-        Column("verdict_operations", "by operations", optional=True),
-        Column("p_seconds", "p by seconds", "p", optional=True),
-        Column("verdict_seconds", "by seconds", optional=True),
-        Column("p_tokens", "p by tokens", "p", optional=True),
-        Column("verdict_tokens", "by tokens", optional=True),
-    ),
+    _COLUMNS,
     caption="Every point, for each number of queries",
-    shown="task model series cascade k queries score ci_low ci_high draws operations "
-    "verdict_operations p_operations seconds verdict_seconds p_seconds tokens "
-    "verdict_tokens p_tokens interval_over",
+    shown=_SHOWN,
     section=Section(
         "frontier",
         "What to do with your examples, for so many queries",
@@ -306,5 +326,24 @@ FRONTIERS = Finding(
         "their means. Points with a single draw of demonstrations have no verdict. "
         "Points that were asked other test examples than most are in the table alone.",
         place=5,
+    ),
+)
+
+
+FRONTIERS_ACROSS = Finding(
+    "frontier_across_models",
+    _found_across,
+    _COLUMNS,
+    caption="Every point of all models, for each number of queries",
+    shown=_SHOWN,
+    section=Section(
+        "frontier-models",
+        "What to do with your examples, whichever the model",
+        "All models",
+        "run another model on the same test rows",
+        "As above, with the points of all models in one chart and one set of verdicts, by seconds: prompts of a model "
+        "behind a server beside trainings of a local one. Verdicts are corrected for the points of all models. "
+        "Money needs prices: icl-bench summary --frontier --across models --price.",
+        place=6,
     ),
 )

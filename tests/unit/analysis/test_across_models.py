@@ -18,12 +18,14 @@ from support.stored import facts_of
 
 from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import Budget, advise, lines
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.frontier import frontier, frontier_of_folder, leading
+from icl_bench.analysis.frontier import STEPS, frontier, frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices
+from icl_bench.report.build import make_report
 from icl_bench.results.store import Store
 
 
@@ -223,3 +225,19 @@ def test_the_facts_of_a_run_decide_who_is_paid(tmp_path: Path) -> None:
     assert len(table) == 2
     assert (table["money"] == table["seconds"]).sum() == 1
     assert set(MEASURES) <= set(table)
+
+
+def test_the_report_draws_all_models_of_a_task_by_seconds(tmp_path: Path) -> None:
+    results = folder(tmp_path)
+    table = read_findings(results).frontier_across_models
+    assert set(table["model"]) == {"api", "local"}
+    assert sorted(set(table["queries"])) == list(STEPS)
+    by_name = {section.name: section for section in make_report(results).sections}
+    (drawn,) = by_name["frontier-models"].panels
+    assert drawn.title == "cards · all models"
+    assert {row["series"] for row in drawn.rows} == {"api, random", "local, random"}
+    assert {row["cost"] for row in drawn.rows} <= set(table["seconds"])
+    alone = tmp_path / "alone"
+    fakes.runner(fakes.plan(tmp_path / "task", "1", draws=1), alone, fakes.FakeBackend()).run()
+    assert read_findings(alone).frontier_across_models.empty
+    assert "frontier-models" not in {section.name for section in make_report(alone).sections}

@@ -46,6 +46,7 @@ def found(results: Path) -> Findings:
 
 EMPTY = {
     "calibration_gain",
+    "frontier_across_models",
     "models",
     "label_spaces",
     "copying",
