@@ -71,9 +71,16 @@ def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:
             for cell, seconds in zip(sweep.plan.cells, sweep.estimates(), strict=True)
         ]
     limit = _limit(sweep)
-    return [
-        money_range(cell, prices, (cell.answer_tokens, max(cell.answer_tokens, limit))) for cell in sweep.plan.cells
-    ]
+    return [money_range(cell, prices, answer_range(cell, limit)) for cell in sweep.plan.cells]
+
+
+def answer_range(cell: CellPlan, limit: int = 0, thoughts: int = 0) -> tuple[int, int]:
+    """Tokens of an answer: without thoughts, and with as many as it may have.
+
+    ``limit`` is that of requests, of answer and thoughts together, and ``thoughts`` what thoughts may have beside
+    the answer; 0 for none.
+    """
+    return cell.answer_tokens, max(cell.answer_tokens + thoughts, limit)
 
 
 def paid_by_hour(sweep: Sweep, prices: Prices) -> bool:

@@ -115,8 +115,8 @@ def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
     keys = [billed[name] for name in [*POINT, "cell"]]
     cached, written = billed["cached_tokens"].fillna(0.0), billed["cache_write_tokens"].fillna(0.0)
     usual = cached.groupby(keys, observed=True).median()
-    lacked = (cached.groupby(keys, observed=True).transform("median") - cached - written).clip(lower=0.0)
-    lacked = np.minimum(lacked, billed["prompt_tokens"] - cached - written)  # what it computed anew
+    lacked = cached.groupby(keys, observed=True).transform("median") - cached - written
+    lacked = lacked.clip(0.0, (billed["prompt_tokens"] - cached - written).clip(lower=0.0))  # no more than were new
     warm_written = np.minimum(written.groupby(keys, observed=True).sum(), usual)
     warm_new = np.minimum(lacked.groupby(keys, observed=True).sum(), usual - warm_written)
     found_full = usual - warm_written - warm_new

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.results.calibration import of_queries
-from icl_bench.sweep.plan_money import MoneyRange, paid_by_hour, sweep_money, sweep_prices
 from icl_bench.wording import DASH, counted, three_digits
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from icl_bench.sweep.combinations import Combination
     from icl_bench.sweep.compute_cost import ComputeCost
     from icl_bench.sweep.plan import CellPlan
+    from icl_bench.sweep.plan_money import MoneyRange
     from icl_bench.sweep.sweep import Sweep
 
 
@@ -31,6 +31,8 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
     ``money_uncached`` are what a cell costs (:func:`icl_bench.sweep.plan_money.sweep_money`), and with ``_most``
     what it costs at most.
     """
+    from icl_bench.sweep.plan_money import sweep_money, sweep_prices
+
     finished = _finished(sweep, results)
     money: Sequence[MoneyRange | None] = [None] * len(sweep.plan.cells)
     if prices is not None:
@@ -99,6 +101,8 @@ def _money_record(money: MoneyRange | None) -> dict[str, float | None]:
 
 def print_planned_money(sweep: Sweep, console: Console, results: Place | None, prices: Prices) -> None:
     """Print what the cells that are left cost, each curve's point and all of them."""
+    from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
+
     of_model = sweep_prices(sweep, prices)
     rows = zip(sweep.plan.cells, _finished(sweep, results), sweep_money(sweep, of_model), strict=True)
     left = [(cell, money) for cell, finished, money in rows if cell.problem is None and not finished]

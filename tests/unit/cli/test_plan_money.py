@@ -13,7 +13,7 @@ from support import fakes, in_process
 import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices
-from icl_bench.sweep.plan_money import money_range, planned_money
+from icl_bench.sweep.plan_money import answer_range, money_range, planned_money
 from icl_bench.wording import three_digits
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
@@ -56,7 +56,8 @@ def test_wrong_prices_are_refused(text: str, said: str) -> None:
 
 def test_answers_with_thoughts_are_a_range_up_to_the_limit_of_tokens(tmp_path: Path) -> None:
     (cell,) = fakes.plan(tmp_path / "task", k="4", draws=1).cells
-    least, most = money_range(cell, PRICES, (cell.answer_tokens, 4000))
+    least, most = money_range(cell, PRICES, answer_range(cell, 4000))
+    assert money_range(cell, PRICES, answer_range(cell, thoughts=4000 - cell.answer_tokens)) == (least, most)
     assert least == planned_money(cell, PRICES)
     thought = 10.0 * cell.queries * (4000 - cell.answer_tokens) / 1e6
     assert most == pytest.approx((least.cached + thought, least.uncached + thought))
