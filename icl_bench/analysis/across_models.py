@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.errors import UserError
+from icl_bench.results.cells import short_hash
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.wording import plain
 
@@ -49,14 +49,14 @@ def on_same_rows(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     """
     variants = frame["variant"].astype(object)
     data = variants.map({variant: _data(facts.get(str(variant), Facts())) for variant in variants.unique()})
-    if data.nunique() < 2:
-        return frame
-    usual = data.groupby(frame["task"].astype(object)).transform(lambda of_task: of_task.mode().get(0))
-    other = (data != usual) & data.notna()
+    tasks = frame["task"].astype(object)
+    usual = {task: of_task.mode().get(0) for task, of_task in data.groupby(tasks)}
+    other = data.notna() & (data != tasks.map(usual))
     ids = frame["test_id"].astype(object)
-    return frame.assign(test_id=ids.mask(other, ids + "\0" + data.fillna("")))
+    ids[other] = data[other] + " " + ids[other]
+    return frame.assign(test_id=ids)
 
 
 def _data(facts: Facts) -> str | None:
-    """The files of a variant's data and how they are read; None if they are not known."""
-    return None if facts.data is None else json.dumps([facts.data, facts.fields], sort_keys=True)
+    """A hash of the files of a variant's data and how they are read; None if they are not known."""
+    return None if facts.data is None else short_hash([facts.data, facts.fields])

@@ -146,7 +146,12 @@ OPTIONS = {
         Budget.parse, one_of("any", joined(st.sampled_from(["tokens=", "seconds="]), decimal(1e-9, 1e9))), None
     ),
     "price": Option(
-        Prices.parse, joined(*(joined(name, decimal(0, 1e9)) for name in ("input=", ",cached=", ", output="))), None
+        Prices.parse,
+        joined(
+            one_of("auto", joined(*(joined(name, decimal(0, 1e9)) for name in ("input=", ",cached=", ", output=")))),
+            one_of("", joined(",hour=", decimal(0, 1e9))),
+        ),
+        None,
     ),
     "only": Option(lambda text: Rule.parse([text]), joined(st.sampled_from(sorted(KEYS)), "=", some(COUNT)), None),
 }

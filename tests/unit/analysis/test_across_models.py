@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from support import fakes, in_process
 from support.billing import SERVED, Bill, of_model, run_at_server
-from support.predictions import AXES, frame, scored
+from support.predictions import AXES, frame, imported, scored
 from support.stored import facts_of
 
+import icl_bench
 from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import Budget, advise, lines
 from icl_bench.analysis.all_findings import read_findings
@@ -24,9 +25,12 @@ from icl_bench.analysis.frontier import STEPS, frontier, frontier_of_folder, lea
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
 from icl_bench.errors import UserError
-from icl_bench.models.prices import Prices
+from icl_bench.models.prices import Prices, UnknownModelError
 from icl_bench.report.build import make_report
 from icl_bench.results.store import Store
+
+COMPUTED = ["cell", "score", "metric"]
+"""Columns that an import does not have."""
 
 
 def point(accuracy: float, draws: int = 3, seed: int = 0, **changes: Any) -> pd.DataFrame:
@@ -241,3 +245,37 @@ def test_the_report_draws_all_models_of_a_task_by_seconds(tmp_path: Path) -> Non
     fakes.runner(fakes.plan(tmp_path / "task", "1", draws=1), alone, fakes.FakeBackend()).run()
     assert read_findings(alone).frontier_across_models.empty
     assert "frontier-models" not in {section.name for section in make_report(alone).sections}
+
+
+def test_imports_without_tokens_are_shown_without_money(tmp_path: Path) -> None:
+    points = [point(rate, k=k, model="elsewhere").drop(columns=COMPUTED) for k, rate in enumerate((0.5, 0.7), 1)]
+    results = imported(tmp_path, *points)
+    for prices in (Prices(1, 1, 1), Prices(hour=2)):
+        table = frontier_of_folder(results, 10, prices, across=True)
+        assert table["money"].isna().all()
+        assert len(table) == 2
+
+
+def test_a_name_that_the_table_lacks_is_no_error_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(model: str, server: str | None = None) -> Prices:
+        raise UnknownModelError(f"{model}: not in the table")
+
+    monkeypatch.setattr("icl_bench.analysis.query_cost.table_prices", unknown)
+    rows = (
+        point(0.5, k=1, model="elsewhere")
+        .drop(columns=COMPUTED)
+        .assign(prompt_tokens=10, cached_tokens=0, answer_tokens=1)
+    )
+    table = frontier_of_folder(imported(tmp_path, rows), 10, Prices.parse("auto"))
+    assert table["money"].isna().all()
+
+
+def test_python_compares_models_too(tmp_path: Path) -> None:
+    found = icl_bench.read(folder(tmp_path))
+    price = {"input": 1, "cached": 0.1, "output": 2, "hour": 2}
+    table = found.frontier(queries=10, price=price, across="models")
+    assert table["verdict_money"].notna().any()
+    assert table.attrs["prices"]["api"] == {"input": 1, "cached": 0.1, "output": 2, "write": 1, "hour": 2}
+    assert found.advice(queries=10, price=price, across="models")["advised"].sum() == 1
+    with pytest.raises(UserError, match="--across tasks: expected models"):
+        found.frontier(across="tasks")
