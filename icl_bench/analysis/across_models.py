@@ -52,6 +52,8 @@ def on_same_rows(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     tasks = frame["task"].astype(object)
     usual = {task: of_task.mode().get(0) for task, of_task in data.groupby(tasks)}
     other = data.notna() & (data != tasks.map(usual))
+    if not other.any():
+        return frame
     ids = frame["test_id"].astype(object)
     ids[other] = data[other] + " " + ids[other]
     return frame.assign(test_id=ids)
