@@ -103,7 +103,8 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
 
     Returns one row per cell: the axes; ``fits`` and ``problem``; tokens of the shared prefix, of the
     longest prompt and to compute; ``flops``; ``cache_bytes``; estimated ``seconds``; and with
-    ``results`` whether the cell is ``finished``. Combinations that make no sense are rows with
+    ``results`` whether the cell is ``finished``. With ``price``, as for :meth:`Results.frontier`,
+    ``money_cached`` and ``money_uncached`` are what a cell costs. Combinations that make no sense are rows with
     ``left_out``, without a draw. Raises :class:`icl_bench.UserError`.
     """
     import pandas as pd
@@ -121,7 +122,7 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     _, problem = do_each(
         RunSpec,
         given,
-        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), place)),
+        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), place, one.price)),
         Display(quiet=True).problem,
     )
     if problem is not None:
@@ -231,31 +232,45 @@ class Results:
         rows = [{**one.spec.model_dump(), "reason": one.reason} for one in self.findings.context.stored.failed]
         return pd.DataFrame(rows)
 
-    def frontier(self, queries: int = 1000, price: str | Mapping[str, float] | None = None) -> pd.DataFrame:
+    def frontier(
+        self, queries: int = 1000, price: str | Mapping[str, float] | None = None, across: str | None = None
+    ) -> pd.DataFrame:
         """Every point with its score, its cost per query and whether another point dominates it.
 
         ``queries`` share what is computed once (a cached prefix, a training); ``price`` is money per
-        million tokens, ``{"input": 0.5, "cached": 0.05, "output": 1.5}`` or the command line's text.
-        Raises :class:`icl_bench.UserError`.
+        million tokens, ``{"input": 0.5, "cached": 0.05, "output": 1.5}``, per hour of a machine of your own,
+        ``{"hour": 2}``, or the command line's text, such as ``"auto,hour=2"``. With ``across="models"``, points of
+        all models of a task are compared. ``attrs["prices"]`` of the table has the prices of each model. Raises
+        :class:`icl_bench.UserError`.
         """
+        from icl_bench.analysis.across_models import compares_models
         from icl_bench.analysis.frontier import frontier_of_folder
         from icl_bench.analysis.query_cost import check_queries
+        from icl_bench.models.prices import given_prices
 
         check_queries(queries)
-        return frontier_of_folder(self._place, queries, _prices(price), self._only)
+        return frontier_of_folder(self._place, queries, given_prices(price), self._only, compares_models(across))
 
     def advice(
-        self, budget: str = "any", queries: int | None = None, price: str | Mapping[str, float] | None = None
+        self,
+        budget: str = "any",
+        queries: int | None = None,
+        price: str | Mapping[str, float] | None = None,
+        across: str | None = None,
     ) -> pd.DataFrame:
         """Every point with whether it is the cheapest that is as good as the best, and the test behind it.
 
         ``budget`` is per query: ``tokens=2000``, ``seconds=0.5``, ``any``, and with ``queries`` also
-        ``operations=10`` (GFLOP) or ``money=0.001`` (with ``price``). Raises
+        ``operations=10`` (GFLOP) or ``money=0.001`` (with ``price``, as for ``frontier``). With
+        ``across="models"``, it is the cheapest point of all models of a task. Raises
         :class:`icl_bench.UserError`.
         """
+        from icl_bench.analysis.across_models import compares_models
         from icl_bench.analysis.advice import Budget, advise_folder
+        from icl_bench.models.prices import given_prices
 
-        return advise_folder(self._place, Budget.parse(budget, queries, _prices(price)), self._only)
+        limits = Budget.parse(budget, queries, given_prices(price), compares_models(across))
+        return advise_folder(self._place, limits, self._only)
 
     # -- one prediction, charts, the report -----------------------------------------------------
 
@@ -379,11 +394,3 @@ def _carried_out(spec: Any, options: Mapping[str, Any], results: Place, quiet: b
     tasks = given["task"] if isinstance(given["task"], list) else [given["task"]]
     cells = [name for one in done for name in one.outcome.names]
     return Results(results, cells=cells, tasks=[task for task in tasks if isinstance(task, TaskSpec)])
-
-
-def _prices(price: str | Mapping[str, float] | None) -> Any:
-    from icl_bench.analysis.query_cost import Prices
-
-    if isinstance(price, Mapping):
-        price = ",".join(f"{name}={value}" for name, value in price.items())
-    return None if price is None else Prices.parse(price)

@@ -408,6 +408,7 @@ FINDINGS = Registry(
         "cost": "icl_bench.analysis.findings.cost:COST",
         "break_even": "icl_bench.analysis.findings.cost:BREAK_EVEN",
         "frontier": "icl_bench.analysis.frontier:FRONTIERS",
+        "frontier_across_models": "icl_bench.analysis.frontier:FRONTIERS_ACROSS",
         "cascades": "icl_bench.analysis.cascade:CASCADES",
         "perplexity": "icl_bench.analysis.findings.perplexity:PERPLEXITY",
         "adaptation_losses": "icl_bench.analysis.findings.adaptation:ADAPTATION_LOSSES",

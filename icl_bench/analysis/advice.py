@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.across_models import candidate_columns, compared_within, on_same_rows
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn
@@ -17,7 +18,7 @@ from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
 from icl_bench.analysis.predictions import comparable_predictions
-from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
+from icl_bench.analysis.query_cost import MEASURES, PricesOf, as_records, check_queries, prices_of, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
 from icl_bench.analysis.statistics.contrast import detectable, half_widths, p_values
@@ -28,6 +29,8 @@ from icl_bench.analysis.words import advice_over, points, power, try_more, varia
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import ACCURACY, metrics, scored, title
+from icl_bench.models.prices import Prices
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import BASELINES, UPPER
@@ -131,6 +134,8 @@ class Budget:
     queries: int | None = None
     """How many share what is computed once."""
     prices: Prices | None = None
+    across: bool = False
+    """Whether points of all models of a task are compared."""
     ranked_by: str | None = None
     """The column that points are ranked by if there is no limit: see ``with_known_cost``."""
 
@@ -143,23 +148,28 @@ class Budget:
             what = "--price" if self.prices is not None else f"--advice {self.cost}"
             raise UserError(f"{what}: needs --queries N, how many share what is computed once")
         if self.cost == "money" and self.prices is None:
-            raise UserError("--advice money: needs --price input=..,cached=..,output=..")
+            raise UserError("--advice money: needs --price input=..,cached=..,output=.., auto or hour=..")
+        if self.across and (self.queries is None or self.tokens is not None):
+            raise UserError(
+                "--across models: tokens of different models are not comparable: give --queries N, and a budget as "
+                "seconds=.., operations=.., money=.. or any"
+            )
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise UserError(f"--advice: a budget of {self.limit:g}: must be above 0")
 
     @classmethod
-    def parse(cls, text: str, queries: int | None = None, prices: Prices | None = None) -> Budget:
+    def parse(cls, text: str, queries: int | None = None, prices: Prices | None = None, across: bool = False) -> Budget:
         """Read ``tokens=2000``, ``seconds=0.5``, ``operations=10``, ``money=0.001`` or ``any``.
 
         Raises ``UserError``.
         """
         if text == "any":
-            return cls(queries=queries, prices=prices)
+            return cls(queries=queries, prices=prices, across=across)
         unit, _, number = text.partition("=")
         if unit in UNITS:
             with suppress(ValueError):
                 limit: dict[str, Any] = {unit: float(number)}
-                return cls(**limit, queries=queries, prices=prices)
+                return cls(**limit, queries=queries, prices=prices, across=across)
         raise UserError(
             f"--advice {plain(text[:40])}: a budget per query is written tokens=2000, seconds=0.5 "
             "or any, and with --queries operations=10 (GFLOP) or money=0.001"
@@ -187,7 +197,9 @@ class Budget:
             return self.ranked_by
         if self.queries is None:
             return "computed_tokens"
-        return "operations" if self.prices is None else "money"
+        if self.prices is not None:
+            return "money"
+        return "seconds" if self.across else "operations"
 
     def with_known_cost(self, table: pd.DataFrame) -> Budget:
         """The same, but without a limit points are ranked by a cost that some of them have.
@@ -198,14 +210,18 @@ class Budget:
         if self._units or table[self.cost].notna().any():
             return self
         if self.queries is not None:
-            return replace(self, ranked_by=UNITS[leading(table.rename(columns=COLUMN_MEASURES), self.prices)])
+            first = leading(table.rename(columns=COLUMN_MEASURES), self.prices, self.across)
+            return replace(self, ranked_by=UNITS[first])
         return replace(self, ranked_by="prompt_tokens") if table["prompt_tokens"].notna().any() else self
 
-    def of(self, costs: pd.DataFrame) -> pd.DataFrame:
-        """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts."""
+    def of(self, costs: pd.DataFrame, prices: PricesOf | None = None) -> pd.DataFrame:
+        """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts.
+
+        ``prices`` are those of each model, by default the budget's of all.
+        """
         if self.queries is None:
             return costs.assign(**dict.fromkeys(OF_QUERIES, np.nan))
-        paid = query_costs(costs, self.prices).of(self.queries)
+        paid = query_costs(costs, self.prices if prices is None else prices).of(self.queries)
         return costs.assign(**dict(zip([UNITS[name] for name in MEASURES], paid.T, strict=True)))
 
     def ranks(self, table: pd.DataFrame) -> np.ndarray:
@@ -229,7 +245,9 @@ class Budget:
         return f"up to {_amount(self.limit, self.cost)}{shared}"
 
 
-def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataFrame:
+def advise(
+    frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget, prices: PricesOf | None = None, facts: FactsOf = NO_FACTS
+) -> pd.DataFrame:
     """Say which points that are cheaper than the best one within a budget lose less than a margin.
 
     ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table of them.
@@ -281,15 +299,22 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
     loses a tenth of a margin of 5 points was found with ten draws, and hardly ever with three: so
     little data cannot exclude a loss of 5 points.
 
+    With a budget ``across`` models, "of the task and model" reads "of the task": points of all models are
+    candidates (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants tell which data they are of).
+    ``prices`` are those of each model, by default the budget's of all.
+
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
+    by = compared_within(budget.across)
     kept = _candidates(scored(frame), trained=budget.queries is not None)
-    costs = budget.of(costs)
-    aligned = _aligned(kept)
-    table = _points(kept, aligned, costs)
+    if budget.across:
+        kept = on_same_rows(kept, facts)
+    costs = budget.of(costs, prices)
+    aligned = _aligned(kept, by)
+    table = _points(kept, aligned, costs, by)
     budget = budget.with_known_cost(table)
     table.loc[aligned.others, "verdict"] = OTHERS
-    table.loc[_single(aligned, table), "verdict"] = ONE_DRAW
+    table.loc[_single(aligned, table, by), "verdict"] = ONE_DRAW
     alike = ~table["verdict"].isin(NO_CANDIDATE)
     if budget.limit is not None:
         table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
@@ -297,15 +322,15 @@ def advise(frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget) -> pd.DataF
     within = table[table["verdict"] == "not cheaper"]
     ranks = budget.ranks(within)
     bests: dict[Any, Any] = {}
-    for _, part in within.assign(rank=ranks).groupby(["task", "model"]):
+    for _, part in within.assign(rank=ranks).groupby(by):
         best = part.sort_values(["mean", "rank"], ascending=[False, True]).index[0]
         bests |= dict.fromkeys(part.index[part["rank"] < part["rank"][best]], best)
         table.loc[best, "verdict"] = "best"
-    for _, part in table.loc[within.index].groupby(["task", "model"]):
-        _test(table, part, bests, aligned)
+    for _, part in table.loc[within.index].groupby(by):
+        _test(table, part, bests, aligned, candidate_columns(budget.across))
     good = table.loc[within.index].assign(rank=ranks)
     good = good[good["verdict"].isin(GOOD)].sort_values("rank", kind="stable")
-    table.loc[good.groupby(["task", "model"]).head(1).index, "advised"] = True
+    table.loc[good.groupby(by).head(1).index, "advised"] = True
     return table[ADVICE].reset_index(drop=True)
 
 
@@ -313,14 +338,18 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     """:func:`advise` on a results folder, or on what of it has these values (task, model).
 
     Halves of a label space are easier tasks, and perturbed demonstrations are no advice: both are
-    left out. Raises ``UserError`` where nothing is left.
+    left out. ``attrs["prices"]`` of the table has the prices of each model. Raises ``UserError`` where
+    nothing is left, or a model has no price.
     """
     stored = read_some(results, only)
     frame = comparable_predictions(stored)
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return advise(frame, costs, budget)
+    priced = None if budget.prices is None else prices_of(stored, budget.prices, budget.across)
+    table = advise(frame, costs, budget, priced, stored.variants)
+    table.attrs |= {"prices": as_records(priced)}
+    return table
 
 
 def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
@@ -350,11 +379,11 @@ class _Aligned:
     """The column of the frame."""
 
 
-def _aligned(kept: pd.DataFrame) -> _Aligned:
+def _aligned(kept: pd.DataFrame, by: Sequence[str]) -> _Aligned:
     keys, points = grids(kept, POINT)
     points = [grid.joined() for grid in points]
     others, tests = np.zeros(len(points), dtype=bool), [grid.tests for grid in points]
-    for places in partition(keys, ["task", "model"])[1]:
+    for places in partition(keys, by)[1]:
         alike = asked_alike([points[place] for place in places])
         others[places] = alike.lack
         for place in places[~alike.lack]:
@@ -362,20 +391,20 @@ def _aligned(kept: pd.DataFrame) -> _Aligned:
     return _Aligned(keys, points, others, tests, kept["score"].to_numpy(dtype=float))
 
 
-def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame) -> pd.DataFrame:
+def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """The points with means, gaps and costs, not judged yet; the index is their place in order."""
     keys, scores = aligned.keys, aligned.scores
     mean = np.array([TwoWayLayout(grid.values(scores)).mean for grid in aligned.grids], dtype=float)
     gaps = keys.assign(missing=0.0, gap_difference=np.nan, gap_p=np.nan)[GAPS]
     alike = keys[~aligned.others]
-    for at in partition(alike, ["task", "model"])[1]:
+    for at in partition(alike, by)[1]:
         places = alike.index.to_numpy()[at]
         points = [aligned.grids[place] for place in places]
         whole = filled(points, scores, aligned.tests[places[0]])
         mean[places] = [TwoWayLayout(matrix).mean for matrix in whole]
     if len(alike):
         alike_points = [aligned.grids[place] for place in alike.index]
-        missing = missing_scores(alike, alike_points, scores, by=["task", "model"])
+        missing = missing_scores(alike, alike_points, scores, by=by)
         gaps.loc[alike.index, GAPS] = np.column_stack(missing)
     table = keys.assign(metric=keys["task"].map(metrics(kept)), mean=mean)
     prices = costs[[*POINT, *QUERY_COSTS]].astype({name: keys[name].dtype for name in POINT})
@@ -392,27 +421,27 @@ def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame) -> pd.Da
     )
 
 
-def _single(aligned: _Aligned, table: pd.DataFrame) -> np.ndarray:
+def _single(aligned: _Aligned, table: pd.DataFrame, by: Sequence[str]) -> np.ndarray:
     """Which candidates have a single draw where others have more: ``(points,)`` bool."""
     drawn = table["select"].map(is_drawn).to_numpy(dtype=bool) & (table["k"] > 0).to_numpy()
     draws = np.array([len(grid.draws) for grid in aligned.grids], dtype=int)
     drawn &= ~aligned.others
-    pairs = [table["task"], table["model"]]
-    most = table.assign(draws=np.where(drawn, draws, 0)).groupby(pairs)["draws"]
+    most = table.assign(draws=np.where(drawn, draws, 0)).groupby([table[name] for name in by])["draws"]
     return np.asarray(drawn & (draws == 1) & (most.transform("max") > 1).to_numpy())
 
 
-def _test(table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], aligned: _Aligned) -> None:
+def _test(
+    table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], aligned: _Aligned, columns: Sequence[str]
+) -> None:
     """Fill in how the cheaper points of a task and model compare with the best, and what that says of them.
 
-    ``part`` has the rows of the table that are candidates; ``bests`` names the best of each cheaper one.
+    ``part`` has the rows of the table that are candidates, and in ``columns`` what tells their draws;
+    ``bests`` names the best of each cheaper one.
     """
     best = int((part["verdict"] == "best").argmax())
     of = np.flatnonzero(part.index.isin(list(bests))).tolist()
-    candidates = [
-        candidate(aligned.grids[place], select, k)
-        for place, select, k in zip(part.index, part["select"], part["k"], strict=True)
-    ]
+    named = zip(part.index, part[columns].itertuples(index=False), strict=True)
+    candidates = [candidate(aligned.grids[place], *names) for place, names in named]
     large, none, contrasts = losses(candidates, aligned.scores, [best, *of], MARGIN)
     others = len(candidates) - 1
     table.loc[part.index[best], "p_margin"] = min(large[0] * others, 1.0)
@@ -458,19 +487,20 @@ def _test(table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], ali
 def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
     """The table of :func:`advise` as lines of text: for each task and model what to take and why."""
     texts, budget = [], budget.with_known_cost(table)
-    for (task, model), part in table.groupby(["task", "model"], sort=True):
-        texts.append(f"{task} · {model}, {budget}:")
-        named = part.assign(named=_names(part))
+    for key, part in table.groupby(compared_within(budget.across), sort=True):
+        texts.append(f"{' · '.join(map(str, key))}{', all models' if budget.across else ''}, {budget}:")
+        named = part.assign(named=_names(part, models=budget.across))
         texts += [f"  {line}" for line in _reasons(named, budget)]
     return texts
 
 
-def _names(part: pd.DataFrame) -> pd.Series[str]:
-    """What points are called; the variant is named where it alone tells two apart."""
+def _names(part: pd.DataFrame, models: bool) -> pd.Series[str]:
+    """What points are called, with their ``models``; the variant is named where it alone tells two apart."""
     attention = ", " + part["attention"] + " attention"
     names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
     names = names.where(part["k"] > 0, "no demonstrations")
     names = names + ", k=" + part["k"].map("{:,}".format)
+    names = part["model"].astype(str) + " · " + names if models else names
     variants = part["variant"].map(variant_names(part["variant"]))
     named: pd.Series[str] = names.mask(names.duplicated(keep=False), names + ", " + variants)
     return named

@@ -21,6 +21,7 @@ OF_CELL = [
     *BY_FORMULA,
     "prefill_seconds",
     "peak_cache_bytes",
+    "served",
     *(f"{what}_{name}" for what in ("training", "calibration") for name in TRAINING),
 ]
 
@@ -45,6 +46,8 @@ class CellCost:
     """Measured, of keys and values."""
     calibration: CalibrationMeta | None = None
     """What was asked once to calibrate the answers."""
+    served: bool | None = None
+    """Whether a server answered; None if it is not known, as of an import."""
 
     @classmethod
     def of(cls, meta: CellMeta) -> CellCost:
@@ -58,6 +61,7 @@ class CellCost:
             meta.prefill_seconds,
             meta.peak_cache_bytes,
             meta.calibration,
+            (meta.facts.server is not None) if meta.facts.are_of_a_run else None,
         )
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
@@ -66,6 +70,7 @@ class CellCost:
         known = {
             "prefill_seconds": self.prefill_seconds,
             "peak_cache_bytes": self.peak_cache_bytes,
+            "served": self.served,
             **{
                 f"{what}_{name}": getattr(took, name)
                 for what, took in (("training", self.training), ("calibration", self.calibration))

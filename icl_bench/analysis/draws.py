@@ -61,10 +61,15 @@ def source(select: str) -> str:
     return str(choice.base) if choice and choice.base else select
 
 
-def candidate(grid: Grid, select: object, k: int) -> Candidate:
-    """A point among others, as its selector and k say what its draws are of."""
+def candidate(grid: Grid, select: object, k: int, model: str = "") -> Candidate:
+    """A point among others, as its selector and k say what its draws are of.
+
+    With ``model``, draws are common with those of the same model alone: another tokenizer may leave
+    other rows out of the pool.
+    """
     drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
-    return Candidate(grid, source(str(select)) if k else "", k, len(grid.draws) > 1 or not drawn)
+    of = source(str(select)) if k else ""
+    return Candidate(grid, f"{of} {model}" if model else of, k, len(grid.draws) > 1 or not drawn)
 
 
 def interval_over(several: bool, unknown: bool = False) -> str:

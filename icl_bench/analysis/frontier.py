@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.across_models import candidate_columns, compared_measures, compared_within, on_same_rows
 from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders, outcome
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT, Column
@@ -22,7 +23,7 @@ from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import comparable_predictions
-from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
+from icl_bench.analysis.query_cost import MEASURES, PricesOf, QueryCosts, as_records, prices_of, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
 from icl_bench.analysis.statistics.dominance import dominance
@@ -31,8 +32,10 @@ from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
+from icl_bench.models.prices import Prices
 from icl_bench.registry import ORDERS
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
@@ -80,7 +83,12 @@ def undominated(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
 
 
 def frontier(
-    predictions: pd.DataFrame, costs: pd.DataFrame, queries: Sequence[int], prices: Prices | None
+    predictions: pd.DataFrame,
+    costs: pd.DataFrame,
+    queries: Sequence[int],
+    prices: PricesOf | None,
+    across: bool = False,
+    facts: FactsOf = NO_FACTS,
 ) -> pd.DataFrame:
     """Every point of each task and model with its score, its costs and whether it is dominated.
 
@@ -97,10 +105,16 @@ def frontier(
     asked other test examples than most (``other_tests``), and for those with a single draw of what is
     drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
     highest score of those that cost no more, nor does one ``on the frontier`` have less.
+
+    With ``across``, points of all models of a task are compared, and verdicts hold over all of them
+    (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants tell which data they are of). Their
+    tokens are not compared, as models have tokens of their own.
     """
     import pandas as pd
 
     kept = _points(predictions)
+    if across:
+        kept = on_same_rows(kept, facts)
     keys, all_points = grids(kept, POINT)
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
@@ -120,11 +134,11 @@ def frontier(
         part[[f"p_{measure}" for measure in MEASURES]] = np.nan
         part[[f"verdict_{measure}" for measure in MEASURES]] = None
     means = scores["score"].to_numpy(dtype=float)
-    for rows in partition(scores, ["task", "model"])[1]:
+    for rows in partition(scores, compared_within(across))[1]:
         points = [all_points[row] for row in rows]
         alike = asked_alike(points)
         candidates = [
-            candidate(on_tests(points[at], alike.tests), scores.loc[rows[at], "select"], scores.loc[rows[at], "k"])
+            candidate(on_tests(points[at], alike.tests), *scores.loc[rows[at], candidate_columns(across)])
             for at in np.flatnonzero(~alike.lack)
         ]
         judged = [one.judged for one in candidates]
@@ -133,7 +147,7 @@ def frontier(
         p_leads[means[within][:, None] <= means[within]] = 1.0
         for part in parts:
             part.loc[rows[alike.lack], "other_tests"] = True
-            for measure in MEASURES:
+            for measure in compared_measures(across):
                 found = dominance(p_leads, part[measure].to_numpy(dtype=float)[within])
                 part.loc[within, f"p_{measure}"] = found.p
                 part.loc[within, f"verdict_{measure}"] = found.verdicts
@@ -218,19 +232,23 @@ def _points(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def frontier_of_folder(
-    results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None
+    results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None, across: bool = False
 ) -> pd.DataFrame:
     """:func:`frontier` of a results folder, or of what of it has these values (task, model).
 
-    Halves of a label space and perturbed demonstrations are left out, as for advice. Raises
-    ``UserError`` where nothing is left.
+    Halves of a label space and perturbed demonstrations are left out, as for advice. ``attrs["prices"]``
+    of the table has the prices of each model. Raises ``UserError`` where nothing is left, or a model has
+    no price (:func:`icl_bench.analysis.query_cost.prices_of`).
     """
     stored = read_some(results, only)
     frame = comparable_predictions(stored)
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return frontier(frame, costs, [queries], prices)
+    priced = None if prices is None else prices_of(stored, prices, across)
+    table = frontier(frame, costs, [queries], priced, across, stored.variants)
+    table.attrs |= {"prices": as_records(priced)}
+    return table
 
 
 def _found(context: Context) -> pd.DataFrame:
@@ -244,32 +262,57 @@ def _found(context: Context) -> pd.DataFrame:
     return frontier(frame, costs, STEPS, None)
 
 
-def leading(table: pd.DataFrame, prices: Prices | None) -> str:
-    """The measure that people are shown first: money at a price, else the first that is known."""
-    order = ("money", "operations", "seconds", "tokens") if prices else MEASURES[1:3] + MEASURES[:1]
-    return next((name for name in order if table[name].notna().any()), "tokens")
+def _found_across(context: Context) -> pd.DataFrame:
+    """The same across models, for tasks of which several models have points with known seconds."""
+    import pandas as pd
+
+    frame, costs = context.unperturbed, context.table("cost")
+    timed = costs[costs["seconds"].notna()].astype({"task": object, "model": object})
+    models = timed.groupby("task")["model"].nunique()
+    kept = frame[frame["task"].isin(models.index[models > 1])]
+    if not len(_points(kept)):
+        return pd.DataFrame(columns=FRONTIER)
+    return frontier(kept, costs, STEPS, None, across=True, facts=context.facts)
+
+
+def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) -> str:
+    """The measure that people are shown first: money at a price, else the first that is known.
+
+    ``across`` models, seconds come before operations, which are not known of a model behind a server.
+    """
+    order = ("money",) * (prices is not None) + ("operations", "seconds", "tokens")
+    if across:
+        order = ("money",) * (prices is not None) + ("seconds", "operations")
+    return next((name for name in order if table[name].notna().any()), order[-1])
+
+
+_COLUMNS = (
+    Column("queries", "queries", "count"),
+    Column("cascade", "margin needed", optional=True),
+    Column("tokens", "tokens a query", "number", optional=True),
+    Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
+    Column("seconds", "seconds a query", "number", optional=True),
+    Column("p_operations", "p by operations", "p", optional=True),
+    Column("verdict_operations", "by operations", optional=True),
+    Column("p_seconds", "p by seconds", "p", optional=True),
+    Column("verdict_seconds", "by seconds", optional=True),
+    Column("p_tokens", "p by tokens", "p", optional=True),
+    Column("verdict_tokens", "by tokens", optional=True),
+)
+
+_SHOWN = (
+    "task model series cascade k queries score ci_low ci_high draws operations "
+    "verdict_operations p_operations seconds verdict_seconds p_seconds tokens "
+    "verdict_tokens p_tokens interval_over"
+)
 
 
 FRONTIERS = Finding(
     "frontier",
     _found,
-    (
-        Column("queries", "queries", "count"),
-        Column("cascade", "margin needed", optional=True),
-        Column("tokens", "tokens a query", "number", optional=True),
-        Column("operations", "operations a query (GFLOP)", "number", optional=True, unit=1e9),
-        Column("seconds", "seconds a query", "number", optional=True),
-        Column("p_operations", "p by operations", "p", optional=True),
-        Column("verdict_operations", "by operations", optional=True),
-        Column("p_seconds", "p by seconds", "p", optional=True),
-        Column("verdict_seconds", "by seconds", optional=True),
-        Column("p_tokens", "p by tokens", "p", optional=True),
-        Column("verdict_tokens", "by tokens", optional=True),
-    ),
+    _COLUMNS,
     caption="Every point, for each number of queries",
-    shown="task model series cascade k queries score ci_low ci_high draws operations "
-    "verdict_operations p_operations seconds verdict_seconds p_seconds tokens "
-    "verdict_tokens p_tokens interval_over",
+    shown=_SHOWN,
     section=Section(
         "frontier",
         "What to do with your examples, for so many queries",
@@ -283,5 +326,24 @@ FRONTIERS = Finding(
         "their means. Points with a single draw of demonstrations have no verdict. "
         "Points that were asked other test examples than most are in the table alone.",
         place=5,
+    ),
+)
+
+
+FRONTIERS_ACROSS = Finding(
+    "frontier_across_models",
+    _found_across,
+    _COLUMNS,
+    caption="Every point of all models, for each number of queries",
+    shown=_SHOWN,
+    section=Section(
+        "frontier-models",
+        "What to do with your examples, whichever the model",
+        "All models",
+        "run another model on the same test rows",
+        "As above, with the points of all models in one chart and one set of verdicts, by seconds: prompts of a model "
+        "behind a server beside trainings of a local one. Verdicts are corrected for the points of all models. "
+        "Money needs prices: icl-bench summary --frontier --across models --price.",
+        place=6,
     ),
 )

@@ -5,8 +5,9 @@ computed once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from icl_bench.analysis.columns import POINT
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
+from icl_bench.models.prices import Prices, UnknownModelError, no_hour, table_prices
 from icl_bench.results.trained_methods import BASELINES
-from icl_bench.wording import plain, whole
+from icl_bench.wording import whole
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from icl_bench.results.reading import Stored
 
 QUERIES = 1000
 """The default number of queries that share what is computed once."""
@@ -26,48 +30,8 @@ QUERIES = 1000
 MEASURES = ("tokens", "operations", "seconds", "money")
 
 
-@dataclass(frozen=True)
-class Prices:
-    """What a server asks for a million tokens, in any currency."""
-
-    input: float
-    """Of the prompt, computed anew."""
-    cached: float
-    """Of the prompt, from its cache."""
-    output: float
-    write: float = math.nan
-    """Of the prompt, written into its cache; ``input`` where nothing is said."""
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.write):
-            object.__setattr__(self, "write", self.input)
-
-    @classmethod
-    def parse(cls, text: str) -> Prices:
-        """Read ``input=0.5,cached=0.05,output=1.5``, with ``write=0.6`` where it costs more. Raises ``UserError``."""
-        shown = f"--price {plain(text[:60])}"
-        like = (
-            "write input=0.5,cached=0.05,output=1.5 (per million tokens; write=0.6 where a cache's writing costs more)"
-        )
-        prices: dict[str, float] = {}
-        for word in text.split(","):
-            name, _, number = (part.strip() for part in word.partition("="))
-            if name not in ("input", "cached", "output", "write") or name in prices:
-                raise UserError(f"{shown}: {plain(word[:30])}: {like}")
-            try:
-                prices[name] = float(number)
-            except ValueError:
-                raise UserError(f"{shown}: {plain(word[:30])}: not a number; {like}") from None
-            if not 0 <= prices[name] < math.inf:
-                raise UserError(f"{shown}: {name} is {number}; a price is 0 or more")
-        if missing := [name for name in ("input", "cached", "output") if name not in prices]:
-            raise UserError(f"{shown}: {' and '.join(missing)} missing; {like}")
-        return cls(**prices)
-
-    def of_tokens(self, new: Any, cached: Any = 0.0, answers: Any = 0.0, written: Any = 0.0) -> Any:
-        """Money for so many tokens, numbers or arrays: of prompts, new, from the cache and into it, and of answers."""
-        paid = self.input * new + self.cached * cached + self.output * answers + self.write * written
-        return paid / 1e6
+PricesOf: TypeAlias = Prices | Mapping[str, Prices]
+"""What models cost: all the same, or each by its name."""
 
 
 def check_queries(queries: int) -> None:
@@ -94,7 +58,48 @@ class QueryCosts(NamedTuple):
         return QueryCosts(*(np.vstack(pair) for pair in zip(self, more, strict=True)))
 
 
-def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
+def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str, Prices]:
+    """The prices of each model of a results folder, those of ``auto`` from the table.
+
+    Raises ``UserError`` if the table does not have a model that a server answered, or the price of an hour is
+    missing: for models that ran here, where the table is to price them, or ``across`` models, where tokens have a
+    price that a server asks.
+    """
+    present = set(stored.predictions["cell"].astype(str))
+    ran = [meta for cell, meta in stored.cells.items() if cell in present and meta.facts.are_of_a_run]
+    servers = {meta.spec.model: meta.facts.server for meta in ran if meta.facts.server is not None}
+    here = sorted({meta.spec.model for meta in ran if meta.facts.server is None})
+    mixed = across and prices.of_tokens_known and bool(servers)
+    if here and math.isnan(prices.hour) and (prices.auto or mixed):
+        raise no_hour(here)
+    longest = stored.predictions.groupby("model", observed=True)["prompt_tokens"].max()
+    found = {}
+    for model, tokens in zip(map(str, longest.index), longest, strict=True):
+        if model in servers or model in here:
+            found[model] = prices.of_model(model, servers.get(model))
+        else:
+            found[model] = _of_import(model, prices)
+        found[model].check_length(model, float(tokens))
+    return found
+
+
+def _of_import(model: str, prices: Prices) -> Prices:
+    """The prices of a model of an import, which may have any name: none in the table is no error."""
+    try:
+        return replace(table_prices(model), hour=prices.hour) if prices.auto else prices
+    except UnknownModelError:
+        return Prices(hour=prices.hour)
+
+
+def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]:
+    """Model -> its prices by name, and where they are from, if they are from the table."""
+    return {
+        model: price.given | ({} if price.origin is None else {"origin": price.origin})
+        for model, price in (prices or {}).items()
+    }
+
+
+def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``MEASURES``:
@@ -103,14 +108,19 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     - operations, by formula (flops);
     - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
       sweep is what a smaller k did not have yet;
-    - money, at these prices; NaN without, and for trainings, which have no price of tokens.
+    - money, at these prices; NaN without. Tokens are paid by token, what a machine took by the hour
+      (:func:`_by_hour`). Trainings have no price of tokens (NaN).
 
     Once for all queries are a training, the queries that were asked to calibrate, and the
     demonstrations that all queries share; retrieved
     ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
     A training that nobody knows of is not free: what it trained has no cost (NaN).
+
+    Where a server counted tokens, they are those that it billed, written ones included. As many queries
+    as a cell has, with what is paid once, cost what the server billed for the cell, if the cell found
+    nothing in the cache.
     """
-    number = {name: costs[name].to_numpy(dtype=float) for name in costs if name not in POINT}
+    number = {str(name): costs[name].to_numpy(dtype=float) for name in costs if name not in POINT}
     choices = [known(str(select)) for select in costs["select"]]
     patterns = [pattern_of(str(attention)) for attention in costs["attention"]]
     reuses = np.array([pattern is not None and pattern.reuses for pattern in patterns], dtype=bool)
@@ -119,24 +129,67 @@ def query_costs(costs: pd.DataFrame, prices: Prices | None) -> QueryCosts:
     trained = costs["select"].astype(str).isin(BASELINES).to_numpy()
     training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
     vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
-    nothing = np.zeros(len(costs))
+    nothing, unknown = np.zeros(len(costs)), np.full(len(costs), np.nan)
     asked = {n: np.nan_to_num(number.get(f"calibration_{n}", nothing)) for n in ("tokens", "flops", "seconds")}
     learnt = (trained | vectors) & (costs["k"].to_numpy() > 0)
     answer = np.nan_to_num(number["answer_tokens"])
 
     shared = np.where(reuses, np.nan, np.where(own | trained, 0.0, number["cached_tokens"]))
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
+    query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
+    once = np.array([asked["tokens"], -shared, nothing, shared])  # the query that writes does not read as well
+    billed = ~np.isnan(number.get("once_new_tokens", unknown))
+    if billed.any():
+        each_billed, once_billed = _billed(number)
+        once_billed[0] += asked["tokens"]
+        query, once = np.where(billed, each_billed, query), np.where(billed, once_billed, once)
+    computed, computed_once = (part[0] + part[2] + part[3] for part in (query, once))
+
     prefix = np.where(own | trained, 0.0, number["prefix_flops"])
     prefill = np.where(own, 0.0, np.nan_to_num(number["prefill_seconds"]))
     alone = np.maximum(number["seconds"] - prefill / number["rows_a_cell"], 0.0)
-    paid = paid_once = np.full(len(costs), np.nan)
-    if prices is not None:
-        sums = prices.of_tokens(anew, shared, answer), prices.of_tokens(asked["tokens"], written=shared)
-        paid, paid_once = (np.where(trained, np.nan, money) for money in sums)
-    each = [anew + answer, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     more = {name: training[name] + asked[name] for name in training}
-    once = [shared + more["tokens"], prefix + more["flops"], prefill + more["seconds"], paid_once]
-    result = QueryCosts(np.column_stack(each), np.column_stack(once))
+    seconds_once = prefill + more["seconds"]
+    paid, paid_once, hourly = unknown.copy(), unknown.copy(), np.zeros(len(costs), dtype=bool)
+    models = costs["model"].astype(str).to_numpy()
+    for model in dict.fromkeys(models.tolist()):
+        price = prices.get(model, Prices()) if isinstance(prices, Mapping) else prices or Prices()
+        of_model = models == model
+        by_hour = of_model & _by_hour(price, number.get("served", unknown))
+        hourly |= by_hour
+        by_token = of_model & ~by_hour & ~trained
+        paid[by_token], paid_once[by_token] = (price.of_tokens(*part[:, by_token]) for part in (query, once))
+        paid[by_hour], paid_once[by_hour] = (price.of_seconds(part[by_hour]) for part in (alone, seconds_once))
+    each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
+    of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once, paid_once]
+    result = QueryCosts(np.column_stack(each), np.column_stack(of_all))
     for place, name in enumerate(("tokens", "flops", "seconds")):
         result.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan
+    result.each[hourly & np.isnan(result.each[:, MEASURES.index("seconds")]), MEASURES.index("money")] = np.nan
     return result
+
+
+def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:
+    """Which points are paid by the hour: ``(points,)`` bool, given whether a server answered (NaN: not known).
+
+    Without a price of tokens all are, as of a server of one's own; with one, those that this machine answered.
+    """
+    if np.isnan(prices.hour):
+        return np.zeros(len(served), dtype=bool)
+    return np.asarray(served == 0) | (not prices.of_tokens_known)
+
+
+def _billed(number: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Billed tokens of each query and once: new, cached, of the answer and written, ``(4, points)`` each."""
+    tokens = {name: np.nan_to_num(column) for name, column in number.items() if name.endswith("_tokens")}
+    written, cached = tokens["cache_write_tokens"], tokens["cached_tokens"]
+    warm_new, warm_written = (tokens[f"warm_{how}_tokens"] / number["rows_a_cell"] for how in ("new", "written"))
+    query = [
+        tokens["prompt_tokens"] - cached - written - warm_new,
+        cached + warm_new + warm_written,
+        tokens["answer_tokens"],
+        written - warm_written,
+    ]
+    once_new, once_written = tokens["once_new_tokens"], tokens["once_written_tokens"]
+    once = [once_new, -once_new - once_written, np.zeros_like(once_new), once_written]
+    return np.array(query), np.array(once)

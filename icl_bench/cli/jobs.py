@@ -150,18 +150,14 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display, purses: dict[float
 
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
-            prices = None
-            if spec.price is not None:
-                from icl_bench.analysis.query_cost import Prices
-
-                prices = Prices.parse(spec.price)
             sweep = Sweep.prepare(spec, say)
-            if prices is not None and sweep.loader.spends:
+            if spec.price is not None and sweep.loader.spends:
                 from icl_bench.backends.servers.budget import Budget, Purse
+                from icl_bench.sweep.plan_money import sweep_prices
 
                 limit = math.inf if spec.budget is None else spec.budget
                 purse = ({} if purses is None else purses).setdefault(limit, Purse(limit))
-                sweep.budget = Budget(purse, prices.of_tokens)
+                sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
             return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))
 

@@ -37,13 +37,16 @@ if TYPE_CHECKING:
     from icl_bench.demonstrations.perturbations import Perturbation
     from icl_bench.demonstrations.selector_spec import SelectorSpec
     from icl_bench.models.attention_patterns import Pattern
+    from icl_bench.models.prices import Prices
     from icl_bench.results.calibration import Calibration
     from icl_bench.results.label_scores import KeptScores
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
 else:  # their readers check values
-    Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = Any
+    Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = (
+        Prices
+    ) = Any
 
 Queries = Literal["test", "copied"]
 
@@ -111,6 +114,13 @@ def seed_field() -> Any:
 def draws_field(default: int | None = None) -> Any:
     """Default and range of the number of draws."""
     return Field(default=default, ge=1, le=MOST_DRAWS)
+
+
+def _prices(value: Any) -> Any:
+    """Prices of text or a dictionary. Raises ``UserError``."""
+    from icl_bench.models.prices import given_prices
+
+    return given_prices(value)
 
 
 class RunOptions(BackendSpec):
@@ -279,12 +289,15 @@ class RunOptions(BackendSpec):
         ),
     ] = None
     price: Annotated[
-        str | None,
+        Prices | None,
+        BeforeValidator(_prices),
         Option(
-            "What the server asks for a million tokens, in any currency: input=0.5,cached=0.05,output=1.5; write=0.6 "
-            "where writing into its cache costs more than input. plan prints what a run costs.",
+            "What a million tokens cost, in any currency: input=0.5,cached=0.05,output=1.5; write=0.6 where writing "
+            "into the server's cache costs more than input. auto: the model's price in the table of genai-prices. "
+            "hour=2: an hour of this machine. plan prints what a run costs.",
             SERVERS,
             "PRICES",
+            expected="text like input=0.5,cached=0.05,output=1.5, or a dictionary",
         ),
     ] = None
     budget: Annotated[

@@ -33,7 +33,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
             "models metrics tasks prompts results demonstrations backends sweep analysis training studies report"
         ),
     ),
-    "api": (*GROUND, "tasks", "results", "sweep", "analysis", "training", "studies", "report", "cli"),
+    "api": (*GROUND, "models", "tasks", "results", "sweep", "analysis", "training", "studies", "report", "cli"),
 }
 """Package -> what it may import besides itself: the table of ``docs/design.md``."""
 WITHIN_GROUND = {

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from icl_bench.analysis.advice import Budget
-from icl_bench.analysis.query_cost import Prices
 from icl_bench.demonstrations.interface import SharedSelector
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.parameters import options_of
@@ -20,6 +19,7 @@ from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec, retrievers
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.prices import Prices
 from icl_bench.registry import ATTENTION_PATTERNS, ORDERS, PERTURBATIONS, SELECTORS
 from icl_bench.studies.rules import KEYS, Rule
 from icl_bench.sweep.k_values import KValues, parse_per_label
@@ -146,7 +146,12 @@ OPTIONS = {
         Budget.parse, one_of("any", joined(st.sampled_from(["tokens=", "seconds="]), decimal(1e-9, 1e9))), None
     ),
     "price": Option(
-        Prices.parse, joined(*(joined(name, decimal(0, 1e9)) for name in ("input=", ",cached=", ", output="))), None
+        Prices.parse,
+        joined(
+            one_of("auto", joined(*(joined(name, decimal(0, 1e9)) for name in ("input=", ",cached=", ", output=")))),
+            one_of("", joined(",hour=", decimal(0, 1e9))),
+        ),
+        None,
     ),
     "only": Option(lambda text: Rule.parse([text]), joined(st.sampled_from(sorted(KEYS)), "=", some(COUNT)), None),
 }

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
 
 
+BY_SERVER = ["cache_write_tokens", "reasoning_tokens"]
+"""Tokens that only a server counts."""
+
+
+WARMED = ["once_new_tokens", "once_written_tokens", "warm_new_tokens", "warm_written_tokens"]
+"""Tokens of filling a server's cache, for points whose tokens a server billed (:func:`_warmed`)."""
+
+
 EVEN = [
     "task",
     "model",
@@ -56,17 +64,25 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     and no bytes);
     prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
     training_flops; calibration_seconds, calibration_tokens and calibration_flops, of the queries that
-    were asked once to calibrate. What is not known is NaN.
+    were asked once to calibrate; ``served`` is the share of cells that a server answered. What is not
+    known is NaN.
+
+    Where a server counted tokens, all means are of what it billed, with cache_write_tokens and
+    reasoning_tokens (of the prompt and of the answer), and the columns ``WARMED``, means over cells, say
+    what filling its cache took: what the run paid (``warm_``), and what a use of this point alone pays
+    (``once_``), as new or as written tokens.
 
     A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
     as it was, not of this k alone.
     """
     import pandas as pd
 
-    queries = frame.reindex(columns=[*POINT, *TOKENS, "cell"])
-    queries = queries.astype(dict.fromkeys(TOKENS, float))
+    tokens = [*TOKENS, *BY_SERVER]
+    queries = frame.reindex(columns=[*POINT, *tokens, "local_prompt_tokens", "cell"])
+    queries = queries.astype(dict.fromkeys([*tokens, "local_prompt_tokens"], float))
     points = queries.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
+    table[BY_SERVER] = points[BY_SERVER].sum(min_count=1).div(points.size(), axis=0)
     table.insert(0, "predictions", points.size())
     table["computed_tokens"] = table["prompt_tokens"] - table["cached_tokens"]
     by_cell = queries.groupby([*POINT, "cell"], observed=True)
@@ -77,11 +93,37 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     means["rows"] = means["rows"].where(means["seconds"].notna())
     sums = means.groupby(POINT, observed=True)[["seconds", "rows"]].sum(min_count=1)
     table["seconds"] = sums["seconds"] / sums["rows"]
-    tokens = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
-    rows = [c.row(prompt, answer) for c, prompt, answer in tokens]
+    counts = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
+    rows = [c.row(prompt, answer) for c, prompt, answer in counts]
     means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float))
     table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
+    table[WARMED] = _warmed(queries).groupby(POINT, observed=True)[WARMED].mean()
     return table.reset_index()
+
+
+def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
+    """What filling a server's cache took, by cell: ``WARMED``, indexed by ``POINT`` and cell.
+
+    Only cells whose tokens a server counted are among the rows. A query usually reads as many tokens
+    from the cache as the median of its cell. As many were read once without it: written, if the server bills
+    that, else as new ones. A run pays less where a cell of a smaller k, or an earlier run, had filled the
+    cache.
+    """
+    import pandas as pd
+
+    billed = queries[queries["local_prompt_tokens"].notna()]
+    keys = [billed[name] for name in [*POINT, "cell"]]
+    cached, written = billed["cached_tokens"].fillna(0.0), billed["cache_write_tokens"].fillna(0.0)
+    usual = cached.groupby(keys, observed=True).median()
+    lacked = cached.groupby(keys, observed=True).transform("median") - cached - written
+    lacked = lacked.clip(0.0, (billed["prompt_tokens"] - cached - written).clip(lower=0.0))  # no more than were new
+    warm_written = np.minimum(written.groupby(keys, observed=True).sum(), usual)
+    warm_new = np.minimum(lacked.groupby(keys, observed=True).sum(), usual - warm_written)
+    found_full = usual - warm_written - warm_new
+    once_written = warm_written + found_full.where(warm_written > 0, 0.0)
+    parts = [usual - once_written, once_written, warm_new, warm_written]
+    warmed: pd.DataFrame = pd.concat(parts, axis=1, keys=WARMED)
+    return warmed
 
 
 def break_even(costs: pd.DataFrame) -> pd.DataFrame:

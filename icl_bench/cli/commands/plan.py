@@ -55,6 +55,7 @@ def plan(
     from icl_bench.cli.output.terminal import console
     from icl_bench.errors import UserError
     from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.sweep.plan_money import sweep_prices
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
@@ -66,11 +67,6 @@ def plan(
         from icl_bench.analysis.detect import check_points  # with SciPy, which the rest does not need
 
         wanted = check_points(detect)
-    prices = None
-    if (price := options.get("price")) is not None:
-        from icl_bench.analysis.query_cost import Prices
-
-        prices = Prices.parse(price)
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
 
@@ -78,6 +74,9 @@ def plan(
         with display.preparing() as say:
             sweep = Sweep.prepare(spec, say, to_run=False)
             sweep.estimates()  # takes a while
+        prices = spec.price
+        if prices is not None:
+            sweep_prices(sweep, prices)  # refuses before the plan is printed
         if json:
             records.extend(plan_records(sweep, results, prices))
         elif not quiet:

@@ -113,7 +113,19 @@ Price = Annotated[
         "--price",
         metavar="PRICES",
         help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5; write=0.6 where "
-        "writing into a cache costs more than input.",
+        "writing into a cache costs more than input. auto: each model's price in the table of genai-prices. hour=2: "
+        "money per hour of the machine that local models run on; may follow the others.",
+    ),
+]
+
+
+Across = Annotated[
+    str | None,
+    typer.Option(
+        "--across",
+        metavar="models",
+        help="With --frontier or --advice: compare points of all models of a task, such as prompts of a model behind a "
+        "server with trainings of a local one, by money or seconds.",
     ),
 ]
 
@@ -133,6 +145,7 @@ def summary(
     detect: Detect = None,
     queries: QueryCount = None,
     price: Price = None,
+    across: Across = None,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy by k, and what follows from it.
@@ -164,18 +177,19 @@ def summary(
     first, *others = [name for name, is_set in {**instead, **of_tables}.items() if is_set] or [""]
     if first in instead and others:
         raise UserError(f"{first}: prints its own table instead; run {others[0]} by itself")
-    if not frontier and advice is None and (queries is not None or price is not None):
-        option = "--price" if queries is None else "--queries"
-        raise UserError(f"{option}: goes with --frontier or --advice")
+    if not frontier and advice is None:
+        of_costs = {"--queries": queries, "--price": price, "--across": across}
+        for option in [name for name, value in of_costs.items() if value is not None][:1]:
+            raise UserError(f"{option}: goes with --frontier or --advice")
     share = None if wanted is None else check_wanted(wanted)
     only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:
         from icl_bench.cli.output.frontier import print_frontier
 
-        print_frontier(results, queries, price, only, json=json)
+        print_frontier(results, queries, price, only, across=across, json=json)
         return
     if advice is not None:
-        print_advice(results, advice, only, queries=queries, price=price, json=json)
+        print_advice(results, advice, only, queries=queries, price=price, across=across, json=json)
         return
     if detect is not None:
         print_detectable(results, detect, only, json=json)

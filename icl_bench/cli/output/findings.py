@@ -164,18 +164,30 @@ def styled(column: Column, row: TableRow) -> TableCell:
 
 
 def print_advice(
-    results: Place, budget_text: str, only: Mapping[str, str], *, queries: int | None, price: str | None, json: bool
+    results: Place,
+    budget_text: str,
+    only: Mapping[str, str],
+    *,
+    queries: int | None,
+    price: str | None,
+    across: str | None = None,
+    json: bool,
 ) -> None:
     """Print the advice for a budget with its test; as JSON, every point's verdict."""
+    from icl_bench.analysis.across_models import compares_models
     from icl_bench.analysis.advice import Budget, advise_folder, lines
-    from icl_bench.analysis.query_cost import Prices
     from icl_bench.analysis.summary import records
+    from icl_bench.cli.output.frontier import price_lines, price_record
     from icl_bench.cli.output.working import watched, working
+    from icl_bench.models.prices import given_prices
 
-    budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
+    prices = given_prices(price)
+    budget = Budget.parse(budget_text, queries, prices, compares_models(across))
     with working() as say:
         table = advise_folder(watched(results, say), budget, only)
-    _print_texts({"budget": str(budget), "advice": records(table)}, lines(table, budget), json=json)
+    record = {"budget": str(budget), "prices": price_record(prices, table), "across": across}
+    texts = [*lines(table, budget), *(price_lines(prices, table) if prices else [])]
+    _print_texts(record | {"advice": records(table)}, texts, json=json)
 
 
 def print_detectable(results: Place, points: float, only: Mapping[str, str], *, json: bool) -> None:

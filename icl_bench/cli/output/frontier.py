@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from icl_bench.analysis.across_models import compared_within, compares_models
 from icl_bench.analysis.frontier import frontier_of_folder, leading
-from icl_bench.analysis.query_cost import MEASURES, QUERIES, Prices, check_queries
+from icl_bench.analysis.query_cost import MEASURES, QUERIES, check_queries
 from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import USUAL_ORDERS, variant_names
@@ -20,6 +21,7 @@ from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.models.prices import TOKENS, Prices, given_prices
 from icl_bench.results.storage import Place
 from icl_bench.wording import DASH, counted_queries, percent, three_digits
 
@@ -36,22 +38,31 @@ COST_COLUMNS: Mapping[str, tuple[str, float]] = {
 
 
 def print_frontier(
-    results: Place, queries: int | None, price: str | None, only: Mapping[str, str], *, json: bool
+    results: Place,
+    queries: int | None,
+    price: str | None,
+    only: Mapping[str, str],
+    *,
+    across: str | None = None,
+    json: bool,
 ) -> None:
     """Print every point with its costs and verdict, cheapest first. Raises ``UserError``."""
-    prices = Prices.parse(price) if price is not None else None
+    prices = given_prices(price)
     number = QUERIES if queries is None else queries
     check_queries(number)
+    models = compares_models(across)
     with working() as say:
-        table = frontier_of_folder(watched(results, say), number, prices, only)
+        table = frontier_of_folder(watched(results, say), number, prices, only, models)
     if json:
-        price_record = vars(prices) if prices else None
-        print_json({"queries": number, "prices": price_record, "frontier": records(table)})
+        record = {"queries": number, "prices": price_record(prices, table), "across": across}
+        print_json(record | {"frontier": records(table)})
         return
-    first = leading(table, prices)
+    first = leading(table, prices, models)
     costs = [name for name in MEASURES if table[name].notna().any()]
-    for (task, model), part in table.groupby(["task", "model"], sort=True):
-        title = f"{task} · {model}, for {counted_queries(number)}"
+    if models:
+        table = table.assign(named=table["model"].astype(str) + " · ")
+    for key, part in table.groupby(compared_within(models), sort=True):
+        title = f"{' · '.join(map(str, key))}{', all models' if models else ''}, for {counted_queries(number)}"
         _print(part.sort_values([first, "score"]), title, costs, first)
     print_lines(
         console(),
@@ -68,6 +79,29 @@ def print_frontier(
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
         print_lines(console(), f"{count} of {len(table)} points have other test examples and are not compared")
+    if prices is not None:
+        print_lines(console(), *price_lines(prices, table))
+
+
+def price_record(prices: Prices | None, table: pd.DataFrame) -> dict[str, Any] | None:
+    """The prices as JSON: those that were given, and with ``auto`` those of each model of a frontier or advice."""
+    if prices is None:
+        return None
+    return prices.given | ({"auto": True, "models": table.attrs["prices"]} if prices.auto else {})
+
+
+def price_lines(prices: Prices, table: pd.DataFrame) -> list[str]:
+    """A line for each model whose prices are from the table: in which currency, and of which day."""
+    return [
+        f"prices of {model}, US dollars per million tokens: {prices_in_words(of_model)} ({of_model['origin']})"
+        for model, of_model in table.attrs["prices"].items()
+        if prices.auto and "origin" in of_model
+    ]
+
+
+def prices_in_words(given: Mapping[str, Any]) -> str:
+    """Prices of tokens as ``--price`` takes them."""
+    return ",".join(f"{name}={given[name]:g}" for name in (*TOKENS, "write") if name in given)
 
 
 VERDICT_STYLES = {"on the frontier": "green", "dominated": "red"}
@@ -84,7 +118,7 @@ def _print(part: pd.DataFrame, title: str, costs: Sequence[str], first: str) -> 
         *(ColumnHead(COST_COLUMNS[name][0]) for name in costs),
         ColumnHead(f"by {first}", "text"),
     ]
-    rows = [{str(name): value for name, value in row.items()} for row in part.to_dict("records")]
+    rows = [{"named": "", **{str(name): value for name, value in row.items()}} for row in part.to_dict("records")]
     alike = Counter((_name(row), row["k"]) for row in rows)
     variants = variant_names(part["variant"])
     cells: list[list[TableCell]] = []
@@ -109,7 +143,7 @@ def _name(row: Mapping[str, Any]) -> str:
     order = "" if row["order"] in USUAL_ORDERS else f", {row['order']}"
     read = "" if row["attention"] == str(FULL) else f", {row['attention']}"
     rung = "" if row["cascade"] is None else f", cascade {row['cascade']}"
-    return f"{row['select']}{order}{read}{rung}"
+    return f"{row['named']}{row['select']}{order}{read}{rung}"
 
 
 def _amount(value: float) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.results.calibration import of_queries
-from icl_bench.wording import counted
+from icl_bench.wording import DASH, counted, three_digits
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icl_bench.analysis.query_cost import Prices
+    from icl_bench.models.prices import Prices
     from icl_bench.results.storage import Place
     from icl_bench.sweep.combinations import Combination
     from icl_bench.sweep.compute_cost import ComputeCost
     from icl_bench.sweep.plan import CellPlan
+    from icl_bench.sweep.plan_money import MoneyRange
     from icl_bench.sweep.sweep import Sweep
 
 
@@ -26,9 +28,15 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
 
     A combination of selector, order, attention and k has no draw; its ``problem`` is the reason. With
     ``results``, ``finished`` is whether a cell has a file there. With ``prices``, ``money_cached`` and
-    ``money_uncached`` are what a server would ask for a cell (:func:`planned_money`).
+    ``money_uncached`` are what a cell costs (:func:`icl_bench.sweep.plan_money.sweep_money`), and with ``_most``
+    what it costs at most.
     """
+    from icl_bench.sweep.plan_money import sweep_money, sweep_prices
+
     finished = _finished(sweep, results)
+    money: Sequence[MoneyRange | None] = [None] * len(sweep.plan.cells)
+    if prices is not None:
+        money = sweep_money(sweep, sweep_prices(sweep, prices))
     cells = [
         {
             **cell.spec.model_dump(),
@@ -51,9 +59,11 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
             "cache_bytes": work and work.cache_bytes,
             "seconds": None if estimate is None else round(estimate, 1),
             "finished": done,
-            **_money_record(cell, prices),
+            **_money_record(costs),
         }
-        for cell, estimate, work, done in zip(sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, strict=True)
+        for cell, estimate, work, done, costs in zip(
+            sweep.plan.cells, sweep.estimates(), sweep.costs(), finished, money, strict=True
+        )
     ]
     return cells + [
         _left_out(sweep, combination, reason) for combination, reason in sweep.plan.combinations.left_out.items()
@@ -79,37 +89,53 @@ def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, 
     }
 
 
-def _money_record(cell: CellPlan, prices: Prices | None) -> dict[str, float]:
-    if prices is None:
+def _money_record(money: MoneyRange | None) -> dict[str, float | None]:
+    """``money_cached`` and ``money_uncached``; with ``_most`` where answers may be longer. None if unknown."""
+    if money is None:
         return {}
-    return dict(zip(("money_cached", "money_uncached"), planned_money(cell, prices), strict=True))
-
-
-def planned_money(cell: CellPlan, prices: Prices) -> tuple[float, float]:
-    """What a server would ask for a cell, if its cache has all that prompts share, and if it has nothing.
-
-    Answers are counted with the largest number of tokens, thoughts not at all. What is written into the cache is
-    what the cell's prompts share beyond those of smaller k.
-    """
-    if cell.problem is not None:
-        return 0.0, 0.0
-    answers = cell.queries * cell.answer_tokens
-    own = cell.prompt_tokens - cell.queries * cell.prefix_tokens
-    written = max(0, cell.new_tokens - own)
-    cached = float(prices.of_tokens(cell.new_tokens - written, cell.shared_tokens, answers, written))
-    return cached, float(prices.of_tokens(cell.prompt_tokens, answers=answers))
+    record = {f"money_{name}": amount for name, amount in money.least._asdict().items()}
+    if money.most != money.least and not math.isnan(money.least.cached):
+        record |= {f"money_{name}_most": amount for name, amount in money.most._asdict().items()}
+    return {name: None if math.isnan(amount) else amount for name, amount in record.items()}
 
 
 def print_planned_money(sweep: Sweep, console: Console, results: Place | None, prices: Prices) -> None:
-    """Print what a server would ask for the cells that are left."""
-    rows = zip(sweep.plan.cells, _finished(sweep, results), strict=True)
-    money = [planned_money(cell, prices) for cell, finished in rows if cell.problem is None and not finished]
-    cached, uncached = (sum(part) for part in zip(*money, strict=True)) if money else (0.0, 0.0)
+    """Print what the cells that are left cost, each curve's point and all of them."""
+    from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
+
+    of_model = sweep_prices(sweep, prices)
+    rows = zip(sweep.plan.cells, _finished(sweep, results), sweep_money(sweep, of_model), strict=True)
+    left = [(cell, money) for cell, finished, money in rows if cell.problem is None and not finished]
+    of_points: dict[tuple[str, int], list[MoneyRange]] = {}
+    for cell, money in left:
+        of_points.setdefault((", ".join(_curve(cell)), cell.spec.k), []).append(money)
+    heads = (ColumnHead("curve", "name", bare=True), ColumnHead("k", "key"), ColumnHead("cells", "count"))
+    rows_of_points = [[curve, f"{k:,}", str(len(money)), *_in_words(money)] for (curve, k), money in of_points.items()]
+    print_table(console, [*heads, ColumnHead("price, cached"), ColumnHead("price, not cached")], rows_of_points)
+    cached, uncached = _in_words([money for _, money in left])
+    what = f"{cached} if the server's cache has all that prompts share, {uncached} if it has nothing"
+    longest = any(money.most != money.least for _, money in left)
+    thoughts = "of answers without thoughts and at the limit of tokens" if longest else "answers without thoughts"
+    told = f"{cached}, by the hour" if paid_by_hour(sweep, of_model) else f"{what}; {thoughts}"
     print_lines(
         console,
-        f"price of {counted(len(money), 'cell')}: {cached:,.2f} if the server's cache has all that prompts share, "
-        f"{uncached:,.2f} if it has nothing; answers at their largest, without thoughts",
+        f"price of {counted(len(left), 'cell')}: {told}",
+        *[f"prices: US dollars per million tokens, {of_model.origin}"] * (of_model.origin is not None),
     )
+
+
+def _in_words(money: Sequence[MoneyRange]) -> tuple[str, str]:
+    """The sums of cells, with and without a cache; with thoughts as a range."""
+    cached, uncached = (
+        [sum(amounts) for amounts in ([one.least[at] for one in money], [one.most[at] for one in money])]
+        for at in (0, 1)
+    )
+    return _amounts(*cached), _amounts(*uncached)
+
+
+def _amounts(least: float, most: float) -> str:
+    shown = [DASH if math.isnan(one) else f"{one:,.2f}" if one >= 1 else three_digits(one) for one in (least, most)]
+    return shown[0] if shown[0] == shown[1] else " to ".join(shown)
 
 
 def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:

@@ -18,7 +18,7 @@ from icl_bench.report.sections.panels import Drawing, EmptySection, ReportSectio
 from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import abstention, bias, calibration, confusions, distance
-from icl_bench.report.sections.prompts import cascade, cost, even, frontier, spaces
+from icl_bench.report.sections.prompts import cascade, cost, even, frontier, frontier_across_models, spaces
 from icl_bench.report.sections.provenance import provenance
 from icl_bench.wording import capital, listed
 
@@ -45,6 +45,7 @@ DRAWERS: Mapping[str, Drawer] = {
     "break_even": even,
     "cascades": cascade,
     "frontier": frontier,
+    "frontier_across_models": frontier_across_models,
     "provenance": provenance,
 }
 """Finding -> what draws it, where it is more than the chart that it declares."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.across_models import compared_within
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.frontier import leading, undominated
@@ -124,13 +125,23 @@ FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
 
 def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Scores against the cost of a query, for a number of queries that the reader chooses."""
-    table = findings.frontier
+    return _frontier(finding, findings, naming, across=False)
+
+
+def frontier_across_models(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
+    """The same with the points of all models of a task in one chart."""
+    return _frontier(finding, findings, naming, across=True)
+
+
+def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool) -> Drawing | None:
+    table = findings.context.table(finding.name)
     if table.empty:
         return None
     frame = naming.named(table)
     series = _shortest_names(frame, dict(naming.settings))
+    series = frame["model"] + ", " + series if across else series
     frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
-    first = leading(frame, None)
+    first = leading(frame, None, across)
     axis, form, unit = FRONTIER_AXES[first]
     shown = frame[frame[first] > 0]
     if shown.empty:
@@ -143,7 +154,8 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
     )
     shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
     shown["on"], shown["left"] = False, False
-    for _, part in shown.groupby(["task", "model", "point"]):
+    by = compared_within(across)
+    for _, part in shown.groupby([*by, "point"]):
         middle = np.sqrt(part["cost"].min() * part["cost"].max())
         shown.loc[part.index, "left"] = part["cost"] > middle
         compared = part[~part["other_tests"]]
@@ -154,7 +166,8 @@ def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
     usual = counted_queries(QUERIES)
     in_files = tuple(step for step in steps if step.text in FRONTIER_FILES)
     names, panels = "point series cascade k cost value low high verdict p on left", []
-    for (task, model), part in groups(shown, ["task", "model"]):
+    for key, part in groups(shown, by):
+        task, model = (*key, "all models")[:2]
         of = measure(part)
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
         chart = charts.frontier(part, look, of, axis, form, usual, says)

@@ -19,11 +19,11 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.query_cost import Prices
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.cli import main
 from icl_bench.errors import UserError
+from icl_bench.models.prices import Prices
 from icl_bench.results.reading import read_results
 from icl_bench.tasks.label_subset import HalfLabels
 

@@ -47,6 +47,7 @@ def found(results: Path) -> Findings:
 EMPTY = {
     "demonstrations_gain",
     "calibration_gain",
+    "frontier_across_models",
     "models",
     "label_spaces",
     "copying",

@@ -9,7 +9,7 @@ import pytest
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.analysis.frontier import frontier_of_folder
-from icl_bench.analysis.query_cost import Prices
+from icl_bench.models.prices import Prices
 from icl_bench.results.reading import read_results
 
 PRICES = Prices(input=1.0, cached=0.5, output=2.0)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import fakes
+from support import fakes, in_process
 
-from icl_bench.analysis.query_cost import Prices
-from icl_bench.cli.output.plan import planned_money
+import icl_bench
 from icl_bench.errors import UserError
+from icl_bench.models.prices import Prices
+from icl_bench.sweep.plan_money import answer_range, money_range, planned_money
+from icl_bench.wording import three_digits
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
 
@@ -48,3 +52,75 @@ def test_a_written_token_costs_as_much_as_a_new_one_where_nothing_is_said() -> N
 def test_wrong_prices_are_refused(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         Prices.parse(text)
+
+
+def test_answers_with_thoughts_are_a_range_up_to_the_limit_of_tokens(tmp_path: Path) -> None:
+    (cell,) = fakes.plan(tmp_path / "task", k="4", draws=1).cells
+    least, most = money_range(cell, PRICES, answer_range(cell, 4000))
+    assert money_range(cell, PRICES, answer_range(cell, thoughts=4000 - cell.answer_tokens)) == (least, most)
+    assert least == planned_money(cell, PRICES)
+    thought = 10.0 * cell.queries * (4000 - cell.answer_tokens) / 1e6
+    assert most == pytest.approx((least.cached + thought, least.uncached + thought))
+
+
+def test_a_prompt_that_is_too_long_for_its_price_is_refused(tmp_path: Path) -> None:
+    (cell,) = fakes.plan(tmp_path / "task", k="4", draws=1).cells
+    with pytest.raises(UserError, match="small costs more for prompts of more than 10 tokens"):
+        planned_money(cell, replace(PRICES, most=10))
+
+
+SERVED = ["--backend", "openai", "--base-url", "https://api.example.com/v1", "--tokenizer", "smollm2-135m-instruct"]
+
+
+def plan_words(model: str, *words: str) -> list[str]:
+    return ["plan", "--task", "stdlib_six", "--model", model, "--k", "1,5", "--draws", "2", "--test-size", "5", *words]
+
+
+def table_has(monkeypatch: pytest.MonkeyPatch, prices: Prices) -> None:
+    monkeypatch.setattr("icl_bench.models.prices.table_prices", lambda *_: prices)
+
+
+def test_each_cell_and_the_whole_sweep_have_a_price_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    table_has(monkeypatch, replace(PRICES, origin="chat-1 of Maker in a table of 2026-03-01"))
+    words = plan_words("chat-1", *SERVED, "--unconstrained", "--price", "auto")
+    told = " ".join(in_process.said(*words).split())
+    assert "prices: US dollars per million tokens, chat-1 of Maker in a table of 2026-03-01" in told
+    records = json.loads(in_process.said(*words, "--json"))
+    assert all(0 < row["money_cached"] <= row["money_uncached"] for row in records)
+    assert "money_cached_most" not in records[0]
+    in_all = three_digits(sum(row["money_uncached"] for row in records))
+    assert f"{in_all} if it has nothing; answers without thoughts" in told
+    thinking = json.loads(in_process.said(*words, "--json", "--server-arg", "max_completion_tokens=4000"))
+    for row, longer in zip(records, thinking, strict=True):
+        assert longer["money_cached"] == row["money_cached"]
+        more = 10.0 * 5 * (4000 - row["answer_tokens"]) / 1e6
+        assert longer["money_cached_most"] == pytest.approx(row["money_cached"] + more)
+    told = in_process.said(*words, "--server-arg", "max_completion_tokens=4000")
+    assert "without thoughts and at the limit of tokens" in " ".join(told.split())
+
+
+def test_this_machine_is_paid_by_the_hour() -> None:
+    records = json.loads(in_process.said(*plan_words("smollm2-135m-instruct", "--price", "hour=7200", "--json")))
+    assert all(row["money_cached"] == row["money_uncached"] for row in records)
+    assert sum(row["money_cached"] for row in records) == pytest.approx(
+        2 * sum(row["seconds"] for row in records), abs=0.1 * len(records)
+    )
+    told = in_process.said(*plan_words("smollm2-135m-instruct", "--price", "hour=7200"))
+    assert "by the hour" in told
+    served = json.loads(
+        in_process.said(*plan_words("chat-1", *SERVED, "--unconstrained", "--price", "hour=1", "--json"))
+    )
+    assert {row["money_cached"] for row in served} == {None}, "nobody knows how long a server takes"
+
+
+def test_a_plan_without_a_price_of_its_model_is_refused_before_it_is_printed() -> None:
+    ended = in_process.run_command(*plan_words("smollm2-135m-instruct", "--price", "auto"))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: --price: smollm2-135m-instruct: no server bills what runs on a machine of")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_python_takes_a_price_too() -> None:
+    asked = {"task": "stdlib_six", "model": "smollm2-135m-instruct", "k": [1], "draws": 1, "test_size": 5}
+    table = icl_bench.plan(**asked, price={"input": 1, "cached": 0.5, "output": 2})
+    assert (table["money_cached"] <= table["money_uncached"]).all()
