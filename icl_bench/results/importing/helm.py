@@ -125,7 +125,7 @@ def _of_requests(states: Iterable[Mapping[str, Any]], scores: Mapping[Key, Mappi
     for state in states:
         instance, result = state["instance"], state.get("result")
         key = (instance["id"], _perturbation(instance), state["train_trial_index"])
-        known = scores.get(key, {})
+        known = {"num_train_instances": state["num_train_instances"], **scores.get(key, {})}
         chosen = state.get("reference_index")
         if result is None or state.get("request_mode") == "calibration":
             continue
