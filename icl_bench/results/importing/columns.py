@@ -15,9 +15,17 @@ from pyarrow import types
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
 from icl_bench.registry import METRICS
-from icl_bench.results.cells import ALWAYS, prediction_schema
+from icl_bench.results.cells import ALWAYS, further_fields, prediction_schema
 from icl_bench.results.importing.answers import Answers, as_columns, compare
-from icl_bench.results.importing.checks import cells, check, check_correct, check_golds, check_missing, refuse_type
+from icl_bench.results.importing.checks import (
+    cells,
+    check,
+    check_correct,
+    check_golds,
+    check_missing,
+    codes_of,
+    refuse_type,
+)
 from icl_bench.wording import one_line, plain
 
 NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
@@ -67,7 +75,9 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
     further = {}
     for name in (name for name in table.column_names if name not in columns):
         column, where = table[name], f"{shown}: column {plain(name)}"
-        further[name] = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
+        kinds = {one.name: one.type for one in further_fields()}
+        values = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
+        further[name] = _retyped(values, kinds[name]) if name in kinds else values
     notes = _compare(columns, further, shown, judge)
     columns["cell"] = cells(columns, shown)
     known = {field.name: columns[field.name].cast(field.type) for field in prediction_schema()}
@@ -117,12 +127,13 @@ def _compare(
     stated, finished = columns["correct"], columns["prompt_hash"].is_valid().to_numpy()
     scores = [values.is_valid().to_numpy() for name, values in further.items() if name in score_columns()]
     scored = np.any(scores, axis=0) if scores else np.zeros(rows, dtype=bool)
+    free = _free_text(codes_of(columns["task"]), scored, stated.is_valid().to_numpy(), judged=judge is not None)
     answers = Answers(
         task=columns["task"].to_pylist(),
         gold=columns["gold"].to_pylist(),
         prediction=columns["prediction"].to_pylist(),
         stated=stated.to_pylist(),
-        free=scored if judge is None else scored & ~stated.is_valid().to_numpy(),
+        free=free,
         finished=finished if stated.null_count < rows else np.zeros(rows, dtype=bool),
         golds=further["golds"].to_pylist() if "golds" in further else None,
     )
@@ -132,6 +143,16 @@ def _compare(
     for name, values in as_columns(compared, further.get("text")).items():
         (columns if name in columns else further)[name] = values
     return compared.notes
+
+
+def _free_text(task: np.ndarray, scored: np.ndarray, stated: np.ndarray, *, judged: bool) -> np.ndarray:
+    """Which rows are free text, which has scores instead of labels: ``(rows,)``.
+
+    So is a row without a score if its task has scores and no verdicts. A harness may give both.
+    """
+    in_scored, in_stated = (np.bincount(task, weights=rows) > 0 for rows in (scored, stated))
+    of_free_task = (in_scored & ~in_stated)[task]
+    return np.asarray(of_free_task | (scored & ~stated if judged else scored))
 
 
 def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray:
@@ -288,6 +309,18 @@ def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         refuse_type(column, where, "plainer values, or no such column")
     return column
+
+
+def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of text in the type that a run stores, if all its values are of that type; else unchanged."""
+    if not _is_text(column.type) or _is_text(kind):
+        return column
+    try:
+        as_json = str if types.is_list(kind) else str.lower  # a truth value is True, too
+        values = [None if text is None else json.loads(as_json(text)) for text in column.to_pylist()]
+        return pa.chunked_array([pa.array(values, kind)])
+    except (ValueError, RecursionError, pa.ArrowException, TypeError, OverflowError):
+        return column
 
 
 def _is_text(kind: pa.DataType) -> bool:

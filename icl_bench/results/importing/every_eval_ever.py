@@ -65,6 +65,8 @@ def _has_own(item: Mapping[str, Any]) -> bool:
 
 
 def _own_row(item: Mapping[str, Any]) -> dict[str, Any]:
+    written = item["output"]["raw"][0]
+    answer = item["answer_attribution"][-1]["extracted_value"]
     stored = {name.removeprefix(PREFIX): text for name, text in item["metadata"].items() if name.startswith(PREFIX)}
     usage = item.get("token_usage") or {}
     tokens = {column: usage.get(name) for column, name in TOKENS.items()}
@@ -72,7 +74,8 @@ def _own_row(item: Mapping[str, Any]) -> dict[str, Any]:
         **{column: count for column, count in tokens.items() if count is not None},
         "test_id": item["sample_id"],
         "gold": item["input"]["reference"][0],
-        "prediction": item["answer_attribution"][-1]["extracted_value"],
+        "prediction": answer,
+        **({"text": written} if written != answer else {}),
         **stored,
     }
 

@@ -15,9 +15,6 @@ from icl_bench.results.cells import slug
 from icl_bench.results.importing.tables import columns_of
 from icl_bench.wording import listed_or, plain, short
 
-QUESTION = "question"
-"""The column of what was asked, without demonstrations."""
-
 
 @dataclass(frozen=True)
 class Stated:

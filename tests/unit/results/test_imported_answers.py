@@ -189,6 +189,13 @@ def test_free_text_with_scores_stays_as_it_is(tmp_path: Path):
     assert "text" not in found
 
 
+def test_free_text_of_which_a_score_is_missing_is_no_label(tmp_path: Path):
+    found = imported(tmp_path, table(GOLDS, ["red", "white", "red"], rouge1=[0.5, None, None]))
+    assert found["correct"].isna().all()
+    (metric,) = summarise_folder(tmp_path / "results").curves["metric"]
+    assert metric == "rouge1"
+
+
 def test_rows_of_unequal_types_in_json_are_texts(tmp_path: Path):
     rows: list[dict[str, Any]] = [
         {"test_id": 1, "gold": 1, "prediction": "1", "note": [1]},

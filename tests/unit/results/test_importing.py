@@ -892,6 +892,7 @@ def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
 @settings(max_examples=20, deadline=None)
 @given(whole_frames(), st.sampled_from(FORMATS[:3]))
 def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(frame: pd.DataFrame, name: str):
@@ -975,6 +976,7 @@ def taken_or_refused(folder: Path, path: Path) -> None:
     export_results(folder / "results", folder / "out.csv")
 
 
+@pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
 @settings(max_examples=40, deadline=None)
 @given(mangled_frames(), st.sampled_from(FORMATS[:2]))
 def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFrame, name: str):
@@ -987,6 +989,7 @@ def test_a_frame_of_anything_is_taken_or_refused_with_a_message(frame: pd.DataFr
         taken_or_refused(Path(created), path)
 
 
+@pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(FORMATS[:3]),
@@ -1007,6 +1010,7 @@ PARQUET = io.BytesIO()
 made_up(note="n", rouge1=0.5).to_parquet(PARQUET, index=False)
 
 
+@pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(PARQUET.getvalue())), st.binary(max_size=6), st.booleans())
 def test_a_changed_parquet_file_is_taken_or_refused_with_a_message(place: int, inserted: bytes, cut: bool):
