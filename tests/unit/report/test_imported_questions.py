@@ -62,7 +62,7 @@ def test_rows_of_a_task_that_was_run_here_have_its_questions(tmp_path: Path, own
 def test_a_row_with_another_correct_answer_is_not_the_question(tmp_path: Path, own: pd.DataFrame):
     theirs(tmp_path, own, gold="other", prediction="other")
     assert {end["query"] for end in ends(tmp_path / "results").values()} == {None}
-    with pytest.raises(UserError, match="carry no prompt to show .*; the question is shown if the file has a column"):
+    with pytest.raises(UserError, match=r"carry no prompt to show .*; the question is shown if the file has a column"):
         find_prediction(tmp_path / "results", {"task": "cards", "k": 7, "draw": 0})
 
 
