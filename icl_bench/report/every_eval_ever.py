@@ -322,9 +322,11 @@ def _usage(row: Record) -> dict[str, int]:
 def _metadata(row: Record, *, has_usage: bool) -> dict[str, str]:
     """The columns that have no field, as text."""
     in_usage = tuple(TOKENS) if has_usage else ()
-    skipped = {*ELSEWHERE, *in_usage, "score", "metric", "own_choices"}
+    skipped = {*ELSEWHERE, *in_usage, "score", "metric"}
     if row.get("text") != row["prediction"]:
         skipped.add("text")  # it is the output
+    if not row.get("own_choices"):
+        skipped.add("own_choices")
     columns = {name: value for name, value in row.items() if name not in skipped and not _missing(value)}
     return {f"{PREFIX}{name}": _text(value) for name, value in columns.items()}
 

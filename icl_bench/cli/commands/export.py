@@ -68,6 +68,8 @@ def export(
         if not quiet:
             print_exported(exported, out)
         return
+    if data_dir is not None:
+        raise UserError("--data-dir: a table has no questions; they are for --format every-eval-ever")
     from icl_bench.results.exporting import export_results
 
     with working() as say:

@@ -8,6 +8,7 @@ that label, and the written text in the column ``text``, as a run does.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -73,9 +74,14 @@ class Labels:
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._reader = LabelReader(labels)
+        self._composed: dict[str, str | None] = {}
+        for label in self._reader.labels:
+            composed = unicodedata.normalize("NFKC", label)
+            self._composed[composed] = None if composed in self._composed else label
+        self._composed_reader = LabelReader(self._composed)
         self._numbers: dict[Decimal, str | None] = {}
         for label in self._reader.labels:
-            if (number := number_in(label)) is not None:
+            if (number := number_in(unicodedata.normalize("NFKC", label))) is not None:
                 self._numbers[number] = None if number in self._numbers else label
         self._known: dict[str, str | None] = {}
 
@@ -84,10 +90,17 @@ class Labels:
         if text in self._reader.labels:
             return text
         if text not in self._known:
-            number = number_in(text)
-            # signs and points are markup of a word, but decide a number
-            self._known[text] = self._reader.label_in(text) if number is None else self._numbers.get(number)
+            self._known[text] = self._read(text)
         return self._known[text]
+
+    def _read(self, text: str) -> str | None:
+        composed = unicodedata.normalize("NFKC", text)
+        if (number := number_in(composed)) is not None:
+            return self._numbers.get(number)  # signs and points are markup of a word, but decide a number
+        if (label := self._reader.label_in(text)) is not None:
+            return label
+        read = self._composed_reader.label_in(composed)
+        return None if read is None else self._composed[read]
 
 
 def number_in(text: str) -> Decimal | None:

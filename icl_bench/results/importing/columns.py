@@ -75,7 +75,7 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
     further = {}
     for name in (name for name in table.column_names if name not in columns):
         column, where = table[name], f"{shown}: column {plain(name)}"
-        kinds = {one.name: one.type for one in further_fields()}
+        kinds = {"own_choices": pa.bool_(), **{one.name: one.type for one in further_fields()}}
         values = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
         further[name] = _retyped(values, kinds[name]) if name in kinds else values
     notes = _compare(columns, further, shown, judge)

@@ -125,6 +125,8 @@ def _deciding(items: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     arguments = item["arguments"]
+    if isinstance(arguments, list):  # before 0.4.3
+        return [{f"arg_{place}": value for place, value in enumerate(request)} for request in arguments]
     return [arguments[f"gen_args_{number}"] for number in range(len(arguments))]
 
 

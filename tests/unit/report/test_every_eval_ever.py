@@ -173,6 +173,15 @@ def test_an_export_is_read_back_equal(tmp_path: Path):
     assert done.before
 
 
+def test_choices_of_a_rows_own_are_known_after_reading_back(tmp_path: Path):
+    cell("aabb").assign(own_choices=True).to_parquet(tmp_path / "a.parquet")
+    import_predictions(tmp_path / "a.parquet", tmp_path / "results")
+    (file,) = export_evaluations(tmp_path / "results", tmp_path / "out").files
+    import_predictions(file, tmp_path / "copy")
+    for folder in ("results", "copy"):
+        assert summarise_folder(tmp_path / folder).curves["macro_f1"].isna().all()
+
+
 def test_the_same_results_have_the_same_names(tmp_path: Path):
     results = mixed(tmp_path)
     one, other = (export_evaluations(results, tmp_path / name) for name in ("a", "b"))
@@ -199,6 +208,8 @@ def test_the_command_says_what_it_wrote_and_what_it_could_not(tmp_path: Path, mo
     ]
     code, _, err = run_command("export", "--format", "every-eval-ever", "--out", "out", "--scores")
     assert (code, err) == (2, "error: --scores: Every Eval Ever has no field for them; export a table\n")
+    code, _, err = run_command("export", "--out", "a.csv", "--data-dir", ".")
+    assert (code, err) == (2, "error: --data-dir: a table has no questions; they are for --format every-eval-ever\n")
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path):

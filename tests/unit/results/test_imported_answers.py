@@ -103,6 +103,18 @@ def test_a_number_is_the_same_label_in_any_form(tmp_path: Path, golds: list[Any]
     assert imported(tmp_path, table(golds, predictions), name)["correct"].tolist() == [True, False]
 
 
+def test_a_label_is_the_same_in_any_form_of_unicode(tmp_path: Path):
+    golds = ["caf\u00e9", "th\u00e9", "12", "caf\u00e9"]
+    said = ["cafe\u0301", "The\u0301.", "\uff11\uff12", "\uff43af\u00e9"]
+    assert imported(tmp_path, table(golds, said))["prediction"].tolist() == golds
+    both = ["caf\u00e9", "cafe\u0301", "x"]
+    assert imported(tmp_path / "results", table(both, [*both[:2], "CAFE\u0301"]))["correct"].tolist() == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_sign_decides_a_number(tmp_path: Path):
     assert imported(tmp_path, table(["1", "2"], ["-1", "2."]))["correct"].tolist() == [False, True]
 

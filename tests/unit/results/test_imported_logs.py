@@ -168,6 +168,15 @@ def test_contexts_that_differ_are_the_choices_of_lm_eval(tmp_path: Path):
     assert found[["gold", "prediction"]].to_numpy().tolist() == [["way 1", "way 1"]]
 
 
+def test_older_samples_of_lm_eval_have_their_requests_as_lists(tmp_path: Path):
+    items = [of_lm_eval(i, "0", ["a", "b"], i, acc=1.0 - i) for i in range(2)]
+    for item in items:
+        item["arguments"] = [["q", " a"], ["q", " b"]]
+    _, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
+    assert found["prediction"].tolist() == ["a", "b"]
+    assert set(found["question"]) == {"q"}
+
+
 def test_ids_of_lm_evals_documents_are_test_ids_where_each_has_one(tmp_path: Path):
     items = [of_lm_eval(i, "0", ["a", "b"], 0, acc=1.0, doc={"id": f"row {i}"}) for i in range(2)]
     _, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
