@@ -168,6 +168,15 @@ def test_contexts_that_differ_are_the_choices_of_lm_eval(tmp_path: Path):
     assert found[["gold", "prediction"]].to_numpy().tolist() == [["way 1", "way 1"]]
 
 
+def test_likelihoods_without_a_context_are_no_choices_of_lm_eval(tmp_path: Path):
+    item = of_lm_eval(0, "1", ["a", "b"], 1, acc=1.0, metrics=["acc", "acc_mutual_info"], acc_mutual_info=0.0)
+    for i, text in enumerate(("a", "b")):
+        item["arguments"][f"gen_args_{2 + i}"] = {"arg_0": "", "arg_1": text}
+        item["filtered_resps"].append(["-0.1", "True"])
+    _, found = imported(lines(tmp_path / "a.jsonl", [item]), tmp_path / "a", NAMED)
+    assert found[["gold", "prediction", "correct"]].to_numpy().tolist() == [["b", "b", True]]
+
+
 def test_older_samples_of_lm_eval_have_their_requests_as_lists(tmp_path: Path):
     items = [of_lm_eval(i, "0", ["a", "b"], i, acc=1.0 - i) for i in range(2)]
     for item in items:
