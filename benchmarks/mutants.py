@@ -60,8 +60,8 @@ GROUPS: Mapping[str, Group] = {
         ["results/cells", "results/reading"], ["unit/results/test_cells.py", "unit/results/test_reading.py"]
     ),
     "files": Group(
-        ["results/importing", "results/exporting"],
-        ["unit/results/test_importing.py", "unit/results/test_exporting.py"],
+        [*(f"results/importing/{name}" for name in ("answers", "checks", "columns", "tables")), "results/exporting"],
+        ["unit/results/test_importing.py", "unit/results/test_imported_answers.py", "unit/results/test_exporting.py"],
         "not any_complete_sweep and not frame_of_anything and not arbitrary_bytes "
         "and not changed_parquet_file and not whatever_happens",
     ),

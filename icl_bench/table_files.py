@@ -29,13 +29,13 @@ def gunzip(raw: bytes, shown: str) -> bytes:
         raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
 
 
-def csv_rows(text: str, shown: str) -> Iterator[tuple[str, list[str]]]:
+def csv_rows(text: str, shown: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """The header and the rows of a CSV file, as many cells in each; lines without any are skipped.
 
     Each comes with its place as messages name it, like ``mine.csv:2``. Cells may be of any length:
     whole prompts stand in some. Raises ``UserError`` with the line.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     width = 0
     try:
         while (cells := _next(reader)) is not None:

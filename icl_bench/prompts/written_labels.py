@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 THINKING = re.compile(
     r"\A\s*(?:<(think|thinking|reasoning|thought)>.*?</\1>"  # DeepSeek R1, Qwen 3, ...
@@ -43,22 +44,35 @@ def without_thoughts(text: str) -> str:
 
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label that an answer is, however it is formatted; None if that is not certain.
+    """The label that an answer is, however it is formatted; None if that is not certain."""
+    return LabelReader(labels).label_in(text)
+
+
+class LabelReader:
+    """Reads labels in answers; of many answers, spellings are compared once.
 
     An answer that is exactly a label is that label. Otherwise the first line with a text, or the
     whole, must be one label but for markup, case, blanks and underscores, a name before it, or JSON
     around it.
     """
-    if (stripped := text.strip()) in labels:
-        return stripped
-    answer = without_thoughts(text)
-    spellings = _spellings(labels)
-    for part in _parts(answer):
-        if part in labels:
-            return part
-        if (label := spellings.get(_plain(part))) is not None:
-            return label
-    return None
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        self.labels = frozenset(labels)
+
+    @cached_property
+    def _spelled(self) -> dict[str, str | None]:
+        return _spellings(self.labels)
+
+    def label_in(self, text: str) -> str | None:
+        """The label that an answer is; None if that is not certain."""
+        if (stripped := text.strip()) in self.labels:
+            return stripped
+        for part in _parts(without_thoughts(text)):
+            if part in self.labels:
+                return part
+            if (label := self._spelled.get(_plain(part))) is not None:
+                return label
+        return None
 
 
 def _parts(answer: str) -> Iterator[str]:

@@ -13,12 +13,12 @@ from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.errors import UserError
 from icl_bench.prompts.chat import around_turns
 from icl_bench.prompts.rendering import query_text
+from icl_bench.report.imported_questions import ImportedQuestions, Rows, rows_of
 from icl_bench.report.prompt_trace import as_shown
 from icl_bench.results.facts import UNKNOWN, FactsOf
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.results.trained_methods import CLASSIFIER
-from icl_bench.tasks.examples import Example, TaskData, load_data
-from icl_bench.tasks.spec import TaskSpec, TestRows
+from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import one_line
 
 SHOWN_DEMONSTRATIONS = 2
@@ -47,15 +47,6 @@ class End:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A task with its rows by their ids."""
-
-    spec: TaskSpec
-    train: Mapping[str, Example]
-    test: Mapping[str, Example]
-
-
 class Prompts:
     """Rebuilds the ends of prompts; reads each task's data once."""
 
@@ -64,6 +55,7 @@ class Prompts:
         self._cells, self._variants = cells, variants
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
+        self._questions = ImportedQuestions(cells, data_dir)
 
     def of(self, cells: Mapping[str, CellMeta], variants: FactsOf) -> Prompts:
         """Those of further cells; tasks that were read are not read again, missing data is looked
@@ -82,7 +74,9 @@ class Prompts:
         meta = self._cells.get(record["cell"])
         if meta is None:
             source = self._variants.get(record["variant"], UNKNOWN).imported or "a file"
-            return End(why=f"Imported from {source}: imported predictions carry no prompt.")
+            question = self._questions.of(record)
+            what = "" if question is None else " This is the question."
+            return End(question, why=f"Imported from {source}: imported predictions carry no prompt.{what}")
         own = record["demonstration_ids"]
         ids = list(meta.demonstration_ids or []) if missing(own) else list(own)
         trained = meta.facts.scoring == CLASSIFIER
@@ -120,18 +114,7 @@ class Prompts:
         key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:
             try:
-                self._known[key] = self._read(TaskSpec.model_validate(spec), stored)
+                self._known[key] = rows_of(TaskSpec.model_validate(spec), stored, self._data_dir)
             except (UserError, ValueError) as error:
                 self._known[key] = f"No prompt: {one_line(str(error))}"
         return self._known[key]
-
-    def _read(self, spec: TaskSpec, stored: Mapping[str, str]) -> Rows | str:
-        hub = spec.data.hub
-        if hub and not any(name.startswith(f"{hub.path}@") for name in stored):
-            # it was run on local files: a report asks no network for others
-            spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
-        one_row = spec.model_copy(update={"test": TestRows(size=1)})
-        data: TaskData = load_data(one_row, data_dir=self._data_dir)
-        if any(stored.get(name) != digest for name, digest in data.files.items()):
-            return f"No prompt: the data has changed since the run ({data.origin})."
-        return Rows(spec, {e.id: e for e in data.train}, {e.id: e for e in data.test_pool})

@@ -17,6 +17,7 @@ from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
 from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
+from icl_bench.report.imported_questions import ImportedQuestions
 from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.derived import base_cell
@@ -103,7 +104,10 @@ def find_prediction(
     """
     storage = storage_at(results)
     derived = str(wanted.get("cell", ""))
-    name, meta = _one_cell(storage, {**wanted, "cell": base_cell(derived)} if derived else wanted)
+    found = _one_cell(storage, {**wanted, "cell": base_cell(derived)} if derived else wanted)
+    if isinstance(found, _ImportedCell):
+        return _imported(storage, found, test_id, data_dir, tasks)
+    name, meta = found
     row = _one_row(storage, name, test_id)
     if derived != base_cell(derived):
         row |= _calibrated(results, derived, row["test_id"])
@@ -201,7 +205,41 @@ def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[E
     return shown, Perturbation.parse(meta.facts.perturbation or str(NONE)).piece
 
 
-def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMeta]:
+@dataclass(frozen=True)
+class _ImportedCell:
+    """A cell of an import, which has no prompts."""
+
+    file: str
+    axes: Mapping[str, Any]
+    cell: str
+    """The beginning of its hash."""
+    filters: str
+
+
+def _imported(
+    storage: Storage, found: _ImportedCell, test_id: str | None, data_dir: Path | None, tasks: Mapping[str, TaskSpec]
+) -> Shown:
+    """An imported prediction with its question. Raises ``UserError`` if that is not known."""
+    where = storage.where(found.file)
+    rows = [
+        row
+        for row in read_rows(storage, found.file).to_pylist()
+        if found.axes.items() <= row.items() and row["cell"].startswith(found.cell)
+    ]
+    row = next((row for row in rows if test_id in (None, row["test_id"])), None)
+    if row is None:
+        raise UserError(f"--test-id {test_id}: not among the {len(rows)} predictions of {where} ({found.filters})")
+    cells = {meta.cell: meta for _, meta in finished_cells(storage, say=lambda _: None)}
+    question = ImportedQuestions(cells, data_dir, tasks).of(row)
+    if question is None:
+        raise UserError(
+            f"{where}: imported predictions carry no prompt to show ({found.filters}); the question is shown if the "
+            "file has a column question, or --data-dir has the task's data with this test id and correct answer"
+        )
+    return Shown(row, question, (), "imported: the question alone, its demonstrations are not known", where)
+
+
+def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMeta] | _ImportedCell:
     axes = {name: value for name, value in wanted.items() if name not in ("cell", "perturbation")}
     perturbation = wanted.get("perturbation")
     if str(axes["task"]).endswith((".yaml", ".yml")):
@@ -220,9 +258,9 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
     ]
     filters = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not matches:
-        if name := find_imported(storage, axes, str(wanted.get("cell", ""))):
-            where = storage.where(name)
-            raise UserError(f"{where}: imported predictions carry no prompt to show ({filters})")
+        cell = str(wanted.get("cell", ""))
+        if name := find_imported(storage, axes, cell):
+            return _ImportedCell(name, axes, cell, filters)
         raise UserError(f"results folder {storage.where()}: no finished cell with {filters}")
     if len(matches) > 1:
         names = ", ".join(_stem(name) for name, _ in matches[:4])

@@ -183,6 +183,10 @@ SCORES = "label_scores"
 """The column of label scores, which only their own readers read: it is larger than all others."""
 
 
+QUESTION = "question"
+"""The column of what an imported prediction was asked, without demonstrations."""
+
+
 def further_fields() -> list[pa.Field]:
     """Optional columns of label scores, free-text answers, queries that read a part of the demonstrations,
     and what a server says of an answer.

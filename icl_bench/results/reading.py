@@ -442,9 +442,16 @@ def _renamed(file: ResultFile, named: Named) -> ResultFile:
 
 
 def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
-    """Add a column ``own_choices`` if some predictions are their row's own choices, written out."""
+    """Complete the column ``own_choices`` if some predictions are their row's own choices, written out.
+
+    An import may state it of its rows.
+    """
     own = [variant for variant, facts in variants.items() if facts.written_out]
-    return frame.assign(own_choices=frame["variant"].astype(object).isin(own)) if own else frame
+    if not own and "own_choices" not in frame:
+        return frame
+    of_runs = frame["variant"].astype(object).isin(own)
+    stated = frame["own_choices"].isin([True]) if "own_choices" in frame else False
+    return frame.assign(own_choices=of_runs | stated)
 
 
 def no_results() -> pd.DataFrame:

@@ -19,7 +19,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "metrics": (*GROUND, "models"),
     "tasks": (*GROUND, "models", "metrics"),
     "prompts": (*GROUND, "models", "tasks"),
-    "results": (*GROUND, "models", "metrics"),
+    "results": (*GROUND, "models", "metrics", "prompts"),
     "demonstrations": (*GROUND, "models", "tasks", "prompts"),
     "backends": (*GROUND, "models", "prompts"),
     "sweep": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "backends"),

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icl_bench.cli import options as o
 
-Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.")]
+if TYPE_CHECKING:
+    from icl_bench.report.every_eval_ever import Exported
+
+Out = Annotated[
+    Path,
+    typer.Option("--out", metavar="PATH", help="FILE.parquet, FILE.csv or FILE.csv.gz; a folder for every-eval-ever."),
+]
+
+
+class Format(StrEnum):
+    """What an export is."""
+
+    TABLE = "table"
+    EVERY_EVAL_EVER = "every-eval-ever"
+
+
+As = Annotated[
+    Format,
+    typer.Option(
+        "--format", help="One table, or Every Eval Ever's JSON: aggregates with intervals, and a line a sample."
+    ),
+]
 
 
 Scores = Annotated[
@@ -21,12 +43,50 @@ Scores = Annotated[
 ]
 
 
-def export(out: Out, results: o.ResultsDir = o.DEFAULT_RESULTS, scores: Scores = False, quiet: o.Quiet = False) -> None:
-    """Write all predictions into one Parquet or CSV file."""
+def export(
+    out: Out,
+    format: As = Format.TABLE,  # noqa: A002
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
+    scores: Scores = False,
+    data_dir: o.DataDir = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Write all predictions into one Parquet or CSV file, or as Every Eval Ever has them.
+
+    Of Every Eval Ever, --data-dir is where samples have their questions from.
+    """
     from icl_bench.cli.output.working import watched, working
+    from icl_bench.errors import UserError
+
+    if format is Format.EVERY_EVAL_EVER:
+        if scores:
+            raise UserError("--scores: Every Eval Ever has no field for them; export a table")
+        from icl_bench.report.every_eval_ever import export_evaluations
+
+        with working() as say:
+            exported = export_evaluations(watched(results, say), out, data_dir)
+        if not quiet:
+            print_exported(exported, out)
+        return
+    if data_dir is not None:
+        raise UserError("--data-dir: a table has no questions; they are for --format every-eval-ever")
     from icl_bench.results.exporting import export_results
 
     with working() as say:
         rows = export_results(watched(results, say), out, scores)
     if not quiet:
         print(f"{rows:,} predictions in {out}")
+
+
+def print_exported(exported: Exported, out: Path) -> None:
+    """Print what has been written, and what the format could not hold."""
+    from icl_bench.wording import counted
+
+    print(f"{counted(exported.samples, 'sample')} and {counted(len(exported.files), 'file')} of aggregates in {out}")
+    if exported.unscored:
+        print(f"left out: {counted(exported.unscored, 'prediction')} without a score")
+    if exported.without_question:
+        print(
+            f"without a question: {counted(exported.without_question, 'sample')}, whose data is not at hand "
+            "(--data-dir)"
+        )

@@ -9,25 +9,51 @@ import typer
 
 from icl_bench.cli import options as o
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="FILE.parquet, FILE.csv or FILE.csv.gz.")]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="FILE.parquet, .csv, .tsv, .jsonl or .json (also .gz); lm-eval's samples_*.jsonl, a log of Inspect "
+        "(.eval or .json), a folder of a run of HELM, or samples of Every Eval Ever.",
+    ),
+]
 
 
-def import_(file: File, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False) -> None:
+def _stated(name: str, metavar: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        f"--{name}", metavar=metavar, help=f"The {name} of all predictions, if the file does not say it."
+    )
+    return option
+
+
+def import_(
+    file: File,
+    task: Annotated[str | None, _stated("task", "NAME")] = None,
+    model: Annotated[str | None, _stated("model", "NAME")] = None,
+    k: Annotated[int | None, _stated("k", "N")] = None,
+    select: Annotated[str | None, _stated("select", "NAME")] = None,
+    order: Annotated[str | None, _stated("order", "NAME")] = None,
+    results: o.ResultsDir = o.DEFAULT_RESULTS,
+    quiet: o.Quiet = False,
+) -> None:
     """Import predictions that were made elsewhere.
 
-    The file has the columns task, model, select, order, k, draw, test_id, gold and prediction, one
-    row a prediction. Further columns of an export are read, and all others are kept. The same file is
-    imported only once.
+    A table has the columns task, model, k, test_id, gold and prediction, one row a prediction, and
+    select, order and draw where they are known. Further columns of an export are read, and all others
+    are kept. Of another harness's log, an option replaces what the log says. The same file is imported
+    only once.
     """
-    from icl_bench.results.importing import import_predictions
+    from icl_bench.results.importing import Stated, import_predictions
     from icl_bench.wording import one_line, plain
 
-    done = import_predictions(file, results)
+    done = import_predictions(file, results, Stated(task, model, k, select, order))
     if quiet:
         return
     if done.before:
         print(f"{plain(file)} was imported before, nothing to do: {done.where}")
         return
     print(f"{done.rows:,} predictions imported: {done.where}")
+    for note in done.notes:
+        print(f"note: {one_line(note)}")
     if done.further:
         print(f"further columns, kept: {one_line(', '.join(map(plain, done.further)))}")

@@ -101,6 +101,12 @@ def _installed_or_needed(record: dict[str, Any], needs: str) -> tuple[str, str]:
     return "yes" if installed else "no", record["description"] + ("" if installed else f"\n{needs}")
 
 
+def _tokens(row: Mapping[str, Any]) -> str:
+    """The prompt's token counts; an import may lack them."""
+    counts = {"in the prompt": row["prompt_tokens"], "cached": row["cached_tokens"]}
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count is not None) or "not known"
+
+
 def print_shown(shown: Shown, console: Console) -> None:
     """Print one prediction, its prompt first."""
     from icl_bench.metrics.scores import score_columns, title
@@ -121,7 +127,7 @@ def print_shown(shown: Shown, console: Console) -> None:
         "cell": f"{row['task']} {row['model']} {row['select']} {row['order']} k={row['k']} draw={row['draw']}",
         "attention": row["attention"],
         "test id": row["test_id"],
-        "tokens": f"{row['prompt_tokens']:,} in the prompt, {row['cached_tokens']:,} cached",
+        "tokens": _tokens(row),
         "prompt": shown.checked,
         "file": shown.file,
     }

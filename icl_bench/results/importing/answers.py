@@ -1,0 +1,205 @@
+"""Compares imported answers with correct ones, as labels of this program's own answers are compared.
+
+A model's answer often has a blank or a line break around it, and a table writes the label 1 as
+``1.0``. An answer that is certainly one of the correct answers of its task (its labels) is stored as
+that label, and the written text in the column ``text``, as a run does.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from icl_bench.metrics.scores import golds_of
+from icl_bench.prompts.written_labels import LabelReader
+from icl_bench.wording import counted, listed, plain, short
+
+FEW = 0.5
+"""A warning is given if a smaller share of a task's predictions are labels."""
+
+NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
+
+SHOWN = 3
+"""Samples of a warning."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Answers, compared with the correct ones."""
+
+    predictions: list[str]
+    """``(rows,)``: the label that an answer is, else the answer as it was written."""
+    texts: list[str | None]
+    """``(rows,)``: what was written, where ``predictions`` has the label in it."""
+    correct: list[bool | None]
+    """``(rows,)``; None for free text, which has scores."""
+    right: list[bool | None]
+    """``(rows,)``: whether ``predictions`` are a correct answer; None for free text."""
+    notes: tuple[str, ...] = ()
+    """Warnings."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The columns that are compared, each ``(rows,)``."""
+
+    task: Sequence[str]
+    gold: Sequence[str]
+    prediction: Sequence[str]
+    stated: Sequence[bool | None]
+    """Whether the file says that an answer is right."""
+    free: np.ndarray
+    """Whether an answer is free text, which has scores instead of a label."""
+    finished: np.ndarray
+    """Whether a run of this program made the prediction: its labels are read."""
+    golds: Sequence[Any] | None = None
+    """All correct answers, where there are several."""
+
+    def all_golds(self, row: int) -> Sequence[str]:
+        """The correct answers of a row, ``gold`` first."""
+        gold = self.gold[row]
+        return (gold,) if self.golds is None else tuple(dict.fromkeys((gold, *golds_of(self.golds[row], gold))))
+
+
+class Labels:
+    """The labels of a task and how they may be written."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._reader = LabelReader(labels)
+        self._composed: dict[str, str | None] = {}
+        for label in self._reader.labels:
+            composed = unicodedata.normalize("NFKC", label)
+            self._composed[composed] = None if composed in self._composed else label
+        self._composed_reader = LabelReader(self._composed)
+        self._numbers: dict[Decimal, str | None] = {}
+        for label in self._reader.labels:
+            if (number := number_in(unicodedata.normalize("NFKC", label))) is not None:
+                self._numbers[number] = None if number in self._numbers else label
+        self._known: dict[str, str | None] = {}
+
+    def label_in(self, text: str) -> str | None:
+        """The label that an answer is, however it is written; None if that is not certain."""
+        if text in self._reader.labels:
+            return text
+        if text not in self._known:
+            self._known[text] = self._read(text)
+        return self._known[text]
+
+    def _read(self, text: str) -> str | None:
+        composed = unicodedata.normalize("NFKC", text)
+        if (number := number_in(composed)) is not None:
+            return self._numbers.get(number)  # signs and points are markup of a word, but decide a number
+        if (label := self._reader.label_in(text)) is not None:
+            return label
+        read = self._composed_reader.label_in(composed)
+        return None if read is None else self._composed[read]
+
+
+def number_in(text: str) -> Decimal | None:
+    """The number that a text is, without an exponent; None if it is none.
+
+    >>> number_in("1.0") == number_in(" 1")
+    True
+    """
+    stripped = text.strip()
+    return Decimal(stripped) if stripped.isascii() and NUMBER.fullmatch(stripped) else None
+
+
+def compare(answers: Answers, judge: str | None = None) -> Compared:
+    """Compare answers with the correct ones.
+
+    What the file states is kept: a right answer is stored as its correct answer where it is written
+    otherwise. ``judge`` is the program whose verdicts the file has. Without one, a right answer must
+    be the correct one: rows in which it is not are for the caller to refuse.
+    """
+    labels = _labels(answers)
+    predictions, correct = list(answers.prediction), list(answers.stated)
+    texts: list[str | None] = [None] * len(predictions)
+    right: list[bool | None] = [None] * len(predictions)
+    unlike: list[int] = []
+    for row, (written, stated) in enumerate(zip(answers.prediction, answers.stated, strict=True)):
+        if answers.free[row]:
+            continue
+        golds = answers.all_golds(row)
+        label = None if answers.finished[row] else labels[answers.task[row]].label_in(written)
+        if answers.finished[row]:
+            pass  # a run has read the label, among all labels of its task
+        elif stated is None:
+            correct[row] = label in golds
+        elif stated is False and label in golds:
+            label = None
+            if written not in golds or judge is not None:
+                unlike.append(row)
+        elif stated is True and judge is not None and label not in golds:
+            label = golds[0]
+        if label is not None and label != written:
+            predictions[row], texts[row] = label, written
+        right[row] = predictions[row] in golds
+    notes = [*_few(answers, labels, judge), *_contradicted(answers, unlike, judge)]
+    return Compared(predictions, texts, correct, right, tuple(notes))
+
+
+def _labels(answers: Answers) -> Mapping[str, Labels]:
+    """The labels of each task: the correct answers of its rows."""
+    by_task: dict[str, set[str]] = {}
+    for row in np.flatnonzero(~answers.free).tolist():
+        by_task.setdefault(answers.task[row], set()).update(answers.all_golds(row))
+    return {task: Labels(sorted(labels)) for task, labels in by_task.items()}
+
+
+def _few(answers: Answers, labels: Mapping[str, Labels], judge: str | None) -> list[str]:
+    """A warning for each task with few predictions among its correct answers."""
+    notes = []
+    compared = ~answers.free & ~answers.finished
+    if judge is not None:
+        compared &= np.array([stated is None for stated in answers.stated])
+    frame = pd.DataFrame({"task": answers.task, "gold": answers.gold, "prediction": answers.prediction})[compared]
+    for task, rows in frame.groupby("task", sort=False):
+        name = str(task)
+        counts = rows["prediction"].value_counts()
+        others = [text for text in counts.index if labels[name].label_in(text) is None]
+        found = len(rows) - int(counts[others].sum())
+        if found >= FEW * len(rows):
+            continue
+        samples, golds = (", ".join(map(short, texts[:SHOWN])) for texts in (others, rows["gold"].unique()))
+        notes.append(
+            f"task {plain(name)}: {found:,} of {len(rows):,} predictions {'is' if found == 1 else 'are'} "
+            f"among the correct answers; others are {samples}, correct answers are {golds}; write predictions as "
+            "gold is written, or give free text a column of scores (f1, rouge1, ...)"
+        )
+    return notes
+
+
+def _contradicted(answers: Answers, unlike: Sequence[int], judge: str | None) -> list[str]:
+    """A warning if the file states that answers are wrong that are the correct one."""
+    if not unlike:
+        return []
+    samples = [f"{short(answers.prediction[row])} for {short(answers.gold[row])}" for row in unlike[:SHOWN]]
+    whose = f"{judge} counts" if judge else "column correct counts"
+    remedy = "" if judge else "; omit the column to have it computed"
+    return [
+        f"{whose} {counted(len(unlike), 'answer')} as wrong that {'is' if len(unlike) == 1 else 'are'} the correct "
+        f"answer but for the spelling ({listed(samples)}, the first in row {unlike[0] + 1:,}); kept as stated{remedy}"
+    ]
+
+
+def as_columns(compared: Compared, had_texts: pa.ChunkedArray | None) -> dict[str, pa.ChunkedArray]:
+    """The columns ``prediction``, ``correct`` and, where there are some, ``text``."""
+    columns = {
+        "prediction": pa.chunked_array([pa.array(compared.predictions, pa.string())]),
+        "correct": pa.chunked_array([pa.array(compared.correct, pa.bool_())]),
+    }
+    if any(text is not None for text in compared.texts):
+        texts = compared.texts
+        if had_texts is not None:
+            texts = [new if old is None else old for new, old in zip(texts, had_texts.to_pylist(), strict=True)]
+        columns["text"] = pa.chunked_array([pa.array(texts, pa.string())])
+    return columns

@@ -1,0 +1,327 @@
+"""The columns of imported predictions: typed, completed and checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from icl_bench.errors import UserError
+from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
+from icl_bench.registry import METRICS
+from icl_bench.results.cells import ALWAYS, further_fields, prediction_schema
+from icl_bench.results.importing.answers import Answers, as_columns, compare
+from icl_bench.results.importing.checks import (
+    cells,
+    check,
+    check_correct,
+    check_golds,
+    check_missing,
+    codes_of,
+    refuse_type,
+)
+from icl_bench.wording import one_line, plain
+
+NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
+"""Columns with a value in every row."""
+
+NOT_ASKED_FOR = {"select": "unknown", "order": "unknown", "draw": 0}
+"""Values of columns that a file may lack."""
+
+EMPTY_IS_VALUE = ("gold", "prediction")
+"""Columns in which an empty text is a value; in other columns it is a missing value."""
+
+DEFAULTS = {"perturbation": "none", "queries": "test", "label_space": "all"}
+"""Default values of columns, which are stored as missing values."""
+
+QUERY_KINDS = ("test", "copied")
+"""Possible values of ``queries``."""
+
+PROBABILITIES = ("probability", "margin", "label_mass")
+
+LARGEST = 2**31 - 1
+
+NO_IDS = [""]
+"""Marks text that is not a list of ids. The empty list is valid: a prompt without demonstrations."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The columns of a results file, of a table that could be counted correctly."""
+
+    known: dict[str, pa.ChunkedArray]
+    further: dict[str, pa.ChunkedArray]
+    """Columns unknown to this program, and scores."""
+    notes: tuple[str, ...]
+    """Warnings about the answers."""
+
+
+def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None = None) -> Checked:
+    """Type, complete and check the columns of a table.
+
+    ``variant`` is the variant of rows that name none. ``judge`` is the program whose verdicts
+    ``correct`` has. Raises ``UserError``.
+    """
+    _check_needed(table.column_names, shown)
+    if not len(table):
+        raise UserError(f"{shown}: has no rows")
+    columns = _typed_columns(table, shown, variant)
+    further = {}
+    for name in (name for name in table.column_names if name not in columns):
+        column, where = table[name], f"{shown}: column {plain(name)}"
+        kinds = {"own_choices": pa.bool_(), **{one.name: one.type for one in further_fields()}}
+        values = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
+        further[name] = _retyped(values, kinds[name]) if name in kinds else values
+    notes = _compare(columns, further, shown, judge)
+    columns["cell"] = cells(columns, shown)
+    known = {field.name: columns[field.name].cast(field.type) for field in prediction_schema()}
+    known = {name: values for name, values in known.items() if name in ALWAYS or values.null_count < len(table)}
+    return Checked(known, further, notes)
+
+
+def _check_needed(names: Sequence[str], shown: str) -> None:
+    if lacking := [name for name in NEEDED if name not in names and name not in NOT_ASKED_FOR]:
+        present = one_line(", ".join(map(plain, names))) or "none"
+        columns = f"column{'' if len(lacking) == 1 else 's'} {', '.join(lacking)}"
+        raise UserError(f"{shown}: lacks the {columns}; it has: {present}{_stated_by(lacking)}")
+
+
+def _stated_by(lacking: Sequence[str]) -> str:
+    """How to state what is the same in all rows."""
+    options = [f"--{name}" for name in lacking if name in ("task", "model", "k")]
+    return f"; if it is the same in all rows, state it by {', '.join(options)}" if options else ""
+
+
+def _typed_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.ChunkedArray]:
+    columns = {
+        field.name: _typed(table[field.name], field, f"{shown}: column {field.name}")
+        if field.name in table.column_names
+        else pa.chunked_array([pa.nulls(len(table), _plain_type(field))])
+        for field in prediction_schema()
+    }
+    columns["gold"] = _with_empty_golds(columns["gold"], table)
+    for name, value in NOT_ASKED_FOR.items():
+        columns[name] = columns[name].fill_null(value)
+    for name in NEEDED:
+        check_missing(columns[name], f"{shown}: column {name}")
+    for name, default in DEFAULTS.items():
+        columns[name] = pc.if_else(pc.equal(columns[name], default), None, columns[name])
+    columns["attention"] = columns["attention"].fill_null("full")
+    columns["backend"] = columns["backend"].fill_null("imported")
+    columns["variant"] = columns["variant"].fill_null(variant)
+    check_golds(columns, shown)
+    return columns
+
+
+def _compare(
+    columns: dict[str, pa.ChunkedArray], further: dict[str, pa.ChunkedArray], shown: str, judge: str | None
+) -> tuple[str, ...]:
+    """Complete ``correct``, and store labels however they are written; returns warnings."""
+    rows = len(columns["gold"])
+    stated, finished = columns["correct"], columns["prompt_hash"].is_valid().to_numpy()
+    scores = [values.is_valid().to_numpy() for name, values in further.items() if name in score_columns()]
+    scored = np.any(scores, axis=0) if scores else np.zeros(rows, dtype=bool)
+    free = _free_text(codes_of(columns["task"]), scored, stated.is_valid().to_numpy(), judged=judge is not None)
+    answers = Answers(
+        task=columns["task"].to_pylist(),
+        gold=columns["gold"].to_pylist(),
+        prediction=columns["prediction"].to_pylist(),
+        stated=stated.to_pylist(),
+        free=free,
+        finished=finished if stated.null_count < rows else np.zeros(rows, dtype=bool),
+        golds=further["golds"].to_pylist() if "golds" in further else None,
+    )
+    compared = compare(answers, judge)
+    if judge is None:
+        check_correct(columns, pa.array(compared.right, pa.bool_()), shown)
+    for name, values in as_columns(compared, further.get("text")).items():
+        (columns if name in columns else further)[name] = values
+    return compared.notes
+
+
+def _free_text(task: np.ndarray, scored: np.ndarray, stated: np.ndarray, *, judged: bool) -> np.ndarray:
+    """Which rows are free text, which has scores instead of labels: ``(rows,)``.
+
+    So is a row without a score if its task has scores and no verdicts. A harness may give both.
+    """
+    in_scored, in_stated = (np.bincount(task, weights=rows) > 0 for rows in (scored, stated))
+    of_free_task = (in_scored & ~in_stated)[task]
+    return np.asarray(of_free_task | (scored & ~stated if judged else scored))
+
+
+def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray:
+    """Correct answers; a missing one becomes empty if a metric scored it.
+
+    A CSV file does not distinguish empty from missing.
+    """
+    having = [
+        m.column
+        for metric in METRICS.values()
+        if metric.compares_empty
+        for m in metric.measures
+        if m.column in table.column_names
+    ]
+    scored = np.any([table[name].is_valid() for name in having], axis=0)
+    return pc.if_else(scored, gold.fill_null(""), gold) if having else gold
+
+
+def _plain_type(field: pa.Field) -> pa.DataType:
+    return field.type.value_type if types.is_dictionary(field.type) else field.type
+
+
+def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedArray:
+    """Convert a column to its stored type. Raises ``UserError``."""
+    kind = _plain_type(field)
+    if types.is_integer(kind):
+        return _whole(column, where)
+    if types.is_floating(kind):
+        return _fractions(column, where, field.name)
+    if types.is_boolean(kind):
+        return _booleans(column, where)
+    if types.is_list(kind):
+        return _id_lists(column, where)
+    answers = field.name in EMPTY_IS_VALUE
+    text = _text(_written(column) if answers else column, where, empty=answers)
+    if field.name == "queries":
+        check(_among(text, (*QUERY_KINDS, None)), column, where, " or ".join(QUERY_KINDS))
+    return text
+
+
+def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
+    """Text, or whole numbers as their digits."""
+    kind = column.type
+    if not (_is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
+        refuse_type(column, where, "text")
+    text = column.cast(pa.string())
+    return text if empty else pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Numbers and truth values of a column of answers as text: whole numbers without a fraction.
+
+    A table makes labels 0 and 1 floating-point numbers if a cell is empty.
+    """
+    if types.is_boolean(column.type):
+        return column.cast(pa.string())
+    if not types.is_floating(column.type):
+        return column
+    values = (None if value is None or math.isnan(value) else value for value in column.to_pylist())
+    texts = [value if value is None else str(int(value) if value.is_integer() else value) for value in values]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    expected = f"a whole number from 0 to {LARGEST:,}"
+    values = _numbers(column, where, expected)
+    good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
+    check(good | np.isnan(values), column, where, expected)
+    return pa.chunked_array([pa.array(values, from_pandas=True).cast(pa.int32())])
+
+
+def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArray:
+    probability = name in PROBABILITIES
+    expected = "a probability from 0 to 1" if probability else "a share of 1, not a percentage"
+    values = _numbers(column, where, expected)
+    least = 0 if probability else -LARGEST_SCORE
+    check(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected)
+    return pa.chunked_array([pa.array(values, from_pandas=True)])
+
+
+def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
+    """Numbers ``(rows,)``: NaN for a missing value, infinity for anything else."""
+    kind = column.type
+    if _is_text(kind):
+        column = column.cast(pa.string())
+        try:
+            column = column.cast(pa.float64())
+        except pa.ArrowInvalid:
+            known = {text: _number(text) for text in column.unique().to_pylist()}
+            return np.array([known[text] for text in column.to_pylist()])
+    elif not any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
+        refuse_type(column, where, expected)
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)
+
+
+def _number(text: str | None) -> float:
+    if text is None:
+        return math.nan
+    try:
+        return float(pa.scalar(text).cast(pa.float64()).as_py())
+    except pa.ArrowInvalid:
+        return math.inf
+
+
+def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """Booleans, in any spelling: 1, 0, TRUE, False."""
+    kind, expected = column.type, "true or false"
+    if types.is_boolean(kind):
+        return column
+    if not any(is_kind(kind) for is_kind in (_is_text, types.is_integer, types.is_floating, types.is_null)):
+        refuse_type(column, where, expected)
+    text = pc.utf8_lower(column.cast(pa.string()))
+    yes, no, nothing = (
+        _among(text, words) for words in (["true", "1", "1.0"], ["false", "0", "0.0"], ["", "nan", None])
+    )
+    check(np.any([yes, no, nothing], axis=0), column, where, expected)
+    return pa.chunked_array([pc.if_else(pa.array(nothing), None, pa.array(yes))])
+
+
+def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
+    """Whether each value is one of ``values``, which may include None, ``(rows,)``."""
+    return np.asarray(pc.is_in(column, value_set=pa.array(values, pa.string())))
+
+
+def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """Lists of ids; JSON in a text column."""
+    kind = pa.list_(pa.string())
+    if not _is_text(column.type):
+        try:
+            return column.cast(kind)
+        except pa.ArrowException:
+            refuse_type(column, where, "lists of ids")
+    lists = [_ids(text) for text in column.to_pylist()]
+    good = np.array([ids != NO_IDS for ids in lists])
+    check(good, column, where, 'a JSON list like ["12", "7"]')
+    return pa.chunked_array([pa.array(lists, kind)])
+
+
+def _ids(text: str | None) -> list[str] | None:
+    """The ids in one cell; ``NO_IDS`` if it is not a list of ids."""
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return NO_IDS
+    return value if isinstance(value, list) and all(isinstance(i, str) for i in value) else NO_IDS
+
+
+def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """A column to keep unchanged. Raises ``UserError`` if it could not be read again."""
+    try:
+        column.to_pandas(use_threads=False)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        refuse_type(column, where, "plainer values, or no such column")
+    return column
+
+
+def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of text in the type that a run stores, if all its values are of that type; else unchanged."""
+    if not _is_text(column.type) or _is_text(kind):
+        return column
+    try:
+        as_json = str if types.is_list(kind) else str.lower  # a truth value is True, too
+        values = [None if text is None else json.loads(as_json(text)) for text in column.to_pylist()]
+        return pa.chunked_array([pa.array(values, kind)])
+    except (ValueError, RecursionError, pa.ArrowException, TypeError, OverflowError):
+        return column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

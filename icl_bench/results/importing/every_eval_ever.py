@@ -1,0 +1,151 @@
+"""Every Eval Ever: a JSON file of aggregates, and beside it ``UUID_samples.jsonl`` with a line a sample.
+
+The format is that of version 0.3.0 (evaleval/every_eval_ever @ 9bce4136,
+``every_eval_ever/schemas/eval.schema.json`` and ``instance_level_eval.schema.json``; arXiv
+2606.14516). What this program exports and the format has no field for is in ``metadata``, with names
+that begin with ``icl_bench.``: it is read back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from icl_bench.errors import UserError
+from icl_bench.results.importing.samples import Log, Sample, own_scores, unusable_scores, verdict
+from icl_bench.results.importing.tables import json_lines, json_value
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import counted, listed, plain
+
+JUDGE = "Every Eval Ever"
+
+PREFIX = "icl_bench."
+"""Begins the names of this program's columns in ``metadata``."""
+
+TOKENS = {
+    "prompt_tokens": "input_tokens",
+    "cached_tokens": "input_tokens_cache_read",
+    "cache_write_tokens": "input_tokens_cache_write",
+    "answer_tokens": "output_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+}
+"""Column -> field of ``token_usage``."""
+
+
+def is_sample(item: Mapping[str, Any]) -> bool:
+    """Whether an object is a line of the samples file."""
+    return {"evaluation_id", "sample_id", "input", "evaluation"} <= item.keys()
+
+
+def is_aggregate(content: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a file's content is an aggregate."""
+    return isinstance(content, dict) and {"evaluation_id", "evaluation_results", "eval_library"} <= content.keys()
+
+
+def samples_of(file: Path, aggregate: Mapping[str, Any], shown: str) -> tuple[Path, list[dict[str, Any]]]:
+    """The samples file of an aggregate, in the same folder, with its lines. Raises ``UserError``."""
+    named = (aggregate.get("detailed_evaluation_results") or {}).get("file_path")
+    if not isinstance(named, str):
+        raise UserError(f"{shown}: has aggregates alone, and names no file of samples")
+    path = file.with_name(named.rpartition("/")[2])
+    return path, json_lines(decode(read_file(path), plain(path)), plain(path))
+
+
+def own_rows(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """The rows of an export of this program; None if it has made no such file."""
+    if not items or not all(is_sample(item) and _has_own(item) for item in items):
+        return None
+    return [_own_row(item) for item in items]
+
+
+def _has_own(item: Mapping[str, Any]) -> bool:
+    metadata = item.get("metadata")
+    return isinstance(metadata, dict) and f"{PREFIX}cell" in metadata
+
+
+def _own_row(item: Mapping[str, Any]) -> dict[str, Any]:
+    written = item["output"]["raw"][0]
+    answer = item["answer_attribution"][-1]["extracted_value"]
+    stored = {name.removeprefix(PREFIX): text for name, text in item["metadata"].items() if name.startswith(PREFIX)}
+    usage = item.get("token_usage") or {}
+    tokens = {column: usage.get(name) for column, name in TOKENS.items()}
+    return {
+        **{column: count for column, count in tokens.items() if count is not None},
+        "test_id": item["sample_id"],
+        "gold": item["input"]["reference"][0],
+        "prediction": answer,
+        **({"text": written} if written != answer else {}),
+        **stored,
+    }
+
+
+def of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:
+    """The log of a samples file of any program. Raises ``UserError``."""
+    try:
+        return _of_samples(file, items, shown)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"{shown}: not samples of Every Eval Ever 0.3 ({error!r})") from None
+
+
+def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:
+    aggregate = _aggregate_beside(file)
+    metrics = {
+        result.get("evaluation_result_id"): str(result["metric_config"].get("metric_id") or "")
+        for result in aggregate.get("evaluation_results", ())
+    }
+    about = {name: {item[name] for item in items} for name in ("model_id", "evaluation_name")}
+    for name, values in about.items():
+        if len(values) > 1:
+            raise UserError(f"{shown}: has several values of {name}: {listed(map(plain, sorted(values)[:5]))}")
+    samples = [_sample(item, metrics.get(item.get("evaluation_result_id"), ""), shown) for item in items]
+    notes = ["the samples name no number of demonstrations: k is taken as 0; state another by --k"]
+    curves = {sample.curve for sample in samples}
+    if len(curves) > 1:
+        notes.append(f"{counted(len(curves), 'result')} for the same samples, each a variant of its own")
+    (model,), (task,) = about["model_id"], about["evaluation_name"]
+    return Log(str(aggregate.get("eval_library", {}).get("name") or JUDGE), samples, task, model, tuple(notes))
+
+
+def _aggregate_beside(file: Path) -> Mapping[str, Any]:
+    """The aggregate of a samples file; empty if it is not there."""
+    path = file.with_name(file.name.replace("_samples.jsonl", ".json"))
+    if path == file or not path.is_file():
+        return {}
+    found = json_value(decode(read_file(path), plain(path)), plain(path))
+    return found if is_aggregate(found) else {}
+
+
+def _sample(item: Mapping[str, Any], metric: str, shown: str) -> Sample:
+    score, right = item["evaluation"]["score"], item["evaluation"]["is_correct"]
+    own = own_scores({metric.replace("-", "_"): score})
+    if verdict(score) != right:  # a graded score: "correct" does not apply to it
+        right = None
+    if right is None and not own:
+        raise unusable_scores(shown, f"sample {item['sample_id']}", {metric or "score": score})
+    references = [str(text) for text in item["input"]["reference"]]
+    said, whole = _answers(item)
+    usage = item.get("token_usage") or {}
+    return Sample(
+        test_id=item["sample_id"],
+        gold=references[0] if references else None,
+        golds=references,
+        prediction=said,
+        correct=right,
+        k=0,
+        question=item["input"]["raw"],
+        text=whole if whole != said else None,
+        own_choices=True if item["input"].get("choices") and said in item["input"]["choices"] else None,
+        curve=str(item.get("evaluation_result_id") or ""),
+        scores=own,
+        tokens={column: usage.get(name) for column, name in TOKENS.items()},
+    )
+
+
+def _answers(item: Mapping[str, Any]) -> tuple[str, str]:
+    """The answer that was judged, and all that the model wrote."""
+    messages = item.get("messages") or []
+    texts = [message.get("content") or "" for message in messages if message["role"] == "assistant"]
+    whole = (item.get("output") or {}).get("raw") or texts[-1:] or [""]
+    final = [one["extracted_value"] for one in item["answer_attribution"] if one["is_terminal"]]
+    return (final[-1] if final else whole[0]), whole[0]

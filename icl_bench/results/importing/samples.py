@@ -1,0 +1,149 @@
+"""Samples of another harness's log as a table of predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from icl_bench.errors import UserError
+from icl_bench.metrics.scores import score_columns
+from icl_bench.results.cells import slug
+from icl_bench.results.importing.tables import columns_of
+from icl_bench.wording import listed_or, plain, short
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a user states of a file that does not say it; it replaces what a harness's log says."""
+
+    task: str | None = None
+    model: str | None = None
+    k: int | None = None
+    select: str | None = None
+    order: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """The stated values, by column."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def digest(self) -> bytes:
+        """Bytes that differ between stated values; empty if none is stated."""
+        return json.dumps(self.values(), sort_keys=True).encode() if self.values() else b""
+
+
+NOTHING_STATED = Stated()
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The predictions of a file, not checked yet."""
+
+    table: pa.Table
+    judge: str | None = None
+    """The program that has judged the answers, if the file has its verdicts."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer in a harness's log; None where the log does not say."""
+
+    test_id: str
+    gold: str | None
+    prediction: str
+    correct: bool | None = None
+    """The harness's verdict."""
+    golds: Sequence[str] = ()
+    """All correct answers."""
+    k: int | None = None
+    draw: int = 0
+    perturbation: str | None = None
+    question: str | None = None
+    text: str | None = None
+    """The whole answer, if ``prediction`` was extracted from it."""
+    own_choices: bool | None = None
+    """Whether the row has choices of its own, which were answered as texts."""
+    tokens: Mapping[str, int | None] = field(default_factory=dict)
+    """Counts by column: ``prompt_tokens`` include cached ones, ``answer_tokens`` those of reasoning."""
+    curve: str = ""
+    """What tells several judgements of one answer apart: a filter, a scorer, an epoch."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Further columns: scores of the harness's metrics."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A harness's log of one task and one model."""
+
+    judge: str
+    """The harness, for messages."""
+    samples: Sequence[Sample]
+    task: str | None = None
+    model: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+COLUMNS = ("test_id", "gold", "prediction", "correct", "k", "draw", "perturbation", "question", "text", "own_choices")
+
+
+def as_table(log: Log, stated: Stated, variant: str, shown: str) -> Parsed:
+    """The table of a log's samples. Each of several curves is a variant of its own.
+
+    Raises ``UserError`` if the log is empty, or says neither task, model nor k and they are not stated.
+    """
+    if not log.samples:
+        raise UserError(f"{shown}: has no samples")
+    of_log = {"task": log.task, "model": log.model, **stated.values()}
+    if all(sample.k is None for sample in log.samples) and "k" not in of_log:
+        of_log["k"] = None
+    if lacking := [name for name in ("task", "model", "k") if name in of_log and of_log[name] is None]:
+        options = listed_or(f"--{name}" for name in lacking).replace(" or ", " and ")
+        raise UserError(f"{shown}: {log.judge}'s samples do not say the {lacking[0]}; state it by {options}")
+    several = len({sample.curve for sample in log.samples}) > 1
+    rows = []
+    for sample in log.samples:
+        row: dict[str, Any] = {name: getattr(sample, name) for name in COLUMNS}
+        row["golds"] = list(sample.golds) if len(sample.golds) > 1 else None
+        row["variant"] = f"{variant}-{slug(sample.curve)}" if several else variant
+        rows.append({**row, **sample.tokens, **sample.scores, **of_log})
+    present = {name for row in rows for name, value in row.items() if value is not None}
+    table = columns_of({name: value for name, value in row.items() if name in present} for row in rows)
+    return Parsed(table, log.judge, log.notes)
+
+
+def verdict(value: Any) -> bool | None:
+    """Whether a score says right or wrong: 1, 0, true, false; None for any other."""
+    return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
+
+
+def own_scores(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Those of a harness's scores that this program has a column for, as shares of 1."""
+    known = score_columns()
+    return {
+        name: float(value)
+        for name, value in scores.items()
+        if name in known and isinstance(value, bool | int | float) and 0 <= value <= 1
+    }
+
+
+def unusable_scores(shown: str, whose: str, scores: Mapping[str, Any]) -> UserError:
+    """The error for a sample that has neither a verdict nor a known score."""
+    found = ", ".join(f"{plain(name)} {short(value)}" for name, value in list(scores.items())[:5]) or "none"
+    known = ", ".join(score_columns())
+    return UserError(
+        f"{shown}: {whose} has scores that are neither right or wrong nor of a known metric ({found}); "
+        f"known metrics are {known}, as shares of 1"
+    )
+
+
+def text_in(value: Any) -> str:
+    """The text of a message's content, which may be a list of parts."""
+    if isinstance(value, str):
+        return value
+    parts: Collection[Any] = value if isinstance(value, list) else ()
+    return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))

@@ -1,0 +1,114 @@
+"""Reads a table of predictions from a file: Parquet, CSV, TSV, JSON or lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from icl_bench.errors import UserError
+from icl_bench.table_files import csv_rows, parquet_table, refusing_damaged_parquet
+from icl_bench.text_files import parse_json
+from icl_bench.wording import one_line, plain, short
+
+BATCH_ROWS = 50_000
+
+EMPTY_IS_ANSWER = "prediction"
+"""The column in which an empty cell of a CSV file is a value."""
+
+
+def parquet_columns(raw: bytes, shown: str) -> pa.Table:
+    """The columns of a Parquet file, without categories and extension types. Raises ``UserError``."""
+    with refusing_damaged_parquet(shown):
+        table = parquet_table(raw)
+        check_names(table.column_names, shown)
+        return pa.table({name: _decoded(table[name]) for name in table.column_names})
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without categories or an extension type."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _decoded(column.cast(kind.storage_type))
+    return column.cast(kind.value_type) if types.is_dictionary(kind) else column
+
+
+def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
+    """All cells as text; an empty cell is a missing value, except in ``prediction``."""
+    rows = (cells for _, cells in csv_rows(text, shown, delimiter))
+    header = next(rows, [])
+    check_names(header, shown)
+    chunks: list[list[pa.Array]] = [[] for _ in header]
+    while batch := list(islice(rows, BATCH_ROWS)):
+        for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
+            chunk.append(pa.array(cells, pa.string()))
+    columns = {}
+    for name, chunk in zip(header, chunks, strict=True):
+        column = pa.chunked_array(chunk, pa.string())
+        columns[name] = column if name == EMPTY_IS_ANSWER else pc.if_else(pc.equal(column, ""), None, column)
+    return pa.table(columns)
+
+
+def check_names(names: Sequence[str], shown: str) -> None:
+    """Raise ``UserError`` if a column appears twice."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(one_line(f"{shown}: column {plain(twice[0])} appears twice"))
+
+
+def json_value(text: str, shown: str) -> Any:
+    """The value of a JSON file. Raises ``UserError``."""
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(one_line(f"{shown}: not JSON: {error}")) from None
+
+
+def json_lines(text: str, shown: str) -> list[dict[str, Any]]:
+    """The objects of a file with one on each line; blank lines are skipped. Raises ``UserError``."""
+    return [
+        _object(json_value(line, where), where)
+        for number, line in enumerate(text.split("\n"), 1)
+        if line and not line.isspace()
+        for where in (f"{shown}:{number}",)
+    ]
+
+
+def json_items(text: str, shown: str) -> list[dict[str, Any]] | dict[str, Any]:
+    """The objects of a JSON file: an array of them, one on each line, or a single one. Raises ``UserError``."""
+    try:
+        value = parse_json(text)
+    except (ValueError, RecursionError):
+        return json_lines(text, shown)
+    if isinstance(value, list):
+        return [_object(item, f"{shown} item {number:,}") for number, item in enumerate(value, 1)]
+    return _object(value, shown)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: expected a JSON object, not {short(value)}")
+    return value
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Objects as a table. A key that an object lacks is a missing value; a column of mixed types is text."""
+    rows = list(rows)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: Sequence[Any]) -> pa.ChunkedArray:
+    try:
+        return pa.chunked_array([pa.array(values)])
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return pa.chunked_array([pa.array([_text(value) for value in values], pa.string())])
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
