@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import string
 import warnings
@@ -33,6 +34,15 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _known_encoding(name: str) -> str:
+    """The name by which Python knows an encoding of text."""
+    try:
+        "a".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{name!r} is not an encoding of text; expected one like utf-16 or cp1252") from None
+
+
 IsNumber = BeforeValidator(_refuse_bool)
 Seed = Annotated[int, Field(ge=0, lt=2**64), IsNumber]
 Count = Annotated[int, Field(ge=1, le=10**9), IsNumber]
@@ -45,6 +55,9 @@ class Holdout(Frozen):
 
     share: Annotated[float, Field(gt=0, lt=1), IsNumber]
     seed: Seed
+    stratify: str | None = Field(None, min_length=1)
+    """The column whose values have this share of their rows each in the test split, to one row. Each keeps
+    a train row."""
 
 
 class HubSource(Frozen):
@@ -115,12 +128,23 @@ class DataSpec(Frozen):
     columns."""
     passages: Passages | None = None
     """The texts that ``--attention vectors`` reads; without it, it reads demonstrations."""
+    encoding: Annotated[str, AfterValidator(_known_encoding)] | None = None
+    """The encoding of files of text, like ``cp1252``; by default, the byte order mark's or UTF-8."""
+    id: Annotated[str, Field(min_length=1)] | Literal[False] | None = None
+    """The column that names rows; ``false`` names them by their number. By default the column ``id``, if
+    there is one, else their number."""
 
     def columns(self, fields: dict[str, str]) -> dict[str, str]:
-        """The columns to read: those of the fields, and that of passages."""
-        if self.passages is None or not fields:
+        """The columns to read: those of the fields, and of passages, ids and strata."""
+        if not fields:
             return fields
-        return {**fields, "passages of each row": self.passages.column}
+        holdout = self.holdout or (self.hub.holdout if self.hub else None)
+        further = {
+            "passages of each row": self.passages and self.passages.column,
+            "id of each row": self.id,
+            "stratum of each row": holdout and holdout.stratify,
+        }
+        return {**fields, **{name: column for name, column in further.items() if column}}
 
     @property
     def kind(self) -> str:
