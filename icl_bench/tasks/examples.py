@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
@@ -68,10 +69,15 @@ class TaskData:
     """Name of each file -> SHA-256, in hex, of its stored bytes (of the rows, if there is no
     file)."""
     left_out: Mapping[str, int]
-    """``train`` and ``test`` -> number of rows without an input field."""
+    """``train`` and ``test`` -> number of rows without an input field or a label."""
     notes: tuple[str, ...]
     """Notes for the user, one sentence each."""
+    not_asked: int = 0
+    """Test rows that are left out because the task file says so: without a label, or too long."""
 
+
+OTHER_IDS = "data.id names another column, or is false: rows then have their number for a name"
+"""What to do about ids that name no rows."""
 
 RENDERED = {name: name for name in ("input", "output", "choices")}
 """The columns of a row that a Jinja template has rendered."""
@@ -88,6 +94,8 @@ class _ExampleReader:
     columns: Mapping[str, str]
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
+    unlabelled: dict[str, int] = field(default_factory=dict)
+    """Split -> number of rows without a label."""
     repeated_choices: list[str] = field(default_factory=list)
     """Rows that have choices with equal texts, which differ only in their letters."""
     shared: AnswerChoices | None = None
@@ -97,10 +105,11 @@ class _ExampleReader:
         """The usable rows, and the ids of the others -> the field that is missing."""
         examples, lacking = [], {}
         where_of_id: dict[str, str] = {}
+        unlabelled: dict[str, str] = {}
         for number, row in enumerate(split.rows):
             name = self._id(row, split.name, number)
             if name in where_of_id:
-                raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}")
+                raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}; {OTHER_IDS}")
             where_of_id[name] = row.where
             spec = self.spec.data.passages
             passages = () if spec is None else read_passages(spec, row)
@@ -111,23 +120,47 @@ class _ExampleReader:
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
+            elif self.spec.labels is not None and _is_empty(row.cell(self.columns[self.spec.template.answer_field])):
+                unlabelled[name] = row.where
             elif self.spec.labels is not None and self.spec.labels.choices is not None:
                 examples.append(self._of_choices(name, filled, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
-            if passages and name not in lacking:
+            if passages and name not in lacking and name not in unlabelled:
                 examples[-1] = replace(examples[-1], passages=passages)
+        if unlabelled:
+            self._leave_out(unlabelled.values())
+            lacking |= dict.fromkeys(unlabelled, self.spec.template.answer_field)
+            self.unlabelled[split.name] = len(unlabelled)
         if not examples:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
 
+    def _leave_out(self, unlabelled: Iterable[str]) -> None:
+        """Raise ``UserError`` that names the rows without a label, unless the task leaves them out."""
+        assert self.spec.labels is not None, "only labels can be left out"
+        if self.spec.labels.empty == "leave_out":
+            return
+        first, *others = unlabelled
+        column = plain(self.columns[self.spec.template.answer_field])
+        also = f", and in {_row_count(len(others), 'further')}" if others else ""
+        named = ", ".join(PurePath(where).name for where in others[:3]) + (", …" if len(others) > 3 else "")
+        raise UserError(
+            f"{first}: {column} is empty{also}{f' ({named})' if others else ''}; "
+            "labels.empty: leave_out leaves such rows out"
+        )
+
     def _id(self, row: StoredRow, split: str, number: int) -> str:
-        if "id" not in row.cells:
+        column = self.spec.data.id
+        if column is None and "id" in row.cells:
+            column = "id"
+        if not column:
             return f"{self.spec.data.folder or self.spec.name}-{split}-{number}"
-        value = row.cells["id"]
+        value = row.cell(column)
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-            raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
-        return encodable(str(value), row, "id")
+            wanted = f"{plain(column)} must be text or a whole number, not {short(value)}"
+            raise UserError(f"{row.where}: {wanted}, to name the row; {OTHER_IDS}")
+        return encodable(str(value), row, column)
 
     def _rendered(self, template: JinjaTemplate, row: StoredRow) -> StoredRow:
         """The row that a Jinja template renders from a stored row."""
@@ -174,8 +207,7 @@ class _ExampleReader:
             return self._free.of(row, column)
         value = number_as_text(row.cell(column))
         answer = _text(StoredRow(row.where, {column: value}), column)
-        if not answer or answer.isspace():
-            raise UserError(f"{row.where}: {plain(column)} is empty")
+        assert answer is not None, "rows without a label are left out before"
         return (self._label(answer, row),)
 
     @cached_property
@@ -198,6 +230,10 @@ class _ExampleReader:
                 f"formatting: both are written {short(label)}. Tell them apart in labels.names"
             )
         return label
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text(row: StoredRow, column: str) -> str | None:
@@ -255,6 +291,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         files={**files, **test_rows.files},
         left_out={"train": len(train_lacking), "test": len(test_lacking)},
         notes=tuple(notes),
+        not_asked=reader.unlabelled.get("test", 0),
     )
 
 

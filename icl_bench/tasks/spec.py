@@ -15,6 +15,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
 from icl_bench.tasks.jinja import check_source
+from icl_bench.tasks.splits import number_as_text
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
 
 
@@ -188,15 +189,24 @@ class DataSpec(Frozen):
         return self
 
 
+def _as_in_json(value: Any) -> Any:
+    """Numbers and truth values among labels as texts, as rows of JSON have them."""
+    if isinstance(value, dict):
+        return {number_as_text(label): written for label, written in value.items()}
+    return [number_as_text(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 class Labels(Frozen):
     """How a classification task's labels are written in the prompt."""
 
     style: Literal["words", "as-is", "letters"] = "as-is"
     """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` keeps labels unchanged.
     ``letters``, for choices, answers with A, B, C, ..., in the order of the row's list."""
-    names: dict[str, str] = Field(default_factory=dict)
+    names: Annotated[dict[str, str], BeforeValidator(_as_in_json)] = Field(default_factory=dict)
     """Labels of the source -> how they are written: ``{ABBR: abbreviation}``."""
-    choices: str | Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    choices: Annotated[str | Annotated[tuple[str, ...], Field(min_length=2)] | None, BeforeValidator(_as_in_json)] = (
+        None
+    )
     """The field of each row's own list of choices (for a Jinja template, a column, or a Jinja text
     that gives a list). In the template, it writes a line for each choice. Or a list of the labels
     of all rows. By default, the labels are those of the train rows."""
@@ -204,6 +214,8 @@ class Labels(Frozen):
     """How a row names the right one of its choices: by its text, by its key (its ``label`` in the
     list, else its letter), by its index from 0, or by its index if the row has a whole number, else
     by its text."""
+    empty: Literal["refuse", "leave_out"] = "refuse"
+    """What to do with rows without a label: name and refuse them, or leave them out and count them."""
     normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
     """What a label's log-probability is divided by under ``--score exact``: its number of tokens
     (with its ending), or of characters or bytes."""
