@@ -72,14 +72,18 @@ class Identities:
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:
-    """Settings that decide which choice is a row's answer.
+    """Settings that decide which label or choice is a row's answer.
 
     The same rows, data and labels have other answers if a list of choices has another order.
     """
     labels = spec.labels
-    if labels is None or labels.choices is None:
+    if labels is None:
         return {}
-    rule: dict[str, Any] = {"gold": labels.gold} if labels.gold != "text" else {}
+    rule: dict[str, Any] = {"merge": True} if labels.merge else {}
+    if labels.choices is None:
+        return rule
+    if labels.gold != "text":
+        rule["gold"] = labels.gold
     if isinstance(labels.choices, tuple) or isinstance(spec.template, JinjaTemplate):
         rule["choices"] = labels.choices
     return rule

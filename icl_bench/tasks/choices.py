@@ -9,6 +9,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from icl_bench.errors import UserError
+from icl_bench.tasks.label_spellings import plain_form
 from icl_bench.tasks.spec import Labels
 from icl_bench.tasks.splits import StoredRow, number_as_text
 from icl_bench.wording import plain, short
@@ -44,6 +45,10 @@ class AnswerChoices:
         if isinstance(value, int | float):
             answer_text = json.dumps(value)
         places = [place for place, option in enumerate(names) if option == answer_text]
+        alike: list[int] = []
+        if not places and isinstance(answer_text, str):
+            alike = [place for place, option in enumerate(names) if plain_form(option) == plain_form(answer_text)]
+            places = alike if labels.merge else []
         if len(places) == 1:
             return places[0]
         if places:
@@ -59,11 +64,11 @@ class AnswerChoices:
         }
         kind = kinds[labels.gold]
         options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
-        quoted = ""
+        hint = f"; labels.merge: true reads it as {short(names[alike[0]])}" if alike else ""
         if {"true", "false"} & set(names) and str(value).lower() in ("yes", "no", "on", "off"):
-            quoted = "; YAML reads yes, no, on and off as true and false: put them in quotes"
+            hint = "; YAML reads yes, no, on and off as true and false: put them in quotes"
         raise UserError(
-            f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options}){quoted}"
+            f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options}){hint}"
         )
 
 

@@ -19,6 +19,7 @@ from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import AnswerChoices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
+from icl_bench.tasks.label_spellings import merge_notes, merged, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
@@ -94,6 +95,8 @@ class _ExampleReader:
     columns: Mapping[str, str]
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
+    spellings: dict[str, str] = field(default_factory=dict)
+    """With ``labels.merge``, each label as the rows write it -> with single blanks."""
     unlabelled: dict[str, int] = field(default_factory=dict)
     """Split -> number of rows without a label."""
     repeated_choices: list[str] = field(default_factory=list)
@@ -217,17 +220,24 @@ class _ExampleReader:
     def _label(self, source: str, row: StoredRow) -> str:
         assert self.spec.labels is not None
         label = self.spec.labels.written(source)
+        if self.spec.labels.merge:
+            spelling, label = label, " ".join(label.split())
+            self.spellings[spelling] = label
         if not label or label.isspace():
             raise UserError(f"{row.where}: the label {short(source)} is written as an empty text")
         if label.splitlines() != [label]:
             raise UserError(f"{row.where}: the label {short(label)} holds a line break")
         if label != label.strip():
             raise UserError(f"{row.where}: the label {short(label)} begins or ends with a space")
+        if self.spec.labels.merge:
+            self.sources[source] = source  # what is written alike is meant to be one
+            return label
         other_source = self.sources.setdefault(label, source)
         if other_source != source:
             raise UserError(
                 f"{row.where}: labels {short(other_source)} and {short(source)} are duplicated after "
-                f"formatting: both are written {short(label)}. Tell them apart in labels.names"
+                f"formatting: both are written {short(label)}. Tell them apart in labels.names, or join them by "
+                "labels.merge: true"
             )
         return label
 
@@ -263,9 +273,17 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     reader = _ExampleReader(spec, columns)
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
+    spellings: list[str] = []
+    if spec.labels is not None and spec.labels.choices is None:
+        if spec.labels.merge:
+            train, pool, replaced = merged(train, pool)
+            spellings = merge_notes({one: replaced.get(label, label) for one, label in reader.spellings.items()})
+        else:
+            spellings = spelling_notes(row.answer for row in (*train, *pool))
     labels = _common_labels(spec, train, pool)
     if spec.has_common_labels and len(labels) < 2:
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
+    _refuse_unknown(spec, pool, labels)
     test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size)
     splits = (source.train, source.test)
     same_name = source.train.file == source.test.file
@@ -276,6 +294,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
+        *spellings,
         *_repeated_choice_notes(reader.repeated_choices),
         *test_rows.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
@@ -304,6 +323,18 @@ def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Exam
         return tuple(sorted(spec.labels.choices))
     letters = {letter for e in (*train, *test) for letter in e.choices}
     return tuple(sorted(letters or {e.answer for e in train}))
+
+
+def _refuse_unknown(spec: TaskSpec, test: Sequence[Example], labels: Sequence[str]) -> None:
+    """Raise ``UserError`` for a test split of which no label is known: each answer would be wrong."""
+    answers = dict.fromkeys(row.answer for row in test)
+    if not labels or not answers.keys().isdisjoint(labels):
+        return
+    of_test, of_train = (", ".join(map(short, list(found)[:4])) for found in (answers, labels))
+    hint = "; labels.merge: true joins what is written in several ways" if same_labels([*answers, *labels]) else ""
+    raise UserError(
+        f"{spec.name}: no test row has a label of the train rows: {of_test} in test, {of_train} in train{hint}"
+    )
 
 
 def _repeated_choice_notes(places: Sequence[str]) -> list[str]:

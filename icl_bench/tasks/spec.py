@@ -216,6 +216,9 @@ class Labels(Frozen):
     by its text."""
     empty: Literal["refuse", "leave_out"] = "refuse"
     """What to do with rows without a label: name and refuse them, or leave them out and count them."""
+    merge: bool = False
+    """Read labels that differ only in case, blanks, Unicode form or the form of a number as one
+    (:mod:`icl_bench.tasks.label_spellings`)."""
     normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
     """What a label's log-probability is divided by under ``--score exact``: its number of tokens
     (with its ending), or of characters or bytes."""

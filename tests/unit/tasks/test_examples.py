@@ -278,7 +278,7 @@ def test_an_empty_label_is_named_where_rows_share_choices(load):
 
 def test_numbers_and_truth_values_are_labels_as_the_file_writes_them(load):
     labels = [1, 2.5, True, "three"]
-    rows = load([{"text": f"t{i}", "label": label} for i, label in enumerate(labels)])
+    rows = load(*[[{"text": f"t{i}", "label": label} for i, label in enumerate(labels)]] * 2)
     assert [row.answer for row in rows.train] == ["1", "2.5", "true", "three"]
 
 
@@ -302,8 +302,8 @@ def test_two_labels_that_are_written_alike_are_refused_with_both_names(load):
 
 def test_a_name_of_its_own_tells_two_labels_apart(load):
     labels = {"style": "words", "names": {"lost card": "lost bank card"}}
-    rows = load(TRAIN, [{"text": "a", "label": "lost card"}], labels=labels)
-    assert rows.test[0].answer == "lost bank card"
+    rows = load(TRAIN, [{"text": "a", "label": "lost card"}, TRAIN[0]], labels=labels)
+    assert rows.test_pool[0].answer == "lost bank card"
 
 
 def test_a_name_for_a_label_that_no_row_has_is_noted_with_the_nearest(load):
@@ -324,7 +324,7 @@ def test_a_single_label_is_no_classification(load):
 
 def test_test_labels_that_train_lacks_are_noted_and_counted(load):
     test = [{"text": f"t{i}", "label": label} for i, label in enumerate("xxyzabc")]
-    (note,) = [n for n in load(TRAIN, test).notes if "no train row" in n]
+    (note,) = [n for n in load(TRAIN, [*test, TRAIN[0]]).notes if "no train row" in n]
     assert note.startswith("7 test rows have a label that no train row has ('x': 2, ")
     assert note.endswith(" and 1 more)")
 
