@@ -19,7 +19,7 @@ from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import AnswerChoices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
-from icl_bench.tasks.label_spellings import merge_notes, merged, same_labels, spelling_notes
+from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
@@ -276,7 +276,11 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     spellings: list[str] = []
     if spec.labels is not None and spec.labels.choices is None:
         if spec.labels.merge:
-            train, pool, replaced = merged(train, pool)
+            replaced = replacements((row.answer for row in train), (row.answer for row in pool))
+            train, pool = (
+                tuple(replace(r, answer=replaced[r.answer]) if r.answer in replaced else r for r in rows)
+                for rows in (train, pool)
+            )
             spellings = merge_notes({one: replaced.get(label, label) for one, label in reader.spellings.items()})
         else:
             spellings = spelling_notes(row.answer for row in (*train, *pool))

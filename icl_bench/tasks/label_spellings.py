@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from icl_bench.wording import listed, short
-
-if TYPE_CHECKING:
-    from icl_bench.tasks.examples import Example
 
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 """Characters that show nothing and change no letter beside them: soft hyphen, zero-width space, word joiner, mark."""
@@ -46,23 +41,17 @@ def same_labels(labels: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in by_form.values() if len(group) > 1]
 
 
-def merged(
-    train: Sequence[Example], test: Sequence[Example]
-) -> tuple[tuple[Example, ...], tuple[Example, ...], Mapping[str, str]]:
-    """Both splits with one spelling of each label, and the other spellings with the one that replaces them.
+def replacements(train: Iterable[str], test: Iterable[str]) -> dict[str, str]:
+    """The spellings of the rows' labels that another one replaces, with that one.
 
     A label is written as most train rows write it; of equally many, as most test rows do.
     """
-    counts = [Counter(row.answer for row in rows) for rows in (train, test)]
+    counts = [Counter(train), Counter(test)]
     replaced: dict[str, str] = {}
     for group in same_labels([*counts[0], *counts[1]]):
         kept = max(group, key=lambda label: [count[label] for count in counts])
         replaced |= {label: kept for label in group if label != kept}
-
-    def joined(rows: Sequence[Example]) -> tuple[Example, ...]:
-        return tuple(replace(r, answer=replaced[r.answer]) if r.answer in replaced else r for r in rows)
-
-    return joined(train), joined(test), replaced
+    return replaced
 
 
 def spelling_notes(labels: Iterable[str]) -> list[str]:

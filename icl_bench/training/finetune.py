@@ -50,7 +50,7 @@ class Finetuning:
     def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None) -> Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         spec.check()
-        task_spec = load_task(spec.task)
+        task_spec = load_task(spec.task, spec.text, spec.label)
         if not task_spec.is_classification:
             raise UserError(f"task {task_spec.name} is free text; fine-tuning needs labels")
         if task_spec.labels and task_spec.labels.own:

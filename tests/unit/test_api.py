@@ -185,6 +185,8 @@ ALL = {
     "calibrate": lists("batch", "batch,of=pool:8", "contextual", parse=Calibration.parse),
     "unconstrained": st.just(([], True)),
     "labels": names("all", "half:3"),
+    "text": names("body"),
+    "label": names("queue"),
     "queries": names("test", "copied"),
     "data_dir": paths(),
     "tokenizer": paths(),
