@@ -120,6 +120,7 @@ def cell_meta(
         demonstration_labels=labelled if task.data.labels else None,
         label_order=list(task.data.labels) if task.scoring == "exact" and task.data.labels else None,
         near_duplicates=list(task.near_duplicates) if task.queries == "test" and task.asked is None else None,
+        rows_left_out=(task.data.not_asked or None) if task.queries == "test" and task.asked is None else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),
         model_source=task.model.requested_name,

@@ -84,7 +84,7 @@ class Sweep:
             spec.encoder,
             spec.chat_settings,
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
-        )
+        ).without_too_long()
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)

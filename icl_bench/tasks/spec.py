@@ -342,6 +342,9 @@ class TestRows(Frozen):
     ids: Literal["paper"] | tuple[str, ...] | None = None
     """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else ``size``
     rows by ``seed``. A list: these row ids, in this order."""
+    too_long: Literal["refuse", "leave_out"] | Count = "refuse"
+    """What to do with rows that do not fit the model's window without any demonstration: refuse to ask, or
+    leave them out of all cells and count them. A number leaves out rows of more tokens than that, too."""
 
 
 class PoolSpec(Frozen):

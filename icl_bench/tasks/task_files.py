@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.drafts import Draft, draft_task
 from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
 from icl_bench.tasks.spec import TaskSpec
@@ -22,6 +21,9 @@ from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
 from icl_bench.wording import first_line, nearest, one_line, plain, short
+
+if TYPE_CHECKING:
+    from icl_bench.tasks.drafts import Draft
 
 
 def known_tasks() -> tuple[str, ...]:
@@ -40,6 +42,8 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     line, and for columns of what is no file of rows.
     """
     if not isinstance(name_or_path, TaskSpec) and kind_of(Path(name_or_path)) is not None:
+        from icl_bench.tasks.drafts import draft_task  # with numpy, which a list of tasks does not need
+
         return draft_task(Path(name_or_path), text, label).spec
     for option, column in {"--text": text, "--label": label}.items():
         if column is not None:
@@ -92,6 +96,8 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
 
     Returns the draft, and where it was written. Raises ``UserError``.
     """
+    from icl_bench.tasks.drafts import draft_task
+
     draft = draft_task(path, text, label)
     out = out or path.parent / f"{draft.values['name']}.yaml"
     rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them

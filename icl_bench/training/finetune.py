@@ -61,7 +61,7 @@ class Finetuning:
         data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
-        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
+        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed).without_too_long()
         pool = len(task.pool)
         if spec.k.numbers[0] > pool:
             raise UserError(f"--k {spec.k.numbers[0]:,}: the pool has {pool:,} examples")

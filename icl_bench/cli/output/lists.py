@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import print_lines
-from icl_bench.wording import DASH, counted, listed, percent, plain, rounded
+from icl_bench.wording import DASH, counted, few, listed, percent, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -235,3 +235,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
             )
         line("longest answer", f"{tokens['answer_longest']} tokens")
         line("too long for the pool", f"{tokens['dropped_from_pool']:,} train rows")
+        if tokens["too_long"]:
+            count = counted(len(tokens["too_long"]), "test row")
+            line(
+                "too long to ask", f"{count} ({few(tokens['too_long'])}); test.too_long: leave_out leaves such rows out"
+            )
