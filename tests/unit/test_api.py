@@ -508,7 +508,7 @@ def test_a_row_whose_text_is_missing_is_left_out(missing: Any, made: Made):
     assert "more than the pool's 40" in table["problem"][1]
     empty = [*ROWS["train"], {"text": "top", "label": missing}]
     heard = refused(lambda: icl_bench.plan(task=task_of(train=empty), model=made.model, k=1, **HERE))
-    assert heard == "cards train row 40: label is empty"
+    assert heard == "cards train row 40: label is empty; labels.empty: leave_out leaves such rows out"
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
