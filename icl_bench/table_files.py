@@ -7,6 +7,7 @@ import functools
 import gzip
 import hashlib
 import io
+import re
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +36,8 @@ DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertica
 
 def find_delimiter(text: str) -> str:
     """The delimiter of a CSV text: the one that cuts its first line into the most cells, else a comma."""
-    header = next(filter(str.strip, text.splitlines()), "")
+    first = re.search(r"[^\r\n]*\S[^\r\n]*", text)
+    header = first[0] if first else ""
 
     def cells(delimiter: str) -> int:
         try:

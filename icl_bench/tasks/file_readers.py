@@ -65,7 +65,9 @@ def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str
             rows = list(_json_rows(_text(content, name, encoding), name))
         case ".csv" | ".tsv":
             text = _text(content, name, encoding)
-            delimiter = "\t" if kind == ".tsv" else find_delimiter(text)
+            if said := re.match(r"sep=([,;\t|])\r?(?=\n)", text):  # Excel's own line
+                text = text[said.end() :]
+            delimiter = said[1] if said else "\t" if kind == ".tsv" else find_delimiter(text)
             if (kind, delimiter) not in ((".csv", ","), (".tsv", "\t")):
                 notes.append(f"{path.name}: {DELIMITERS[delimiter]} stands between its cells")
             rows = list(_csv_rows(text, name, delimiter))

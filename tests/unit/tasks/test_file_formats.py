@@ -47,6 +47,7 @@ FILES: dict[str, tuple[str, str]] = {
     "tabs.csv": (table("\t"), "a tab stands between its cells"),
     "bars.csv": (table("|"), "a vertical bar stands between its cells"),
     "commas.csv": (table(","), ""),
+    "said.csv": (f"sep=;\r\n{table(';')}", "a semicolon stands between its cells"),
     "quoted.csv": (table(";", quoting=csv.QUOTE_ALL), "a semicolon stands between its cells"),
 }
 
