@@ -16,7 +16,7 @@ from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, 
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import comparable_predictions
+from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
 from icl_bench.analysis.query_cost import MEASURES, Prices, check_queries, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
@@ -320,7 +320,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
     if frame.empty:
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return advise(frame, costs, budget)
+    return with_rows_left_out(advise(frame, costs, budget), stored.cells)
 
 
 def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import comparable_predictions
+from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
 from icl_bench.analysis.query_cost import MEASURES, Prices, QueryCosts, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
@@ -230,7 +230,7 @@ def frontier_of_folder(
     if not len(_points(frame)):
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
-    return frontier(frame, costs, [queries], prices)
+    return with_rows_left_out(frontier(frame, costs, [queries], prices), stored.cells)
 
 
 def _found(context: Context) -> pd.DataFrame:

@@ -62,15 +62,15 @@ def undecided(table: pd.DataFrame) -> list[str]:
 
 def comparison_notes(table: pd.DataFrame) -> list[str]:
     """Notes on a table of comparisons: what its dashes, limits and draws mean."""
-    return [*undecided(table), *_withheld(table), *_over(table), *outlying(table), *_rows_left_out(table)]
+    return [*undecided(table), *_withheld(table), *_over(table), *outlying(table), *rows_left_out_notes(table)]
 
 
 def curve_notes(table: pd.DataFrame) -> list[str]:
     """Notes on a table of curves: limits of one draw, draws that are near-copies, and outlying draws."""
-    return [*_over(table), *_near_copies(table), *outlying(table), *_rows_left_out(table)]
+    return [*_over(table), *_near_copies(table), *outlying(table), *rows_left_out_notes(table)]
 
 
-def _rows_left_out(table: pd.DataFrame) -> list[str]:
+def rows_left_out_notes(table: pd.DataFrame) -> list[str]:
     """How many test rows of each task and model are left out as its file says."""
     if "rows_left_out" not in table:
         return []

@@ -13,7 +13,14 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.label_probabilities import missing_scores
-from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, curve_notes, with_reasons
+from icl_bench.analysis.words import (
+    USUAL_ORDERS,
+    cautions_of,
+    comparison_notes,
+    curve_notes,
+    rows_left_out_notes,
+    with_reasons,
+)
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -175,7 +182,8 @@ def print_advice(
     budget = Budget.parse(budget_text, queries, None if price is None else Prices.parse(price))
     with working() as say:
         table = advise_folder(watched(results, say), budget, only)
-    _print_texts({"budget": str(budget), "advice": records(table)}, lines(table, budget), json=json)
+    texts = [*lines(table, budget), *rows_left_out_notes(table)]
+    _print_texts({"budget": str(budget), "advice": records(table)}, texts, json=json)
 
 
 def print_detectable(results: Place, points: float, only: Mapping[str, str], *, json: bool) -> None:

@@ -132,6 +132,9 @@ def test_every_table_says_how_many_rows_are_left_out(results: Path):
     said = "3 test rows left out as the task file says (too long, or without a label)"
     summary = run_command("summary").out
     assert summary.count(said) > 1
+    for option in (("--frontier",), ("--advice", "any")):
+        done = run_command("summary", *option)
+        assert (done.code, said in done.out) == (0, True), done
     page = run_command("report", "--out", "page.html")
     assert page.code == 0, page.err
     assert said in Path("page.html").read_text(encoding="utf-8")
