@@ -301,3 +301,16 @@ def test_the_command_takes_columns_and_a_place_and_gives_json(table: Path, tmp_p
 @pytest.mark.parametrize("option", ["--text", "--label"])
 def test_columns_without_a_file_are_refused(option: str):
     assert f"{option}: needs --from-csv" in said("tasks", option, "body", code=2)
+
+
+def test_a_table_is_planned_in_one_go_and_every_guess_is_noted(table: Path, tiny: Path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    options = ("--model", tiny, "--k", "1", "--draws", 1, "--device", "cpu")
+    shown = said("plan", "--task", table, "--text", "body", "--label", "queue", *options)
+    assert "note: label: column queue" in shown
+    assert "note: prompt: a demonstration is 'body: {text}', a line break and 'queue: {label}'" in shown
+    assert "by guess" in said("plan", "--task", table, *options)
+    assert "no column 'kind'" in said("plan", "--task", table, "--label", "kind", *options, code=2)
+    assert "--text body: is for --task with a file of rows" in said(
+        "plan", "--task", "stdlib_six", "--text", "body", *options, code=2
+    )
