@@ -1,4 +1,4 @@
-"""Reads the tables that users give as CSV or Parquet, or says what is wrong with them."""
+"""Reads the tables that users give as CSV, Excel or Parquet, or says what is wrong with them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import functools
 import gzip
 import hashlib
 import io
+import re
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.wording import one_line
@@ -29,13 +30,31 @@ def gunzip(raw: bytes, shown: str) -> bytes:
         raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
 
 
+DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
+"""What may stand between the cells of a CSV file, in words."""
+
+
+def find_delimiter(text: str) -> str:
+    """The delimiter of a CSV text: the one that cuts its first line into the most cells, else a comma."""
+    first = re.search(r"[^\r\n]*\S[^\r\n]*", text)
+    header = first[0] if first else ""
+
+    def cells(delimiter: str) -> int:
+        try:
+            return len(next(csv.reader([header], delimiter=delimiter, strict=True), []))
+        except csv.Error:
+            return 0
+
+    return max(DELIMITERS, key=cells)
+
+
 def csv_rows(text: str, shown: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """The header and the rows of a CSV file, as many cells in each; lines without any are skipped.
 
     Each comes with its place as messages name it, like ``mine.csv:2``. Cells may be of any length:
     whole prompts stand in some. Raises ``UserError`` with the line.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     width = 0
     try:
         while (cells := _next(reader)) is not None:
@@ -56,6 +75,24 @@ def _next(reader: Iterator[list[str]]) -> list[str] | None:
         return next(reader, None)
     finally:
         csv.field_size_limit(before)
+
+
+def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of the sheets of an .xlsx file, and the rows of the first one; empty cells are "".
+
+    Raises ``UserError``, also if the package that reads such files is missing.
+    """
+    import pandas as pd
+
+    try:
+        with pd.ExcelFile(io.BytesIO(raw), engine="openpyxl") as book:
+            sheet = book.parse(0, dtype=object, keep_default_na=False, na_values=[])
+            rows = [{str(name): value for name, value in row.items()} for row in sheet.to_dict("records")]
+            return list(map(str, book.sheet_names)), rows
+    except ImportError:
+        raise UserError(f"{shown}: needs the package openpyxl (pip install openpyxl); or save it as CSV") from None
+    except Exception as error:  # whatever openpyxl raises for a damaged file
+        raise UserError(one_line(f"{shown}: not a whole Excel file: {error}")) from None
 
 
 @contextmanager

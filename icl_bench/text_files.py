@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import tempfile
@@ -29,13 +30,27 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"{plain(path)}: cannot be read: {reason}") from None
 
 
-def decode(raw: bytes, shown: str) -> str:
-    """UTF-8 text, a byte order mark left off. Raises ``UserError`` with the line."""
+MARKS = {  # the mark of UTF-32 begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Byte order marks, and the encoding of a file that begins with one."""
+
+
+def decode(raw: bytes, shown: str, encoding: str | None = None) -> str:
+    """The text in this encoding, by default the one of its byte order mark, else UTF-8; without the mark.
+
+    Raises ``UserError`` with the line.
+    """
+    encoding = encoding or next((name for mark, name in MARKS.items() if raw.startswith(mark)), "utf-8")
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{shown}:{line}: not UTF-8 (byte 0x{raw[error.start]:02x})") from None
+        at = f"byte 0x{raw[error.start]:02x}" if error.start < len(raw) else "its end"
+        raise UserError(f"{shown}:{line}: not {encoding.upper()} ({at})") from None
 
 
 def parse_json(text: str) -> Any:

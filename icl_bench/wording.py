@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -72,6 +72,12 @@ def listed(names: Iterable[str], word: str = "and") -> str:
 def listed_or(names: Iterable[str]) -> str:
     """``one``, ``one or two``, ``one, two or three``."""
     return listed(names, "or")
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are: ``a, b, c and 4 more``."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(plain, names[:most])) + more
 
 
 def capital(text: str) -> str:

@@ -17,7 +17,7 @@ from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, 
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
-from icl_bench.analysis.predictions import comparable_predictions
+from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
 from icl_bench.analysis.query_cost import MEASURES, PricesOf, as_records, check_queries, prices_of, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, filled, on_tests
 from icl_bench.analysis.statistics.best import losses
@@ -347,7 +347,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
         raise UserError(f"results folder {plain(results)}: no finished cell to advise on")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
     priced = None if budget.prices is None else prices_of(stored, budget.prices, budget.across)
-    table = advise(frame, costs, budget, priced, stored.variants)
+    table = with_rows_left_out(advise(frame, costs, budget, priced, stored.variants), stored.cells)
     table.attrs |= {"prices": as_records(priced)}
     return table
 

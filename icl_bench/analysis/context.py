@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.label_probabilities import label_probabilities
-from icl_bench.analysis.predictions import joined, prompted, unperturbed_predictions, with_copies_as_one_draw
+from icl_bench.analysis.predictions import (
+    joined,
+    prompted,
+    unperturbed_predictions,
+    with_copies_as_one_draw,
+    with_rows_left_out,
+)
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
@@ -83,7 +89,7 @@ class Context:
     def table(self, name: str) -> pd.DataFrame:
         """The table of a finding, made on first access."""
         if name not in self._tables:
-            self._tables[name] = FINDINGS[name].make(self)
+            self._tables[name] = with_rows_left_out(FINDINGS[name].make(self), self.stored.cells)
         return self._tables[name]
 
     @property

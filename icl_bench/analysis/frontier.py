@@ -22,7 +22,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
-from icl_bench.analysis.predictions import comparable_predictions
+from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
 from icl_bench.analysis.query_cost import MEASURES, PricesOf, QueryCosts, as_records, prices_of, query_costs
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
@@ -246,7 +246,7 @@ def frontier_of_folder(
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
     priced = None if prices is None else prices_of(stored, prices, across)
-    table = frontier(frame, costs, [queries], priced, across, stored.variants)
+    table = with_rows_left_out(frontier(frame, costs, [queries], priced, across, stored.variants), stored.cells)
     table.attrs |= {"prices": as_records(priced)}
     return table
 

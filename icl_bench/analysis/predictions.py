@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.results.reading import Stored
+    from icl_bench.results.stored_meta import CellMeta
 
 
 def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
@@ -95,6 +96,16 @@ def have_common_labels(frame: pd.DataFrame) -> pd.Series:
     """Which predictions are of labels that rows have in common, not of a row's own choices."""
     labelled = frame["correct"].notna()
     return labelled & ~frame["own_choices"] if "own_choices" in frame else labelled
+
+
+def with_rows_left_out(table: pd.DataFrame, cells: Mapping[str, CellMeta]) -> pd.DataFrame:
+    """A table of variants with ``rows_left_out``: the test rows that the task file leaves out of each variant.
+
+    A table of variants without such rows has no such column.
+    """
+    counts = {meta.variant: meta.rows_left_out for meta in cells.values() if meta.rows_left_out}
+    left_out = [counts.get(variant, 0) for variant in table.get("variant", ())]
+    return table.assign(rows_left_out=left_out) if any(left_out) else table
 
 
 def joined(parts: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:

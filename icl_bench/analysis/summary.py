@@ -12,7 +12,7 @@ from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
-from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
+from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw, with_rows_left_out
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
@@ -99,7 +99,8 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
     stored = read_some(results, only)
     tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)
     settings = settings_of(stored.variants, tables.curves, tables.perturbed_curves)
-    return replace(tables, settings=settings, failed=stored.failed)
+    shown = {name: with_rows_left_out(getattr(tables, name), stored.cells) for name in ("curves", "perturbed_curves")}
+    return replace(tables, **shown, settings=settings, failed=stored.failed)
 
 
 def settings_of(facts: FactsOf, curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:

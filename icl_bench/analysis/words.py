@@ -62,12 +62,28 @@ def undecided(table: pd.DataFrame) -> list[str]:
 
 def comparison_notes(table: pd.DataFrame) -> list[str]:
     """Notes on a table of comparisons: what its dashes, limits and draws mean."""
-    return [*undecided(table), *_withheld(table), *_over(table), *outlying(table)]
+    return [*undecided(table), *_withheld(table), *_over(table), *outlying(table), *rows_left_out_notes(table)]
 
 
 def curve_notes(table: pd.DataFrame) -> list[str]:
     """Notes on a table of curves: limits of one draw, draws that are near-copies, and outlying draws."""
-    return [*_over(table), *_near_copies(table), *outlying(table)]
+    return [*_over(table), *_near_copies(table), *outlying(table), *rows_left_out_notes(table)]
+
+
+def rows_left_out_notes(table: pd.DataFrame) -> list[str]:
+    """How many test rows of each task and model are left out as its file says."""
+    if "rows_left_out" not in table:
+        return []
+    rows = table[table["rows_left_out"] > 0]
+    names = [name for name in ("task", "model") if name in rows and table[name].nunique() > 1]
+    texts = []
+    for key, group in rows.groupby(names, observed=True) if names else [((), rows)]:
+        of = f"{', '.join(map(str, key))}: " if names else ""
+        counts = sorted(set(group["rows_left_out"]))
+        count = " or ".join(f"{number:,}" for number in counts)
+        plural = "" if counts == [1] else "s"
+        texts.append(f"{of}{count} test row{plural} left out as the task file says (too long, or without a label)")
+    return texts
 
 
 def with_reasons(table: pd.DataFrame) -> pd.DataFrame:

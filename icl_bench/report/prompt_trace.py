@@ -27,7 +27,9 @@ from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.results.trained_methods import CLASSIFIER
 from icl_bench.tasks.calibration_inputs import CONTEXTUAL, DOMAIN, inputs_of
+from icl_bench.tasks.drafts import task_name
 from icl_bench.tasks.examples import Example, load_data
+from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
@@ -244,6 +246,8 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
     perturbation = wanted.get("perturbation")
     if str(axes["task"]).endswith((".yaml", ".yml")):
         axes["task"] = load_task(str(axes["task"])).name
+    elif kind_of(Path(str(axes["task"]))) is not None:
+        axes["task"] = task_name(Path(str(axes["task"])))
     if axes.get("k") == 0:  # without demonstrations these have one prompt together
         of_passages = "attention" in axes and Pattern.parse(axes["attention"]).reads_vectors
         same = ("select", "order", "draw", *(() if of_passages else ("attention",)))

@@ -123,6 +123,8 @@ class CellMeta(StoredModel):
     """Answers that prompts show instead of the data's, by the demonstration's id."""
     near_duplicates: list[str] | None = None
     """Ids of the test rows that have a near duplicate in the pool; None if it was not looked for."""
+    rows_left_out: int | None = None
+    """Test rows that are not asked because the task file says so: too long, or without a label."""
     prefix_tokens: int | None = None
     """Tokens that all prompts share."""
     context_tokens: int | None = None

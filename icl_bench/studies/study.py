@@ -152,7 +152,8 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
     for job in jobs:
         if job.task not in tasks:
             place = file.place_of("tasks", job.task)
-            tasks[job.task] = problems.attempt(place, partial(load_task, job.task))
+            columns = (job.options.get(name) for name in ("text", "label"))
+            tasks[job.task] = problems.attempt(place, partial(load_task, job.task, *columns))
         context = job.options.get("context")
         source = job.model, context if isinstance(context, int) else None
         if source not in models and job.options.get("tokenizer") is None:
@@ -179,10 +180,9 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
 
 def names_of(job: Job) -> Names:
     """Names of a job for rules, as in the file and as in results."""
-    task = {job.task, Path(job.task).stem}
+    task, options = {job.task, Path(job.task).stem}, job.options
     with suppress(UserError):
-        task.add(load_task(job.task).name)
-    options = job.options
+        task.add(load_task(job.task, options.get("text"), options.get("label")).name)
     return {
         "task": frozenset(task),
         "model": frozenset({job.model, Path(job.model).name}),

@@ -72,14 +72,18 @@ class Identities:
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:
-    """Settings that decide which choice is a row's answer.
+    """Settings that decide which label or choice is a row's answer.
 
     The same rows, data and labels have other answers if a list of choices has another order.
     """
     labels = spec.labels
-    if labels is None or labels.choices is None:
+    if labels is None:
         return {}
-    rule: dict[str, Any] = {"gold": labels.gold} if labels.gold != "text" else {}
+    rule: dict[str, Any] = {"merge": True} if labels.merge else {}
+    if labels.choices is None:
+        return rule
+    if labels.gold != "text":
+        rule["gold"] = labels.gold
     if isinstance(labels.choices, tuple) or isinstance(spec.template, JinjaTemplate):
         rule["choices"] = labels.choices
     return rule
@@ -116,6 +120,7 @@ def cell_meta(
         demonstration_labels=labelled if task.data.labels else None,
         label_order=list(task.data.labels) if task.scoring == "exact" and task.data.labels else None,
         near_duplicates=list(task.near_duplicates) if task.queries == "test" and task.asked is None else None,
+        rows_left_out=(task.data.not_asked or None) if task.queries == "test" and task.asked is None else None,
         context_tokens=task.model.context_tokens,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),
         model_source=task.model.requested_name,

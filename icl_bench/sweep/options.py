@@ -70,7 +70,20 @@ def _task(value: Any) -> Any:
 TaskOption = Annotated[
     str | TaskSpec,
     BeforeValidator(_task),
-    Option("A task's name (icl-bench tasks lists them) or the path of a task file (.yaml).", TASK, "NAME"),
+    Option(
+        "A task's name (icl-bench tasks lists them), the path of a task file (.yaml), or of a file of rows (.csv, ...) "
+        "with a text and a label each.",
+        TASK,
+        "NAME",
+    ),
+]
+
+TextColumn = Annotated[
+    str | None, NAME, Option("With a file of rows as --task: the column of texts (default: a guess).", TASK, "COLUMN")
+]
+
+LabelColumn = Annotated[
+    str | None, NAME, Option("With a file of rows as --task: the column of labels (default: a guess).", TASK, "COLUMN")
 ]
 
 ModelOption = Annotated[
@@ -131,6 +144,8 @@ class RunOptions(BackendSpec):
 
     task: TaskOption
     """A shipped task's name, the path of a task file, or a task with its rows."""
+    text: TextColumn = None
+    label: LabelColumn = None
     model: ModelOption
     """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the server's
     name of the model."""

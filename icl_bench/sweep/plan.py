@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from icl_bench.demonstrations.ordering import AsDrawn, Order
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -18,6 +20,7 @@ from icl_bench.sweep.compute_cost import PromptLayout
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.wording import counted, few
 
 VLLM_ROUNDING = 256
 """vLLM's ``max_model_len`` is a multiple of this many tokens."""
@@ -253,7 +256,7 @@ class _Curves:
         The ``explicit`` numbers have been ``checked`` already; the others are checked here.
         """
         if not numbers:
-            nothing = "nothing fits: no k fits the window"
+            nothing = f"nothing fits: no k fits the window{_longest_rows(self.task, self.task.query_lengths)}"
             self.combinations.leave_out(self._combination(pattern, None), nothing)
         circumstances = Circumstances.of(self.task)
         return [
@@ -323,6 +326,25 @@ def _over_pool(group: PromptGroup, k: int) -> bool:
     return not (names_it and choice.shared_count(k, len(group.task.pool.labels)) > pool)
 
 
+def _longest_rows(task: TokenizedTask, lengths: np.ndarray) -> str:
+    """Which test rows do not fit, if most do, and what leaves them out; else nothing.
+
+    ``lengths`` are tokens of their prompts, ``(test,)``.
+    """
+    over = lengths > task.room
+    if task.queries != "test" or task.asked is not None or not 0 < over.sum() <= len(over) / 2:
+        return ""
+    alone = task.query_lengths
+    rows = [task.data.test[i].id for i in np.flatnonzero(over)[np.argsort(-alone[over], kind="stable")]]
+    of = f"{len(rows):,} of the {counted(len(over), 'test row')}, {few(rows)}; the others fit"
+    advice = ""
+    if (alone[over] > task.room).all():
+        advice = "; test.too_long: leave_out"
+    elif alone[over].min() > alone[~over].max():
+        advice = f"; test.too_long: {alone[~over].max()}"
+    return f" ({of}{f'{advice} in the task file leaves such rows out' if advice else ''})"
+
+
 def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     task = group.task
     window, answer = task.model.context_tokens, task.answer_tokens
@@ -338,6 +360,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         problem = None
         if needed > window:
             problem = f"k={k} needs {needed:,} tokens; {task.model.name} reads {window:,}"
+            problem += _longest_rows(task, len(prompts.prefix) + np.array(list(map(len, prompts.suffixes))))
         new = len(prompts.prefix) - (cached if group.grows else 0) + prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)

@@ -62,7 +62,7 @@ class Sweep:
         ``say`` receives the current step in words. The engine must be installed only if ``to_run``.
         Raises ``UserError``.
         """
-        spec_of_task = load_task(spec.task)
+        spec_of_task = load_task(spec.task, spec.text, spec.label)
         chosen, combinations = spec.check(spec_of_task, to_run=to_run)
         say(f"reading {spec_of_task.name}")
         data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
@@ -90,7 +90,7 @@ class Sweep:
             spec.encoder,
             spec.chat_settings,
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
-        )
+        ).without_too_long()
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)

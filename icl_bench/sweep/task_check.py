@@ -26,14 +26,13 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
     if model is not None:
         resolved = resolve(model)
         task = TokenizedTask(data, resolved, load_tokenizer(resolved))
-        bare = task.encoder.own_prompts([[] for _ in data.test], data.test)
-        queries = np.array([len(bare.prefix) + len(own) for own in bare.suffixes])
         report["tokens"] = {
             "model": resolved.name,
             "demonstration": _spread(task.lengths),
-            "query": _spread(queries),
+            "query": _spread(task.query_lengths),
             "answer_longest": task.answer_tokens,
             "dropped_from_pool": task.pool.dropped,
+            "too_long": [data.test[i].id for i in np.flatnonzero(task.query_lengths > task.room)],
             "context_tokens": resolved.context_tokens,
         }
     return report

@@ -18,6 +18,7 @@ from icl_bench.backends.label_constraint import Spellings, compile_labels, label
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import UserError
 from icl_bench.metrics.interface import Metric
 from icl_bench.metrics.scores import ACCURACY, checked_scores, metrics_of
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -33,6 +34,7 @@ from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
 from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.wording import counted, few
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
 
@@ -82,6 +84,45 @@ class TokenizedTask:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
         plain = PromptTokenizer(PlainForm(self.data.spec.template), self.tokenizer)
         return plain.demonstration_lengths(self.data.train)
+
+    @cached_property
+    def query_lengths(self) -> np.ndarray:
+        """Tokens of each test row as a prompt without demonstrations: ``(test,)``."""
+        bare = self.encoder.own_prompts([[] for _ in self.data.test], self.data.test)
+        return len(bare.prefix) + np.array(list(map(len, bare.suffixes)), dtype=int)
+
+    @property
+    def room(self) -> int:
+        """The most tokens of a prompt, so that an answer fits behind it."""
+        return self.model.context_tokens - self.answer_tokens
+
+    def without_too_long(self) -> TokenizedTask:
+        """The task without the test rows that are too long, as its file says (``test.too_long``).
+
+        Raises ``UserError`` if no row is left.
+        """
+        rule = self.data.spec.test.too_long
+        if rule == "refuse" or self.queries != "test":
+            return self
+        most = self.room if rule == "leave_out" else min(rule, self.room)
+        keep = self.query_lengths <= most
+        if keep.all():
+            return self
+        rows = self.data.test
+        left = [row.id for row, kept in zip(rows, keep, strict=True) if not kept]
+        if len(left) == len(rows):
+            raise UserError(
+                f"{self.data.spec.name}: test.too_long leaves no test row: each has more than {most:,} tokens"
+            )
+        was = "was" if len(left) == 1 else "were"
+        note = f"{counted(len(left), 'test row')} of more than {most:,} tokens {was} left out ({few(left)})"
+        data = replace(
+            self.data,
+            test=tuple(row for row, kept in zip(rows, keep, strict=True) if kept),
+            not_asked=self.data.not_asked + len(left),
+            notes=(*self.data.notes, f"{note}: test.too_long"),
+        )
+        return replace(self, data=data)
 
     @cached_property
     def near_duplicates(self) -> tuple[str, ...]:

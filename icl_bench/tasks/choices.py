@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
 from icl_bench.errors import UserError
+from icl_bench.tasks.label_spellings import plain_form
 from icl_bench.tasks.spec import Labels
 from icl_bench.tasks.splits import StoredRow, number_as_text
 from icl_bench.wording import plain, short
@@ -41,9 +42,13 @@ class AnswerChoices:
         answer_text = value
         if labels.gold == "index or text" and not (isinstance(value, int) and not isinstance(value, bool)):
             names = self.texts
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float):
             answer_text = json.dumps(value)
         places = [place for place, option in enumerate(names) if option == answer_text]
+        alike: list[int] = []
+        if not places and isinstance(answer_text, str):
+            alike = [place for place, option in enumerate(names) if plain_form(option) == plain_form(answer_text)]
+            places = alike if labels.merge else []
         if len(places) == 1:
             return places[0]
         if places:
@@ -59,8 +64,11 @@ class AnswerChoices:
         }
         kind = kinds[labels.gold]
         options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
+        hint = f"; labels.merge: true reads it as {short(names[alike[0]])}" if alike else ""
+        if {"true", "false"} & set(names) and str(value).lower() in ("yes", "no", "on", "off"):
+            hint = "; YAML reads yes, no, on and off as true and false: put them in quotes"
         raise UserError(
-            f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options})"
+            f"{row.where}: {answer} is {short(value)}, not the {kind} of one of the row's choices ({options}){hint}"
         )
 
 
@@ -71,13 +79,13 @@ def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerCh
     """
     sources, keys = _parse_list(row, value, name)
     texts = [labels.written(text) for text in sources]
+    letters = labels.style == "letters"
     for source, text in zip(sources, texts, strict=True):
-        _check_text(row, name, source, text)
+        _check_text(row, name, source, text, is_answer=not letters)
     if len(texts) < 2:
         count = f"one choice, {short(texts[0])}" if texts else "no choice"
         raise UserError(f"{row.where}: {name} has {count}; expected several")
     repeated = next((text for i, text in enumerate(texts) if text in texts[:i]), None)
-    letters = labels.style == "letters"
     if repeated is not None and not letters:
         raise UserError(
             f"{row.where}: {name} has the choice {short(repeated)} twice; only style: letters tells such choices apart"
@@ -93,8 +101,8 @@ def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerCh
 def _parse_list(row: StoredRow, value: Any, name: str) -> tuple[list[str], list[str]]:
     """The texts of the choices and their keys. Keys are letters if the list has none.
 
-    The value is a list of texts, a list of objects with ``text`` and optionally ``label``, or, as in
-    data sets of the hub, one object with these as lists.
+    The value is a list of texts, a list of objects with ``text`` and optionally ``label``, an object of
+    keys and texts, or, as in data sets of the hub, one object with texts and labels as lists.
     """
     if isinstance(value, dict) and isinstance(value.get("text"), list):
         keys = value.get("label", [None] * len(value["text"]))
@@ -104,10 +112,12 @@ def _parse_list(row: StoredRow, value: Any, name: str) -> tuple[list[str], list[
             {"text": text} if key is None else {"text": text, "label": key}
             for text, key in zip(value["text"], keys, strict=True)
         ]
+    if isinstance(value, Mapping) and not value.keys() <= {"text", "label"}:
+        # a table has the keys of all rows in each, without a text where a row does not have the choice
+        value = [{"text": text, "label": key} for key, text in value.items() if text is not None]
     if not isinstance(value, list):
-        raise UserError(
-            f"{row.where}: {name} must be a list of texts, or of objects with text and label, not {short(value)}"
-        )
+        kinds = "a list of texts, of objects with text and label, or an object of keys and texts"
+        raise UserError(f"{row.where}: {name} must be {kinds}, not {short(value)}")
     texts, keys = [], []
     for place, item in enumerate(value):
         letter = ascii_uppercase[place] if place < len(ascii_uppercase) else str(place)
@@ -134,9 +144,11 @@ def _choice_text(row: StoredRow, name: str, value: Any) -> str:
     return value
 
 
-def _check_text(row: StoredRow, name: str, source: str, text: str) -> None:
+def _check_text(row: StoredRow, name: str, source: str, text: str, *, is_answer: bool) -> None:
     if not text or text.isspace():
         raise UserError(f"{row.where}: {name} has a choice that is written as an empty text: {source!r}")
+    if not is_answer:
+        return  # its letter is, and it may be any text
     if text.splitlines() != [text]:
         raise UserError(f"{row.where}: {name}: the choice {short(text)} holds a line break")
     if text != text.strip():

@@ -33,7 +33,7 @@ class DataReport:
     chosen_rows: int
     """Test rows that are evaluated."""
     left_out: Mapping[str, int]
-    """``train`` and ``test`` -> number of rows without an input field."""
+    """``train`` and ``test`` -> number of rows without an input field or a label."""
     labels: tuple[LabelCount, ...]
     """Every label of either split, sorted; empty for free text."""
     fewest: int

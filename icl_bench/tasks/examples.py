@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import AnswerChoices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of
+from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
@@ -68,10 +70,15 @@ class TaskData:
     """Name of each file -> SHA-256, in hex, of its stored bytes (of the rows, if there is no
     file)."""
     left_out: Mapping[str, int]
-    """``train`` and ``test`` -> number of rows without an input field."""
+    """``train`` and ``test`` -> number of rows without an input field or a label."""
     notes: tuple[str, ...]
     """Notes for the user, one sentence each."""
+    not_asked: int = 0
+    """Test rows that are left out because the task file says so: without a label, or too long."""
 
+
+OTHER_IDS = "data.id names another column, or is false: rows then have their number for a name"
+"""What to do about ids that name no rows."""
 
 RENDERED = {name: name for name in ("input", "output", "choices")}
 """The columns of a row that a Jinja template has rendered."""
@@ -88,6 +95,10 @@ class _ExampleReader:
     columns: Mapping[str, str]
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
+    spellings: dict[str, str] = field(default_factory=dict)
+    """With ``labels.merge``, each label as the rows write it -> with single blanks."""
+    unlabelled: dict[str, int] = field(default_factory=dict)
+    """Split -> number of rows without a label."""
     repeated_choices: list[str] = field(default_factory=list)
     """Rows that have choices with equal texts, which differ only in their letters."""
     shared: AnswerChoices | None = None
@@ -97,10 +108,11 @@ class _ExampleReader:
         """The usable rows, and the ids of the others -> the field that is missing."""
         examples, lacking = [], {}
         where_of_id: dict[str, str] = {}
+        unlabelled: dict[str, str] = {}
         for number, row in enumerate(split.rows):
             name = self._id(row, split.name, number)
             if name in where_of_id:
-                raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}")
+                raise UserError(f"{row.where}: id {name!r} is already used at {where_of_id[name]}; {OTHER_IDS}")
             where_of_id[name] = row.where
             spec = self.spec.data.passages
             passages = () if spec is None else read_passages(spec, row)
@@ -111,23 +123,47 @@ class _ExampleReader:
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
+            elif self.spec.labels is not None and _is_empty(row.cell(self.columns[self.spec.template.answer_field])):
+                unlabelled[name] = row.where
             elif self.spec.labels is not None and self.spec.labels.choices is not None:
                 examples.append(self._of_choices(name, filled, row))
             else:
                 examples.append(Example(name, filled, *self._answer(row)))
-            if passages and name not in lacking:
+            if passages and name not in lacking and name not in unlabelled:
                 examples[-1] = replace(examples[-1], passages=passages)
+        if unlabelled:
+            self._leave_out(unlabelled.values())
+            lacking |= dict.fromkeys(unlabelled, self.spec.template.answer_field)
+            self.unlabelled[split.name] = len(unlabelled)
         if not examples:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
 
+    def _leave_out(self, unlabelled: Iterable[str]) -> None:
+        """Raise ``UserError`` that names the rows without a label, unless the task leaves them out."""
+        assert self.spec.labels is not None, "only labels can be left out"
+        if self.spec.labels.empty == "leave_out":
+            return
+        first, *others = unlabelled
+        column = plain(self.columns[self.spec.template.answer_field])
+        also = f", and in {_row_count(len(others), 'further')}" if others else ""
+        named = ", ".join(PurePath(where).name for where in others[:3]) + (", …" if len(others) > 3 else "")
+        raise UserError(
+            f"{first}: {column} is empty{also}{f' ({named})' if others else ''}; "
+            "labels.empty: leave_out leaves such rows out"
+        )
+
     def _id(self, row: StoredRow, split: str, number: int) -> str:
-        if "id" not in row.cells:
+        column = self.spec.data.id
+        if column is None and "id" in row.cells:
+            column = "id"
+        if not column:
             return f"{self.spec.data.folder or self.spec.name}-{split}-{number}"
-        value = row.cells["id"]
+        value = row.cell(column)
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-            raise UserError(f"{row.where}: id must be text or a whole number, not {short(value)}")
-        return encodable(str(value), row, "id")
+            wanted = f"{plain(column)} must be text or a whole number, not {short(value)}"
+            raise UserError(f"{row.where}: {wanted}, to name the row; {OTHER_IDS}")
+        return encodable(str(value), row, column)
 
     def _rendered(self, template: JinjaTemplate, row: StoredRow) -> StoredRow:
         """The row that a Jinja template renders from a stored row."""
@@ -174,8 +210,7 @@ class _ExampleReader:
             return self._free.of(row, column)
         value = number_as_text(row.cell(column))
         answer = _text(StoredRow(row.where, {column: value}), column)
-        if not answer or answer.isspace():
-            raise UserError(f"{row.where}: {plain(column)} is empty")
+        assert answer is not None, "rows without a label are left out before"
         return (self._label(answer, row),)
 
     @cached_property
@@ -185,19 +220,30 @@ class _ExampleReader:
     def _label(self, source: str, row: StoredRow) -> str:
         assert self.spec.labels is not None
         label = self.spec.labels.written(source)
+        if self.spec.labels.merge:
+            spelling, label = label, " ".join(label.split())
+            self.spellings[spelling] = label
         if not label or label.isspace():
             raise UserError(f"{row.where}: the label {short(source)} is written as an empty text")
         if label.splitlines() != [label]:
             raise UserError(f"{row.where}: the label {short(label)} holds a line break")
         if label != label.strip():
             raise UserError(f"{row.where}: the label {short(label)} begins or ends with a space")
+        if self.spec.labels.merge:
+            self.sources[source] = source  # what is written alike is meant to be one
+            return label
         other_source = self.sources.setdefault(label, source)
         if other_source != source:
             raise UserError(
                 f"{row.where}: labels {short(other_source)} and {short(source)} are duplicated after "
-                f"formatting: both are written {short(label)}. Tell them apart in labels.names"
+                f"formatting: both are written {short(label)}. Tell them apart in labels.names, or join them by "
+                "labels.merge: true"
             )
         return label
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text(row: StoredRow, column: str) -> str | None:
@@ -227,9 +273,21 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     reader = _ExampleReader(spec, columns)
     train, train_lacking = reader.read(source.train)
     pool, test_lacking = reader.read(source.test)
+    spellings: list[str] = []
+    if spec.labels is not None and spec.labels.choices is None:
+        if spec.labels.merge:
+            replaced = replacements((row.answer for row in train), (row.answer for row in pool))
+            train, pool = (
+                tuple(replace(r, answer=replaced[r.answer]) if r.answer in replaced else r for r in rows)
+                for rows in (train, pool)
+            )
+            spellings = merge_notes({one: replaced.get(label, label) for one, label in reader.spellings.items()})
+        else:
+            spellings = spelling_notes(row.answer for row in (*train, *pool))
     labels = _common_labels(spec, train, pool)
     if spec.has_common_labels and len(labels) < 2:
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
+    _refuse_unknown(spec, pool, labels)
     test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size)
     splits = (source.train, source.test)
     same_name = source.train.file == source.test.file
@@ -240,6 +298,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
+        *spellings,
         *_repeated_choice_notes(reader.repeated_choices),
         *test_rows.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
@@ -255,6 +314,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         files={**files, **test_rows.files},
         left_out={"train": len(train_lacking), "test": len(test_lacking)},
         notes=tuple(notes),
+        not_asked=reader.unlabelled.get("test", 0),
     )
 
 
@@ -267,6 +327,18 @@ def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Exam
         return tuple(sorted(spec.labels.choices))
     letters = {letter for e in (*train, *test) for letter in e.choices}
     return tuple(sorted(letters or {e.answer for e in train}))
+
+
+def _refuse_unknown(spec: TaskSpec, test: Sequence[Example], labels: Sequence[str]) -> None:
+    """Raise ``UserError`` for a test split of which no label is known: each answer would be wrong."""
+    answers = dict.fromkeys(row.answer for row in test)
+    if not labels or not answers.keys().isdisjoint(labels):
+        return
+    of_test, of_train = (", ".join(map(short, list(found)[:4])) for found in (answers, labels))
+    hint = "; labels.merge: true joins what is written in several ways" if same_labels([*answers, *labels]) else ""
+    raise UserError(
+        f"{spec.name}: no test row has a label of the train rows: {of_test} in test, {of_train} in train{hint}"
+    )
 
 
 def _repeated_choice_notes(places: Sequence[str]) -> list[str]:

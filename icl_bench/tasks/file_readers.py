@@ -1,57 +1,140 @@
-"""Reads rows of JSONL, CSV and Parquet files."""
+"""Reads rows of JSON, CSV, Excel and Parquet files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.table_files import csv_rows, gunzip, parquet_table, refusing_damaged_parquet
+from icl_bench.table_files import (
+    DELIMITERS,
+    csv_rows,
+    excel_sheet,
+    find_delimiter,
+    gunzip,
+    parquet_table,
+    refusing_damaged_parquet,
+)
 from icl_bench.tasks.spec import Holdout
-from icl_bench.tasks.splits import Split, StoredRow, hold_out, no_column, rows_digest
+from icl_bench.tasks.splits import Split, StoredRow, name_classes, no_column, number_as_text, rows_digest
 from icl_bench.text_files import decode, parse_json, read_file
-from icl_bench.wording import one_line, short
+from icl_bench.wording import listed_or, one_line, plain, short
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TEXT_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+"""Files of text; they may be compressed (``.gz``)."""
+
+TABLE_FILES = (*TEXT_FILES, ".xlsx", ".parquet")
+"""The files that hold rows."""
 
 
-def read_split(path: Path, split: str, columns: Mapping[str, str]) -> Split:
-    """Read a JSONL, CSV or Parquet file by its extension. JSONL and CSV may be compressed (``.gz``)."""
-    raw = content = read_file(path)
+def kind_of(path: Path) -> str | None:
+    """The ending of a file of rows, in small letters and without ``.gz``; None for other files."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]:
         suffixes.pop()
-        content = gunzip(raw, str(path))
-    match suffixes[-1:]:
-        case [".jsonl"]:
-            rows = list(_jsonl_rows(content, str(path)))
-        case [".csv"]:
-            rows = list(_csv_rows(content, str(path)))
-        case [".parquet"]:
-            rows = list(_parquet_rows(content, str(path), columns))
+    return suffixes[-1] if suffixes and suffixes[-1] in TABLE_FILES else None
+
+
+def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str | None = None) -> Split:
+    """Read a file of rows by its extension.
+
+    ``encoding`` is that of a file of text; by default, its byte order mark's or UTF-8. Raises ``UserError``.
+    """
+    raw = content = read_file(path)
+    kind, name = kind_of(path), str(path)
+    if kind is None:
+        raise UserError(f"{path}: expected {listed_or(TABLE_FILES)} ({', '.join(TEXT_FILES)} also with .gz)")
+    if encoding is not None and kind not in TEXT_FILES:
+        raise UserError(f"{path}: data.encoding is for files of text, not {kind}")
+    if path.suffix.lower() == ".gz":
+        content = gunzip(raw, name)
+    notes: list[str] = []
+    match kind:
+        case ".jsonl" | ".ndjson":
+            rows = list(_jsonl_rows(_text(content, name, encoding), name))
+        case ".json":
+            rows = list(_json_rows(_text(content, name, encoding), name))
+        case ".csv" | ".tsv":
+            text = _text(content, name, encoding)
+            if said := re.match(r"sep=([,;\t|])\r?(?=\n)", text):  # Excel's own line
+                text = text[said.end() :]
+            delimiter = said[1] if said else "\t" if kind == ".tsv" else find_delimiter(text)
+            if (kind, delimiter) not in ((".csv", ","), (".tsv", "\t")):
+                notes.append(f"{path.name}: {DELIMITERS[delimiter]} stands between its cells")
+            rows = list(_csv_rows(text, name, delimiter))
+            if kind == ".tsv" and (torn := [row.where for row in rows if _has_cells_within(row)]):
+                notes.append(f"{torn[0]}: a quoted cell holds a tab and a line break; is a quotation mark unpaired?")
+        case ".xlsx":
+            rows, notes = _excel_rows(content, name)
         case _:
-            raise UserError(f"{path}: expected .jsonl[.gz], .csv[.gz] or .parquet")
+            rows = list(_parquet_rows(content, name, columns))
     if not rows:
         raise UserError(f"{path}: has no rows")
-    return Split(split, path.name, hashlib.sha256(raw).hexdigest(), rows)
+    # the bytes alone do not say what text they are
+    digest = hashlib.sha256(raw).hexdigest() if encoding is None else rows_digest([row.cells for row in rows])
+    return Split(split, path.name, digest, rows, tuple(notes))
 
 
-def read_cut(path: Path, holdout: Holdout, columns: Mapping[str, str]) -> dict[str, Split]:
+def read_cut(path: Path, holdout: Holdout, columns: Mapping[str, str], encoding: str | None = None) -> dict[str, Split]:
     """Read one file and split off the test rows. Raises ``UserError``."""
-    all_rows = read_split(path, "all", columns)
+    all_rows = read_split(path, "all", columns, encoding)
     splits = {}
-    for split, part in hold_out(len(all_rows.rows), holdout.share, holdout.seed).items():
+    for split, part in hold_out(all_rows.rows, holdout).items():
         rows = [all_rows.rows[i] for i in part]
         if not rows:
             raise UserError(f"{path}: its holdout leaves no {split} row of {len(all_rows.rows):,}")
         digest = rows_digest([row.cells for row in rows])
-        splits[split] = Split(split, f"{path.name}:{split}", digest, rows)
+        splits[split] = Split(split, f"{path.name}:{split}", digest, rows, all_rows.notes)
     return splits
 
 
-def _jsonl_rows(content: bytes, name: str) -> Iterator[StoredRow]:
-    for number, line in enumerate(decode(content, name).split("\n"), 1):
+def hold_out(rows: Sequence[StoredRow], holdout: Holdout) -> dict[str, np.ndarray]:
+    """The indices of each split's rows. Raises ``UserError`` for rows without the column that it stratifies by."""
+    import numpy as np
+
+    order = np.random.default_rng(holdout.seed).permutation(len(rows))
+    if holdout.stratify is None:
+        cut = math.ceil(holdout.share * len(rows))
+        return {"train": order[cut:], "test": order[:cut]}
+    strata: dict[str, list[int]] = {}
+    for i in order:
+        strata.setdefault(str(rows[i].cell(holdout.stratify)), []).append(i)
+    test, before = set[int](), 0
+    for value in sorted(strata):
+        # of each stratum its share, to one row, and of all together what an unstratified holdout takes
+        count = math.ceil(holdout.share * (before + len(strata[value]))) - math.ceil(holdout.share * before)
+        test.update(strata[value][: min(count, len(strata[value]) - 1)])
+        before += len(strata[value])
+    is_test = np.array([i in test for i in order], dtype=bool)
+    return {"train": order[~is_test], "test": order[is_test]}
+
+
+def _text(content: bytes, name: str, encoding: str | None) -> str:
+    """The text of a file. Raises ``UserError`` that says how to name another encoding."""
+    start = content[:4096]
+    try:
+        text = decode(content, name, encoding)
+    except UserError as error:
+        raise UserError(f"{error}; data.encoding names another one, like cp1252") from None
+    if encoding is None and text.count("\0", 0, len(start)) > len(start) / 4:
+        raise UserError(f"{name}: looks like UTF-16 without a byte order mark; set data.encoding: utf-16-le")
+    return text
+
+
+def _jsonl_rows(text: str, name: str) -> Iterator[StoredRow]:
+    if text.lstrip().startswith("["):
+        yield from _json_rows(text, name)
+        return
+    for number, line in enumerate(text.split("\n"), 1):
         if not line or line.isspace():
             continue
         where = f"{name}:{number}"
@@ -64,21 +147,85 @@ def _jsonl_rows(content: bytes, name: str) -> Iterator[StoredRow]:
         yield StoredRow(where, cells)
 
 
-def _csv_rows(content: bytes, file_name: str) -> Iterator[StoredRow]:
-    rows = csv_rows(decode(content, file_name), file_name)
+def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
+    """The objects of an array, of the only array in an object, or one a line."""
+    try:
+        value = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        if not text.lstrip().startswith("["):
+            yield from _jsonl_rows(text, name)
+            return
+        raise UserError(one_line(f"{name}: not JSON: {error}")) from None
+    if isinstance(value, dict):
+        arrays = [v for v in value.values() if isinstance(v, list) and v and all(isinstance(i, dict) for i in v)]
+        if len(arrays) != 1 and len(text.strip().splitlines()) == 1:
+            arrays = [[value]]  # one object a line, and one line
+        if len(arrays) != 1:
+            keys = ", ".join(map(plain, list(value)[:10]))
+            wanted = "expected an array of objects, or one object a line"
+            raise UserError(one_line(f"{name}: {wanted}, and it is one object with: {keys or 'nothing'}"))
+        value = arrays[0]
+    if not isinstance(value, list):
+        raise UserError(f"{name}: expected an array of objects, or one object a line, not {short(value)}")
+    for number, cells in enumerate(value, 1):
+        if not isinstance(cells, dict):
+            raise UserError(f"{name} row {number}: expected a JSON object, not {short(cells)}")
+        yield StoredRow(f"{name} row {number}", cells)
+
+
+def _csv_rows(text: str, file_name: str, delimiter: str) -> Iterator[StoredRow]:
+    rows = csv_rows(text, file_name, delimiter)
     where, header = next(rows, (file_name, []))
-    if repeated := [name for name, count in Counter(header).items() if count > 1]:
-        raise UserError(one_line(f"{where}: column {repeated[0]!r} appears twice"))
+    _refuse_repeated(header, where)
     for where, cells in rows:
         yield StoredRow(where, dict(zip(header, cells, strict=True)))
+
+
+def _refuse_repeated(header: Sequence[str], where: str) -> None:
+    if repeated := [name for name, count in Counter(header).items() if count > 1]:
+        raise UserError(one_line(f"{where}: column {repeated[0]!r} appears twice"))
+
+
+def _has_cells_within(row: StoredRow) -> bool:
+    """Whether a cell spans what may be several."""
+    return any("\t" in cell and "\n" in cell for cell in row.cells.values())
+
+
+def _excel_rows(content: bytes, name: str) -> tuple[list[StoredRow], list[str]]:
+    """The rows of the first sheet, with cells as text as in CSV, and a note if there are more sheets."""
+    sheets, records = excel_sheet(content, name)
+    rows = [
+        StoredRow(f"{name} row {number}", {column: str(number_as_text(value)) for column, value in cells.items()})
+        for number, cells in enumerate(records, 2)  # the header is the sheet's first row
+    ]
+    rows = [row for row in rows if any(row.cells.values())]
+    further = f"{Path(name).name}: {sheets[0]!r} is read, the first of its {len(sheets)} sheets"
+    return rows, [further] if len(sheets) > 1 else []
 
 
 def _parquet_rows(content: bytes, name: str, columns: Mapping[str, str]) -> Iterator[StoredRow]:
     with refusing_damaged_parquet(name):
         table = parquet_table(content)
-        records = table.select(wanted_columns(columns, table.column_names, name)).to_pylist()
+        stored = wanted_columns(columns, table.column_names, name)
+        records = table.select(stored).to_pylist()
+    if columns:  # a Jinja template expects numbers
+        classes = _class_names(table.schema.metadata or {})
+        name_classes(records, {column: known for column, known in classes.items() if column in stored}, name)
     for number, record in enumerate(records, 1):
         yield StoredRow(f"{name} row {number}", record)
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of the classes of columns that hold class numbers, which ``datasets`` writes beside the table."""
+    try:
+        features: Any = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {
+            column: list(feature["names"])
+            for column, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -9,10 +10,10 @@ from threading import Thread
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.file_readers import wanted_columns
+from icl_bench.tasks.file_readers import hold_out, wanted_columns
 from icl_bench.tasks.spec import HubSource
-from icl_bench.tasks.splits import Source, Split, StoredRow, hold_out, rows_digest
-from icl_bench.wording import one_line
+from icl_bench.tasks.splits import Source, Split, StoredRow, name_classes, rows_digest
+from icl_bench.wording import listed_or, one_line
 
 HUB_SECONDS = 5.0
 """The time limit for the hub's first response."""
@@ -35,7 +36,7 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
         cells["test"] = _hub_rows(hub, hub.test, columns, unreachable)
     else:
         rows = cells["train"]
-        parts = hold_out(len(rows), hub.holdout.share, hub.holdout.seed)
+        parts = hold_out([StoredRow(f"{hub_name(hub)} row {n}", row) for n, row in enumerate(rows)], hub.holdout)
         cells = {split: [rows[i] for i in part] for split, part in parts.items()}
     splits = {}
     for split, rows in cells.items():
@@ -89,6 +90,8 @@ def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachabl
 
             table = datasets.load_dataset(hub.path, hub.name, revision=hub.revision, split=split)
     except Exception as error:  # whatever the library, its transports and its parsers raise
+        if (mistake := _mistake(hub, split, str(error))) is not None:
+            raise UserError(mistake) from None
         lines = str(error).strip().splitlines() or [""]
         if unreachable and isinstance(error, ConnectionError):
             lines = [f"Couldn't reach {hub.path!r} on the Hub ({unreachable})"]
@@ -96,12 +99,30 @@ def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachabl
     needed = wanted_columns(columns, table.column_names, hub_name(hub))
     table = table.select_columns(needed)
     rows: list[dict[str, Any]] = table.to_list()
-    for column in needed if columns else ():
-        if names := getattr(table.features[column], "names", None):
-            for row in rows:
-                number = row[column]
-                row[column] = None if number is None or number < 0 else names[number]
+    names = {column: getattr(table.features[column], "names", None) for column in needed if columns}
+    name_classes(rows, {column: known for column, known in names.items() if known}, hub_name(hub))
     return rows
+
+
+_OPTIONS = re.compile(r"(available configs|Available|one of): ?\[(.*?)\]|Should be one of \[(.*?)\]", re.DOTALL)
+
+
+def _mistake(hub: HubSource, split: str, message: str) -> str | None:
+    """What to write instead of a configuration or split that the data set does not have, by the message of
+    ``datasets``; None for other errors.
+    """
+    found = _OPTIONS.search(message)
+    if found is None:
+        return None
+    options = re.findall(r"'([^']*)'", found[2] or found[3] or "")
+    if not options:
+        return None
+    shown = listed_or(options[:20]) + (f" (of {len(options)})" if len(options) > 20 else "")
+    if found[3] is not None:
+        return one_line(f"{hub_name(hub)} has no split {split!r}: set data.hub.train and data.hub.test: {shown}")
+    if hub.name is None:
+        return one_line(f"{hub_name(hub)} has several configurations: set data.hub.name: {shown}")
+    return one_line(f"{hub_name(hub)} has no configuration {hub.name!r}: set data.hub.name: {shown}")
 
 
 @contextmanager

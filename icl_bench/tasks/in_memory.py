@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import PrivateAttr, ValidationError
 
 from icl_bench.errors import UserError
+from icl_bench.tasks.drafts import draft_task
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.splits import Source, source_of_rows
 from icl_bench.tasks.task_files import field_problem
@@ -77,6 +78,15 @@ class Task(TaskSpec):
         except ValidationError as error:
             raise UserError(f"task {plain(name)}: {field_problem(error)}") from None
         self._source = source_of_rows(name, "rows given in Python", rows["train"], rows["test"], self.data.fields)
+
+    @staticmethod
+    def from_file(path: str | Path, *, text: str | None = None, label: str | None = None) -> TaskSpec:
+        """A task made of one file of rows (``.csv``, ``.xlsx``, ``.jsonl``, ...), which stays where it is.
+
+        ``text`` and ``label`` are columns; those that are not given are guessed. ``notes`` of the task say
+        what was guessed. The test split is a fifth of each label's rows. Raises ``UserError``.
+        """
+        return draft_task(Path(path), text, label).spec
 
 
 def given_rows(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001

@@ -71,14 +71,16 @@ def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
     return value
 
 
-def choices_of(source: str, row: StoredRow) -> list[Any]:
-    """A row's own choices. Raises ``UserError`` that names the row."""
+def choices_of(source: str, row: StoredRow) -> list[Any] | dict[str, Any]:
+    """A row's own choices: a list, or an object of keys and texts. Raises ``UserError`` that names the row."""
     value = _value(source, row, "labels.choices")
     if source not in row.cells:
         try:
             value = ast.literal_eval(value)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise UserError(f"{row.where}: labels.choices must give a list, not {short(value)}") from None
+    if isinstance(value, dict):
+        return value
     if not isinstance(value, list | tuple):
         raise UserError(f"{row.where}: labels.choices must give a list, not {short(value)}")
     return list(value)

@@ -53,17 +53,18 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
         return _one_file(spec, data.file)
     assert data.train is not None, "the task names its files"
     assert data.test is not None, "train and test files come together"
-    train = read_split(data.train, "train", data.columns(data.fields))
-    test = read_split(data.test, "test", data.columns(data.fields))
-    return Source(f"files {data.train} and {data.test}", train, test, data.fields)
+    train = read_split(data.train, "train", data.columns(data.fields), data.encoding)
+    test = read_split(data.test, "test", data.columns(data.fields), data.encoding)
+    return Source(f"files {data.train} and {data.test}", train, test, data.fields, (*train.notes, *test.notes))
 
 
 def _one_file(spec: TaskSpec, path: Path) -> Source:
     data = spec.data
     assert data.holdout is not None, "a single file comes with a holdout"
-    splits = read_cut(path, data.holdout, data.columns(data.fields))
-    cut = f"test: {data.holdout.share:g} of its rows by seed {data.holdout.seed}"
-    return Source(f"file {path} ({cut})", splits["train"], splits["test"], data.fields)
+    splits = read_cut(path, data.holdout, data.columns(data.fields), data.encoding)
+    strata = f" of each {data.holdout.stratify}" if data.holdout.stratify else ""
+    cut = f"test: {data.holdout.share:g} of its rows{strata} by seed {data.holdout.seed}"
+    return Source(f"file {path} ({cut})", splits["train"], splits["test"], data.fields, splits["train"].notes)
 
 
 def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
@@ -90,8 +91,8 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
         names = () if data.file else ("train", "test")
         train_path, test_path = [_stored(folder, name) for name in names] or [None, None]
         if train_path and test_path:
-            train = read_split(train_path, "train", data.columns(data.fields))
-            test = read_split(test_path, "test", data.columns(data.fields))
+            train = read_split(train_path, "train", data.columns(data.fields), data.encoding)
+            test = read_split(test_path, "test", data.columns(data.fields), data.encoding)
             return Source(f"folder {folder}", train, test, data.fields)
         if train_path or test_path:
             lacking = "test" if train_path else "train"

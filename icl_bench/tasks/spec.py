@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import string
 import warnings
@@ -14,6 +15,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
 from icl_bench.tasks.jinja import check_source
+from icl_bench.tasks.splits import number_as_text
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
 
 
@@ -33,6 +35,15 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _known_encoding(name: str) -> str:
+    """The name by which Python knows an encoding of text."""
+    try:
+        "a".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{name!r} is not an encoding of text; expected one like utf-16 or cp1252") from None
+
+
 IsNumber = BeforeValidator(_refuse_bool)
 Seed = Annotated[int, Field(ge=0, lt=2**64), IsNumber]
 Count = Annotated[int, Field(ge=1, le=10**9), IsNumber]
@@ -45,6 +56,9 @@ class Holdout(Frozen):
 
     share: Annotated[float, Field(gt=0, lt=1), IsNumber]
     seed: Seed
+    stratify: str | None = Field(None, min_length=1)
+    """The column whose values have this share of their rows each in the test split, to one row. Each keeps
+    a train row."""
 
 
 class HubSource(Frozen):
@@ -115,12 +129,23 @@ class DataSpec(Frozen):
     columns."""
     passages: Passages | None = None
     """The texts that ``--attention vectors`` reads; without it, it reads demonstrations."""
+    encoding: Annotated[str, AfterValidator(_known_encoding)] | None = None
+    """The encoding of files of text, like ``cp1252``; by default, the byte order mark's or UTF-8."""
+    id: Annotated[str, Field(min_length=1)] | Literal[False] | None = None
+    """The column that names rows; ``false`` names them by their number. By default the column ``id``, if
+    there is one, else their number."""
 
     def columns(self, fields: dict[str, str]) -> dict[str, str]:
-        """The columns to read: those of the fields, and that of passages."""
-        if self.passages is None or not fields:
+        """The columns to read: those of the fields, and of passages, ids and strata."""
+        if not fields:
             return fields
-        return {**fields, "passages of each row": self.passages.column}
+        holdout = self.holdout or (self.hub.holdout if self.hub else None)
+        further = {
+            "passages of each row": self.passages and self.passages.column,
+            "id of each row": self.id,
+            "stratum of each row": holdout and holdout.stratify,
+        }
+        return {**fields, **{name: column for name, column in further.items() if column}}
 
     @property
     def kind(self) -> str:
@@ -164,15 +189,24 @@ class DataSpec(Frozen):
         return self
 
 
+def _as_in_json(value: Any) -> Any:
+    """Numbers and truth values among labels as texts, as rows of JSON have them."""
+    if isinstance(value, dict):
+        return {number_as_text(label): written for label, written in value.items()}
+    return [number_as_text(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 class Labels(Frozen):
     """How a classification task's labels are written in the prompt."""
 
     style: Literal["words", "as-is", "letters"] = "as-is"
     """``words`` writes ``card_arrival`` as ``card arrival``; ``as-is`` keeps labels unchanged.
     ``letters``, for choices, answers with A, B, C, ..., in the order of the row's list."""
-    names: dict[str, str] = Field(default_factory=dict)
+    names: Annotated[dict[str, str], BeforeValidator(_as_in_json)] = Field(default_factory=dict)
     """Labels of the source -> how they are written: ``{ABBR: abbreviation}``."""
-    choices: str | Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    choices: Annotated[str | Annotated[tuple[str, ...], Field(min_length=2)] | None, BeforeValidator(_as_in_json)] = (
+        None
+    )
     """The field of each row's own list of choices (for a Jinja template, a column, or a Jinja text
     that gives a list). In the template, it writes a line for each choice. Or a list of the labels
     of all rows. By default, the labels are those of the train rows."""
@@ -180,6 +214,11 @@ class Labels(Frozen):
     """How a row names the right one of its choices: by its text, by its key (its ``label`` in the
     list, else its letter), by its index from 0, or by its index if the row has a whole number, else
     by its text."""
+    empty: Literal["refuse", "leave_out"] = "refuse"
+    """What to do with rows without a label: name and refuse them, or leave them out and count them."""
+    merge: bool = False
+    """Read labels that differ only in case, blanks, Unicode form or the form of a number as one
+    (:mod:`icl_bench.tasks.label_spellings`)."""
     normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
     """What a label's log-probability is divided by under ``--score exact``: its number of tokens
     (with its ending), or of characters or bytes."""
@@ -303,6 +342,9 @@ class TestRows(Frozen):
     ids: Literal["paper"] | tuple[str, ...] | None = None
     """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else ``size``
     rows by ``seed``. A list: these row ids, in this order."""
+    too_long: Literal["refuse", "leave_out"] | Count = "refuse"
+    """What to do with rows that do not fit the model's window without any demonstration: refuse to ask, or
+    leave them out of all cells and count them. A number leaves out rows of more tokens than that, too."""
 
 
 class PoolSpec(Frozen):

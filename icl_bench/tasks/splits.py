@@ -7,13 +7,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.wording import one_line, plain, short
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +76,8 @@ class Split:
     file: str
     sha256: str
     rows: Sequence[StoredRow]
+    notes: tuple[str, ...] = ()
+    """How the file was read, where that is not plain."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,17 @@ def number_as_text(value: Any) -> Any:
     return value
 
 
-def hold_out(count: int, share: float, seed: int) -> dict[str, np.ndarray]:
-    """The rows of each split, by a holdout (:class:`icl_bench.tasks.spec.Holdout`)."""
-    import numpy as np
+def name_classes(rows: Iterable[dict[str, Any]], names: Mapping[str, Sequence[str]], where: str) -> None:
+    """Replace class numbers by class names. ``names`` has those of each column that holds numbers.
 
-    order = np.random.default_rng(seed).permutation(count)
-    cut = math.ceil(share * count)
-    return {"train": order[cut:], "test": order[:cut]}
+    Raises ``UserError`` for a number without a name.
+    """
+    for row in rows:
+        for column, known in names.items():
+            number = row[column]
+            if number is not None and number >= len(known):
+                raise UserError(f"{where}: {plain(column)} has the class {number}, and names for {len(known)}")
+            row[column] = None if number is None or number < 0 else known[number]
 
 
 def rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:

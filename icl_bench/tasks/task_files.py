@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
+from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
@@ -21,21 +22,32 @@ from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
 from icl_bench.wording import first_line, nearest, one_line, plain, short
 
+if TYPE_CHECKING:
+    from icl_bench.tasks.drafts import Draft
+
 
 def known_tasks() -> tuple[str, ...]:
     """The names of the shipped tasks, sorted."""
     return tuple(sorted(_shipped_task_files()))
 
 
-def load_task(name_or_path: str | Path | TaskSpec) -> TaskSpec:
+def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, label: str | None = None) -> TaskSpec:
     """Read a shipped task by its name, or a task file by its path. A ``TaskSpec`` is returned unchanged.
 
     A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. The file's relative
-    data paths become relative to the working folder, like the path itself.
+    data paths become relative to the working folder, like the path itself. A file of rows (``.csv``, ...)
+    becomes a task, with ``text`` and ``label`` as its columns (:func:`icl_bench.tasks.drafts.draft_task`).
 
-    Raises UserError for an unknown name, a file that cannot be read, and a wrong field, with its
-    line.
+    Raises UserError for an unknown name, a file that cannot be read, a wrong field, with its
+    line, and for columns of what is no file of rows.
     """
+    if not isinstance(name_or_path, TaskSpec) and kind_of(Path(name_or_path)) is not None:
+        from icl_bench.tasks.drafts import draft_task  # with numpy, which a list of tasks does not need
+
+        return draft_task(Path(name_or_path), text, label).spec
+    for option, column in {"--text": text, "--label": label}.items():
+        if column is not None:
+            raise UserError(f"{option} {plain(column)}: is for --task with a file of rows, like tickets.csv")
     if isinstance(name_or_path, TaskSpec):
         return name_or_path
     name = os.fspath(name_or_path)
@@ -73,19 +85,43 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
     unsupported fields.
     """
     load_task(path)
-    dumped = yaml.dump(converted(path), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
-    text = str(dumped)
+    text = _as_yaml(converted(path))
     if out is not None:
-        if out.suffix.lower() not in (".yaml", ".yml"):
-            raise UserError(f"--out {out}: a task file ends in .yaml")
-        try:
-            with out.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            raise UserError(f"--out {out}: is there already; give another name") from None
-        except OSError as error:
-            raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
+        _write_new(out, text)
     return text
+
+
+def written_from_table(path: Path, out: Path | None, text: str | None, label: str | None) -> tuple[Draft, Path]:
+    """Make a task of a file of rows and write it to a new task file, by default beside the rows.
+
+    Returns the draft, and where it was written. Raises ``UserError``.
+    """
+    from icl_bench.tasks.drafts import draft_task
+
+    draft = draft_task(path, text, label)
+    out = out or path.parent / f"{draft.values['name']}.yaml"
+    rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
+    values = draft.values | {"data": draft.values["data"] | {"file": rows}}
+    _write_new(out, "".join(f"# {one}\n" for one in draft.said) + _as_yaml(values))
+    return draft, out
+
+
+def _as_yaml(values: Mapping[str, Any]) -> str:
+    """The text of a task file."""
+    return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20))
+
+
+def _write_new(out: Path, text: str) -> None:
+    """Write a task file that does not exist yet. Raises ``UserError``."""
+    if out.suffix.lower() not in (".yaml", ".yml"):
+        raise UserError(f"--out {out}: a task file ends in .yaml")
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"--out {out}: is there already; give another name") from None
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
 
 
 def _shipped_task_files() -> dict[str, Traversable]:

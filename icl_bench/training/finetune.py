@@ -50,7 +50,7 @@ class Finetuning:
     def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None) -> Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         spec.check()
-        task_spec = load_task(spec.task)
+        task_spec = load_task(spec.task, spec.text, spec.label)
         if not task_spec.is_classification:
             raise UserError(f"task {task_spec.name} is free text; fine-tuning needs labels")
         if task_spec.labels and task_spec.labels.own:
@@ -61,7 +61,7 @@ class Finetuning:
         data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
-        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed)
+        task = TokenizedTask(data, model, load_tokenizer(model), spec.seed).without_too_long()
         pool = len(task.pool)
         if spec.k.numbers[0] > pool:
             raise UserError(f"--k {spec.k.numbers[0]:,}: the pool has {pool:,} examples")

@@ -12,7 +12,17 @@ from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.options import NAMES, TRAINING, Option, Options, read
 from icl_bench.registry import TRAINING_METHODS
-from icl_bench.sweep.options import DataDir, ModelOption, Seed, TaskOption, TestSize, draws_field, seed_field
+from icl_bench.sweep.options import (
+    DataDir,
+    LabelColumn,
+    ModelOption,
+    Seed,
+    TaskOption,
+    TestSize,
+    TextColumn,
+    draws_field,
+    seed_field,
+)
 
 if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
@@ -33,6 +43,8 @@ class FinetuneSpec(Options):
     about: ClassVar[str] = "finetune"
 
     task: TaskOption
+    text: TextColumn = None
+    label: LabelColumn = None
     model: ModelOption
     k: Annotated[
         KValues,

@@ -190,6 +190,8 @@ ALL = {
     "calibrate": lists("batch", "batch,of=pool:8", "contextual", parse=Calibration.parse),
     "unconstrained": st.just(([], True)),
     "labels": names("all", "half:3"),
+    "text": names("body"),
+    "label": names("queue"),
     "queries": names("test", "copied"),
     "data_dir": paths(),
     "tokenizer": paths(),
@@ -511,7 +513,7 @@ def test_a_row_whose_text_is_missing_is_left_out(missing: Any, made: Made):
     assert "more than the pool's 40" in table["problem"][1]
     empty = [*ROWS["train"], {"text": "top", "label": missing}]
     heard = refused(lambda: icl_bench.plan(task=task_of(train=empty), model=made.model, k=1, **HERE))
-    assert heard == "cards train row 40: label is empty"
+    assert heard == "cards train row 40: label is empty; labels.empty: leave_out leaves such rows out"
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -1,4 +1,4 @@
-"""``icl-bench tasks``: lists tasks, checks one's data, imports one."""
+"""``icl-bench tasks``: lists tasks, checks one's data, makes or imports one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,33 @@ FromLmEval = Annotated[
 ]
 
 
+FromCsv = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-csv",
+        metavar="FILE",
+        help="Make a task of a file of rows (.csv, .tsv, .xlsx, .json, .jsonl, .parquet) and write it as a task file.",
+    ),
+]
+
+
+Text = Annotated[
+    str | None, typer.Option("--text", metavar="COLUMN", help="With --from-csv: the column of texts (a guess).")
+]
+
+
+Label = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="With --from-csv: the column of labels (a guess).")
+]
+
+
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="With --from-lm-eval: write the task to this new file.")
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="With --from-lm-eval or --from-csv: write the task to this new file (--from-csv: FILE's name with .yaml).",
+    ),
 ]
 
 
@@ -40,26 +65,39 @@ def tasks(
     check: TaskToCheck = None,
     model: WithModel = None,
     from_lm_eval: FromLmEval = None,
+    from_csv: FromCsv = None,
+    text: Text = None,
+    label: Label = None,
     out: Out = None,
     data_dir: o.DataDir = None,
     test_size: TestSize = None,
     json: o.Json = False,
 ) -> None:
-    """List the tasks, check one's data, or import one.
+    """List the tasks, check one's data, or make one.
 
-    --from-lm-eval imports a task of lm-evaluation-harness.
+    --from-csv makes a task of one file of rows, --from-lm-eval imports a task of lm-evaluation-harness.
     """
     from icl_bench.cli.output.lists import print_report, print_tasks
     from icl_bench.cli.output.tables import print_records
     from icl_bench.tasks.catalogue import task_records
 
-    if out is not None and from_lm_eval is None:
-        raise UserError("--out: needs --from-lm-eval")
+    if out is not None and from_lm_eval is None and from_csv is None:
+        raise UserError("--out: needs --from-csv or --from-lm-eval")
+    for name, column in {"--text": text, "--label": label}.items():
+        if column is not None and from_csv is None:
+            raise UserError(f"{name}: needs --from-csv")
+    if from_csv is not None:
+        from icl_bench.cli.output.lists import draft_record, print_draft
+        from icl_bench.tasks.task_files import written_from_table
+
+        draft, written = written_from_table(from_csv, out, text, label)
+        print_records(draft_record(draft, written), print_draft, json=json)
+        return
     if from_lm_eval is not None:
         from icl_bench.tasks.task_files import written_from_lm_eval
 
-        text = written_from_lm_eval(from_lm_eval, out)
-        print(text, end="") if out is None else print(f"Written: {out}")
+        converted = written_from_lm_eval(from_lm_eval, out)
+        print(converted, end="") if out is None else print(f"Written: {out}")
         return
     if check is not None:
         from icl_bench.cli.output.progress import Display

@@ -13,7 +13,14 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.label_probabilities import missing_scores
-from icl_bench.analysis.words import USUAL_ORDERS, cautions_of, comparison_notes, curve_notes, with_reasons
+from icl_bench.analysis.words import (
+    USUAL_ORDERS,
+    cautions_of,
+    comparison_notes,
+    curve_notes,
+    rows_left_out_notes,
+    with_reasons,
+)
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -186,7 +193,7 @@ def print_advice(
     with working() as say:
         table = advise_folder(watched(results, say), budget, only)
     record = {"budget": str(budget), "prices": price_record(prices, table), "across": across}
-    texts = [*lines(table, budget), *(price_lines(prices, table) if prices else [])]
+    texts = [*lines(table, budget), *(price_lines(prices, table) if prices else []), *rows_left_out_notes(table)]
     _print_texts(record | {"advice": records(table)}, texts, json=json)
 
 

@@ -14,7 +14,7 @@ from icl_bench.analysis.frontier import frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, check_queries
 from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.summary import records
-from icl_bench.analysis.words import USUAL_ORDERS, variant_names
+from icl_bench.analysis.words import USUAL_ORDERS, rows_left_out_notes, variant_names
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.tables import print_json, print_lines
 from icl_bench.cli.output.terminal import console
@@ -79,6 +79,7 @@ def print_frontier(
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
         print_lines(console(), f"{count} of {len(table)} points have other test examples and are not compared")
+    print_lines(console(), *rows_left_out_notes(table))
     if prices is not None:
         print_lines(console(), *price_lines(prices, table))
 

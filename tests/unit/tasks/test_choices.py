@@ -102,7 +102,7 @@ def test_the_right_one_is_named_by_text_key_or_index_as_the_task_says(load: Load
         ("text", "a shop", "not the text of one of the row's choices ('a bank', 'the mall', "),
         ("text", "B", "answer is 'B', not the text"),
         ("text", 1, "answer is 1, not the text"),
-        ("text", None, "answer is None"),
+        ("text", None, "answer is empty"),
         ("key", "the mall", "not the key of one of the row's choices ('A', 'B', 'C')"),
         ("index", 3, "answer is 3, not the index, from 0, of one of the row's choices ('0', '1'"),
         ("index", -1, "answer is -1"),
@@ -121,9 +121,12 @@ def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(load: Lo
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("a bank", "2: choices must be a list of texts, or of objects with text and label, not 'a "),
+        (
+            "a bank",
+            "2: choices must be a list of texts, of objects with text and label, or an object of keys and texts, not 'a bank'",
+        ),
         (None, "2: choices must be a list of texts"),
-        ({"a": 1}, "2: choices must be a list of texts"),
+        ({"a": 1}, "2: choices has one choice, '1'; expected several"),
         ([], "2: choices has no choice; expected several"),
         (["a bank"], "2: choices has one choice, 'a bank'; expected several"),
         (["a", "b", "a"], "2: choices has the choice 'a' twice"),
@@ -255,3 +258,59 @@ def test_commonsenseqa_reads_the_real_rows(data_dir: Path):
     assert row.answer == "A"
     assert row.fields["choices"] == ("A. bank\nB. library\nC. department store\nD. mall\nE. new york")
     assert any("24 rows have a choice twice" in note for note in data.notes)
+
+
+# -- choices that are no plain texts --------------------------------------------------------------
+
+
+def test_a_choice_that_a_letter_stands_for_may_be_any_text(load: Load):
+    listed = ["first line\nsecond", " with blanks ", "c"]
+    (row,) = load(letters(), ROW | {"choices": listed, "answer": " with blanks "}).train
+    assert row.answer == "B"
+    assert row.fields["choices"] == "A. first line\nsecond\nB.  with blanks \nC. c"
+
+
+@pytest.mark.parametrize(("answer", "gold"), [(True, "text"), ("true", "text"), (0, "index"), ("A", "key")])
+def test_truth_values_are_choices_as_json_writes_them(load: Load, answer: Any, gold: str):
+    (row,) = load(task({"gold": gold}), ROW | {"choices": [True, False], "answer": answer}).train
+    assert (row.choices, row.answer) == (("true", "false"), "true")
+
+
+def test_a_truth_value_is_no_index(load: Load):
+    with pytest.raises(UserError, match="answer is True, not the index"):
+        load(task({"gold": "index"}), ROW | {"choices": [True, False], "answer": True})
+
+
+@pytest.mark.parametrize(("gold", "answer"), [("key", "B"), ("text", "the mall"), ("index", 1)])
+def test_an_object_of_keys_and_texts_lists_choices(load: Load, gold: str, answer: Any):
+    listed = {"A": "a bank", "B": "the mall", "C": "a_library", "D": None}
+    (row,) = load(letters(gold=gold), ROW | {"choices": listed, "answer": answer}).train
+    assert row.answer == "B"
+    assert row.fields["choices"] == "A. a bank\nB. the mall\nC. a_library"
+
+
+@pytest.mark.parametrize("listed", [{"text": "a", "label": "b"}, {"A": ["a"], "B": "b"}, {"A": {"x": 1}, "B": "b"}])
+def test_an_object_that_lists_no_choices_is_refused(load: Load, listed: Any):
+    with pytest.raises(UserError, match=r"train\.jsonl:1: choices (must be|has a choice that is not a text)"):
+        load(task(), ROW | {"choices": listed})
+
+
+def test_a_jinja_task_takes_an_object_of_keys_and_texts(load: Load):
+    jinja = {"engine": "jinja", "input": "{{question}}", "output": "answer"}
+    spec = task({"gold": "key"}, data={}, template=jinja)
+    (row,) = load(spec, ROW | {"choices": {"x": "a bank", "y": "the mall"}, "answer": "y"}).train
+    assert (row.choices, row.answer) == (("a bank", "the mall"), "the mall")
+
+
+def test_labels_of_all_rows_may_be_truth_values_and_numbers(load: Load):
+    shared = {"choices": [True, False]}
+    rows = load(task(shared), ROW | {"answer": True}, ROW | {"answer": "false"})
+    assert rows.labels == ("false", "true")
+    assert [row.answer for row in rows.train] == ["true", "false"]
+    assert Labels.model_validate({"choices": [0, 1.5]}).choices == ("0", "1.5")
+    assert Labels.model_validate({"names": {0: "negative", True: "yes"}}).names == {"0": "negative", "true": "yes"}
+
+
+def test_a_yes_that_yaml_reads_as_true_is_told(load: Load):
+    with pytest.raises(UserError, match="YAML reads yes, no, on and off as true and false: put them in quotes"):
+        load(task({"choices": [True, False]}), ROW | {"answer": "yes"})

@@ -139,7 +139,7 @@ def test_a_file_of_another_kind_is_refused_with_the_known_ones(tmp_path: Path):
         path = tmp_path / name
         path.write_bytes(b"")
         files = {"train": path, "test": path, "fields": {"text": "text", "label": "label"}}
-        with pytest.raises(UserError, match=r"expected \.jsonl\[\.gz\], \.csv\[\.gz\] or"):
+        with pytest.raises(UserError, match=r"expected \.jsonl, .* or \.parquet"):
             load_data(task(data=files))
 
 
@@ -218,12 +218,67 @@ def test_the_id_column_names_a_row(load):
 def test_an_id_that_stands_twice_is_refused_with_both_places(load):
     said = complaint(load, [{"id": "x", **row} for row in TRAIN])
     assert "train.jsonl:2: id 'x' is already used at" in said
-    assert said.endswith("train.jsonl:1")
+    assert "train.jsonl:1; data.id names another column" in said
+
+
+def test_another_column_names_the_rows_or_none_does(load):
+    rows = [{"id": "same", "n": {"no": i}, "text": f"t{i}", "label": "ab"[i % 2]} for i in range(2)]
+    fields = {"text": "text", "label": "label"}
+    assert [e.id for e in load(rows, rows, data={"fields": fields, "id": "n.no"}).train] == ["0", "1"]
+    assert [e.id for e in load(rows, rows, data={"fields": fields, "id": False}).train] == [
+        "mine-train-0",
+        "mine-train-1",
+    ]
+
+
+def test_the_column_of_ids_is_read_from_a_table_too(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"key": ["x", "y"], "text": ["a", "b"], "label": ["c", "d"], "more": [1, 2]}), path)
+    data = {"train": path, "test": path, "fields": {"text": "text", "label": "label"}, "id": "key"}
+    assert [example.id for example in load_data(task(data=data)).train] == ["x", "y"]
+
+
+@pytest.mark.parametrize("values", [["a", "a"], [1.0, 2.0], [None, "b"], [True, False]])
+def test_ids_that_name_no_rows_are_refused_with_a_way_out(load, values: list[Any]):
+    rows = [{"id": value, "text": f"t{i}", "label": "ab"[i]} for i, value in enumerate(values)]
+    assert "data.id names another column, or is false" in complaint(load, rows, rows)
+    assert len(load(rows, rows, data={"fields": {"text": "text", "label": "label"}, "id": False}).train) == 2
+
+
+def test_a_column_of_ids_that_is_not_there_is_refused(load):
+    data = {"fields": {"text": "text", "label": "label"}, "id": "key"}
+    assert "no column 'key'; columns: text, label" in complaint(load, data=data)
+
+
+UNLABELLED: Rows = [*TRAIN, *({"text": f"t{i}", "label": value} for i, value in enumerate(["", None, " \t", "", ""]))]
+
+
+def test_rows_without_a_label_are_named_all_together(load):
+    said = complaint(load, UNLABELLED)
+    assert said.endswith(
+        "train.jsonl:4: label is empty, and in 4 further rows (train.jsonl:5, train.jsonl:6, train.jsonl:7, …); "
+        "labels.empty: leave_out leaves such rows out"
+    )
+    one = complaint(load, TRAIN, UNLABELLED[2:4])
+    assert one.endswith("test.jsonl:2: label is empty; labels.empty: leave_out leaves such rows out")
+
+
+def test_rows_without_a_label_are_left_out_counted_and_noted_where_a_task_says_so(load):
+    data = load(UNLABELLED, [*TEST, UNLABELLED[4]], labels={"empty": "leave_out", "style": "words"})
+    assert len(data.train) == 3
+    assert data.left_out == {"train": 5, "test": 1}
+    assert data.not_asked == 1
+    assert "5 train rows have no label and were left out" in data.notes
+    assert "1 test row has no label and was left out" in data.notes
+
+
+def test_an_empty_label_is_named_where_rows_share_choices(load):
+    assert "label is empty" in complaint(load, UNLABELLED, labels={"choices": ["card_arrival", "lost_card"]})
 
 
 def test_numbers_and_truth_values_are_labels_as_the_file_writes_them(load):
     labels = [1, 2.5, True, "three"]
-    rows = load([{"text": f"t{i}", "label": label} for i, label in enumerate(labels)])
+    rows = load(*[[{"text": f"t{i}", "label": label} for i, label in enumerate(labels)]] * 2)
     assert [row.answer for row in rows.train] == ["1", "2.5", "true", "three"]
 
 
@@ -247,8 +302,8 @@ def test_two_labels_that_are_written_alike_are_refused_with_both_names(load):
 
 def test_a_name_of_its_own_tells_two_labels_apart(load):
     labels = {"style": "words", "names": {"lost card": "lost bank card"}}
-    rows = load(TRAIN, [{"text": "a", "label": "lost card"}], labels=labels)
-    assert rows.test[0].answer == "lost bank card"
+    rows = load(TRAIN, [{"text": "a", "label": "lost card"}, TRAIN[0]], labels=labels)
+    assert rows.test_pool[0].answer == "lost bank card"
 
 
 def test_a_name_for_a_label_that_no_row_has_is_noted_with_the_nearest(load):
@@ -269,7 +324,7 @@ def test_a_single_label_is_no_classification(load):
 
 def test_test_labels_that_train_lacks_are_noted_and_counted(load):
     test = [{"text": f"t{i}", "label": label} for i, label in enumerate("xxyzabc")]
-    (note,) = [n for n in load(TRAIN, test).notes if "no train row" in n]
+    (note,) = [n for n in load(TRAIN, [*test, TRAIN[0]]).notes if "no train row" in n]
     assert note.startswith("7 test rows have a label that no train row has ('x': 2, ")
     assert note.endswith(" and 1 more)")
 

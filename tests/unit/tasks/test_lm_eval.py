@@ -283,7 +283,7 @@ def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, mo
     assert [row.golds for row in data.train] == [None] * 4  # what is extracted is of answers alone
     assert data.notes[:3] == task.notes
     assert "ours.yaml: is there already" in said(*theirs, "--out", "ours.yaml", code=2)
-    assert "--out: needs --from-lm-eval" in said("tasks", "--out", "ours.yaml", code=2)
+    assert "--out: needs --from-csv or --from-lm-eval" in said("tasks", "--out", "ours.yaml", code=2)
     assert "ours.txt: a task file ends in .yaml" in said(*theirs, "--out", "ours.txt", code=2)
 
 

@@ -283,4 +283,7 @@ def test_anchors_and_merges_are_taken_otherwise(tmp_path: Path):
 
 def test_an_unknown_field_that_comes_by_a_merge_is_named(complaint):
     merged = TASK.replace("labels: {", "labels: {<<: {colour: red}, ")
-    assert complaint(merged) == ":9: labels.colour: unknown field; known: choices, gold, names, normalize, style"
+    assert (
+        complaint(merged)
+        == ":9: labels.colour: unknown field; known: choices, empty, gold, merge, names, normalize, style"
+    )
