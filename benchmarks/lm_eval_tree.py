@@ -30,9 +30,11 @@ def reasons(path: Path) -> list[str] | None:
     except ValidationError:
         return ["what it says makes no task"]
     except UserError as error:
-        said = str(error)
-        if "not one task" in said:
+        said = str(error).partition(". Python code")[0]
+        if "not one task" in said or "is a group of tasks" in said:
             return None
+        if "is a task written in Python" in said:
+            return ["class (a task written in Python)"]
         if "icl-bench: " not in said:
             return ["a file that is refused as YAML"]
         listed = said.split("icl-bench: ", 1)[1].split("; ")
@@ -54,7 +56,7 @@ def main() -> None:
         raise SystemExit("give the folder of the tasks, or run make test-lm-eval first")
     by_task = [why for path in sorted(found[0].rglob("*.yaml")) if (why := reasons(path)) is not None]
     said = sum(not why for why in by_task)
-    functions = sum(any("function" in one or "by a" in one for one in why) for why in by_task)
+    functions = sum(any("function" in one or "by a" in one or "Python" in one for one in why) for why in by_task)
     print(
         f"{said:,} of {len(by_task):,} tasks can be said ({said / len(by_task):.1%}); "
         f"{functions:,} of the others need Python functions, "

@@ -127,7 +127,7 @@ class Prompts:
 
     def _read(self, spec: TaskSpec, stored: Mapping[str, str]) -> Rows | str:
         hub = spec.data.hub
-        if hub and not any(name.startswith(f"{hub.path}@") for name in stored):
+        if hub and not hub.is_files and not any(name.startswith(f"{hub.path}@") for name in stored):
             # it was run on local files: a report asks no network for others
             spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
         one_row = spec.model_copy(update={"test": TestRows(size=1)})

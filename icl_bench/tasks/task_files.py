@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
+from icl_bench.tasks.lm_eval import converted, is_lm_eval
+from icl_bench.tasks.lm_eval_files import MEMBER, FunctionLoader
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
@@ -30,8 +31,9 @@ def known_tasks() -> tuple[str, ...]:
 def load_task(name_or_path: str | Path | TaskSpec) -> TaskSpec:
     """Read a shipped task by its name, or a task file by its path. A ``TaskSpec`` is returned unchanged.
 
-    A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. The file's relative
-    data paths become relative to the working folder, like the path itself.
+    A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path; ``group.yaml::task`` is
+    a task of a group's file. The file's relative data paths become relative to the working folder,
+    like the path itself.
 
     Raises UserError for an unknown name, a file that cannot be read, and a wrong field, with its
     line.
@@ -39,14 +41,15 @@ def load_task(name_or_path: str | Path | TaskSpec) -> TaskSpec:
     if isinstance(name_or_path, TaskSpec):
         return name_or_path
     name = os.fspath(name_or_path)
-    is_path = isinstance(name_or_path, Path) or name.lower().endswith((".yaml", ".yml"))
+    file = name.partition(MEMBER)[0]
+    is_path = isinstance(name_or_path, Path) or file.lower().endswith((".yaml", ".yml"))
     if not is_path and not any(separator in name for separator in ("/", os.sep)):
         shipped = _shipped_task_files()
         if name not in shipped:
             hint = "a task file of your own is given by its path, like ./mine.yaml"
             raise UserError(f"no task {name!r}; {nearest(name, shipped)} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
-    path = Path(name)
+    path = Path(file)
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":
         return spec
@@ -103,7 +106,7 @@ def _parse_task(raw: bytes, name: str) -> TaskSpec:
         description = "empty" if values is None else short(values)
         raise UserError(f"{name}: a task file holds fields (name: …), and this one is {description}")
     try:
-        if is_lm_eval(values):
+        if is_lm_eval(values) or MEMBER in name:
             return TaskSpec.model_validate(converted(Path(name)))
         return TaskSpec.model_validate(values)
     except ValidationError as error:

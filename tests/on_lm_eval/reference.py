@@ -2,8 +2,9 @@
 
     python reference.py FOLDER 0,2 TASK ...
 
-``FOLDER/TASK`` (``+`` for ``/``) holds ``train.jsonl`` and ``test.jsonl``. Prints JSON: of each task, by its path in
-the package, the prompts of all test rows with the first train rows, their targets and choices.
+``FOLDER/TASK`` (``+`` for ``/``) holds ``train.jsonl`` and ``test.jsonl``. A task is its path in the package, or a path
+of its own, whose data is what its file says. Prints JSON: of each task the prompts of all test rows with the first train
+rows, their targets and choices.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ TASKS = Path(lm_eval.__file__).parent / "tasks"
 def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
     """Prompts by number of demonstrations, targets and choices of one task."""
     said = load_yaml(TASKS / task)
+    if Path(task).is_absolute():
+        asked = ConfigurableTask(config=said)
+        asked.sampler = FirstNSampler(list(asked.fewshot_docs()))
+        return _made(asked, shots)
     split = said.get("test_split") or said["validation_split"]
     files = {}
     for name in ("fewshot_split", "training_split", "validation_split", "test_split"):
@@ -36,6 +41,10 @@ def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
     asked = ConfigurableTask(config=told)
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     asked.sampler = FirstNSampler([json.loads(line) for line in lines])
+    return _made(asked, shots)
+
+
+def _made(asked: ConfigurableTask, shots: list[int]) -> dict[str, Any]:
     rows = list(asked.eval_docs)
     chosen = asked.config.doc_to_choice is not None
     return {
