@@ -187,14 +187,17 @@ class Group:
         within: tuple[str, ...],
     ) -> Iterator[tuple[str, SourceTask | UserError]]:
         """The tasks that one entry of a group's list stands for: ``more`` are its other fields."""
-        found = self._index.find(name)
-        own = _included(more, path, (path.resolve(),))
+        try:
+            found, own = self._index.find(name), _included(more, path, (path.resolve(),))
+        except UserError as error:
+            yield name, error
+            return
         overrides = {**passed, **{key: value for key, value in own.items() if key not in _OF_GROUPS}}
+        shown = f"{within[-1]}{MEMBER}{name}"
         if kind == "group" and not found:  # a group that is said here
-            yield from self._members(path, {"group": name, **more}, passed, within)
+            yield from self._members(path, {**own, "group": shown}, passed, within)
             return
         if not found:
-            shown = f"{within[-1]}{MEMBER}{name}"
             if "dataset_path" not in overrides:
                 yield name, UserError(f"{self.path}: no task, group or tag {plain(name)} in {self._index.searched}")
                 return
@@ -227,11 +230,15 @@ class _Index:
     folder: Path
 
     def find(self, name: str) -> Files:
-        """The file of a task or a group, or all files with this tag, which are looked for in the folder alone."""
+        """The file of a task or a group, or all files with this tag, which are looked for in the folder alone.
+
+        Raises ``UserError`` for a file that has the name and cannot be read.
+        """
         for folder in self._folders:
-            declaring = self._declared(folder).get(name, [])
-            if found := next((one for one in _read_all(declaring) if _own_name(one[1]) == name), None):
-                return [found]
+            for file in self._declared(folder).get(name, ()):
+                fields = with_includes(file)
+                if _own_name(fields) == name:
+                    return [(file, fields)]
         mentioning = list(_read_all(self._mentioning(name)))
         named = [one for one in mentioning if _own_name(one[1]) == name]  # by an included file
         tagged = [one for one in mentioning if name in _tags(one[1])]

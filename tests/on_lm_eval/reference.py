@@ -12,13 +12,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import lm_eval
+from lm_eval.api.group import Group
 from lm_eval.api.samplers import FirstNSampler
 from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 from rows import answers
 
@@ -28,6 +31,9 @@ TASKS = Path(lm_eval.__file__).parent / "tasks"
 def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
     """Prompts by number of demonstrations, targets and choices of one task."""
     said = load_yaml(TASKS / task)
+    if isinstance(said.get("task"), list):
+        manager = TaskManager(include_path=str(Path(task).parent), include_defaults=False)
+        return {"tasks": dict(_of_group(manager.load(said["group"])["groups"][said["group"]]))}
     if Path(task).is_absolute():
         asked = ConfigurableTask(config=said)
         asked.sampler = FirstNSampler(list(asked.fewshot_docs()))
@@ -42,6 +48,15 @@ def made(task: str, folder: Path, shots: list[int]) -> dict[str, Any]:
     lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()
     asked.sampler = FirstNSampler([json.loads(line) for line in lines])
     return _made(asked, shots)
+
+
+def _of_group(group: Group) -> Iterator[tuple[str, str]]:
+    """The names of a group's tasks, and their first prompts."""
+    for one in group._children.values():
+        if isinstance(one, Group):
+            yield from _of_group(one)
+        else:
+            yield one.config.task, one.fewshot_context(next(iter(one.eval_docs)), 0)
 
 
 def _made(asked: ConfigurableTask, shots: list[int]) -> dict[str, Any]:

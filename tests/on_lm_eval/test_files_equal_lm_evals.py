@@ -1,4 +1,4 @@
-"""Local files of its tasks: cells are typed, and prompts written, as lm-evaluation-harness does it."""
+"""Local files and groups of its tasks: cells are typed, and prompts written, as lm-evaluation-harness does it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from on_lm_eval.asked import reference
 
 from icl_bench.prompts.rendering import PlainForm
 from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.lm_eval_files import tasks_of
 from icl_bench.tasks.task_files import load_task
 
 SHOTS = (0, 2)
@@ -91,3 +92,33 @@ def test_prompts_and_answers_of_local_files_are_those_of_lm_eval(tmp_path: Path,
             assert ours == theirs["prompts"][str(k)], (name, k)
         targets = zip(theirs["choices"], theirs["targets"], strict=True)
         assert [row.answer for row in data.test_pool] == [choices[target] for choices, target in targets], name
+
+
+def test_the_tasks_of_groups_are_those_of_lm_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = _files(tmp_path)["csv"][1]
+    own = _task("csv", arguments, "choice")
+    inner = {"group": "inner", "description": "I.\n", "task": ["c", {**own, "task": "new"}]}
+    changed = [{"task": "a", "doc_to_text": "o {{code}}"}, {"task": "b", "description": "M.\n"}]
+    files: dict[str, dict[str, Any]] = {
+        "own/a.yaml": {**own, "task": "a"},
+        "own/_base.yml": {**own, "tag": ["tagged"]},
+        "own/deep/b.yaml": {"task": "b", "include": "../_base.yml", "doc_to_text": "b {{code}}"},
+        "own/deep/c.yaml": {"task": "c", "include": "../_base.yml", "doc_to_text": "c {{code}}"},
+        "own/few.yaml": {"group": "few", "task": ["a"], "description": "F.\n"},
+        "own/named.yaml": {"group": "named", "description": "D.\n", "task": ["a", "tagged"]},
+        "own/changed.yaml": {"group": "changed", "description": "D.\n", "task": changed},
+        "own/nested.yaml": {"group": "nested", "description": "D.\n", "task": [inner, "few"]},
+        "own/passed.yaml": {"group": "passed", "task": [{"group": "few", "doc_to_text": "few {{code}}"}, "b"]},
+    }
+    for name, values in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(yaml.safe_dump(values))
+    groups = [str(tmp_path / "own" / f"{name}.yaml") for name in ("named", "changed", "nested", "passed")]
+    made = reference(tmp_path, SHOTS, groups)["made"]
+    for group in groups:
+        found = {}
+        for task in tasks_of(group):
+            data = load_data(load_task(task))
+            found[data.spec.name] = PlainForm(data.spec.template).whole([], data.test_pool[0])
+        assert list(found.items()) == [(n.replace("::", "--"), text) for n, text in made[group]["tasks"].items()]

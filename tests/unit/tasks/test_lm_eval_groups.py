@@ -89,7 +89,7 @@ def test_a_group_has_tasks_and_groups_of_its_own_and_names_other_groups(folder: 
     found = inputs(tasks_of(str(group)))
     assert found == {
         "a": "{{thing}} is",
-        "inner--new": "new {{thing}}",
+        "all--inner--new": "new {{thing}}",
         "c": "c {{thing}}",
         "all--from_file": "{{thing}} is",
     }
@@ -139,6 +139,16 @@ def test_all_tasks_of_a_group_are_checked_and_what_cannot_run_is_named(folder: P
     assert "1 of 3 tasks of own/all.yaml cannot be read" in ended.err
     assert [report["task"] for report in json.loads(ended.out)] == ["a", "b"]
     assert "name: b" in said("tasks", "--from-lm-eval", "own/all.yaml::b")
+
+
+def test_a_damaged_task_of_a_group_is_named_and_stops_no_other(folder: Path):
+    (folder / "own" / "damaged.yaml").write_text("task: damaged\ndataset_path: [\n")
+    listed = ["damaged", {"task": "new", "include": "nowhere.yaml"}, "a"]
+    group = write(folder / "own" / "all.yaml", group="all", task=listed)
+    ended = run_command("tasks", "--check", group, "--json")
+    assert "damaged.yaml:3: not YAML: " in ended.err
+    assert "nowhere.yaml" in ended.err
+    assert [report["task"] for report in json.loads(ended.out)] == ["a"]
 
 
 def test_a_study_has_the_tasks_of_a_group(folder: Path):
