@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.lm_eval import converted, is_lm_eval
-from icl_bench.tasks.lm_eval_files import MEMBER, FunctionLoader
+from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
@@ -133,6 +133,8 @@ def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
     if error["type"] == "extra_forbidden":
         path = _without_engine(error["loc"])
         problem = f"unknown field; {nearest(str(path[-1]), _siblings(error['loc']))}"
+    elif isinstance(error["input"], Function):
+        problem = f"a Python function ({plain(error['input'].name)}), which is never called; write a value"
     elif error["type"] == "missing":
         path, problem = _without_engine(error["loc"]), "is missing"
     elif error["type"] == "value_error":
