@@ -351,6 +351,20 @@ def test_files_are_json_arrays_lines_and_several_of_a_split(tmp_path):
     assert found[-1][0].startswith("changed")  # nothing of an earlier reading is kept
 
 
+def test_named_files_go_before_a_folder_of_the_tasks_name(tmp_path):
+    folder = tmp_path / "data" / "typed"
+    folder.mkdir(parents=True)
+    row = {"code": "c", "flag": True, "at": "", "more": ""}
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({**row, "code": "another"}))
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    files = {"train": "rows.json", "test": "rows.json"}
+    (tmp_path / "typed.yaml").write_text(TYPED.format(kind="json", files=json.dumps({"data_files": files})))
+    data = load_data(load_task(tmp_path / "typed.yaml"), data_dir=tmp_path / "data")
+    assert data.train[0].fields == {"input": "c True  :"}
+    assert data.origin == f"json files ({tmp_path / 'rows.json'})"
+
+
 @pytest.mark.parametrize(
     ("content", "why"), [(None, "Unable to find '.*rows.json'"), ("[1", "Unexpected character found"), ("", "")]
 )
