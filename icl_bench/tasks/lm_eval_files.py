@@ -66,7 +66,7 @@ def read_source(path: Path) -> SourceTask:
     file, _, name = str(path).partition(MEMBER)
     if not name:
         fields = with_includes(path)
-        if _is_group(fields):
+        if is_group(fields):
             shown = ", ".join(Group.read(path).paths) or "it has none"
             raise UserError(one_line(f"{path}: is a group of tasks, and one is needed here: {shown}"))
         return SourceTask(fields, path.parent, path)
@@ -81,12 +81,12 @@ def tasks_of(path: str) -> list[str]:
     if not path.lower().endswith((".yaml", ".yml")) or not Path(path).is_file():
         return [path]
     values, _ = read_yaml(read_file(Path(path)), path, FunctionLoader)
-    if not isinstance(values, dict) or not _is_group(values):
+    if not isinstance(values, dict) or not is_group(values):
         return [path]
     return Group.read(Path(path)).paths or [path]
 
 
-def _is_group(values: Mapping[str, Any]) -> bool:
+def is_group(values: Mapping[str, Any]) -> bool:
     """Whether a file is of a group. Older files have tasks with a ``group``, which is a tag."""
     return isinstance(values.get("task"), list) or ("group" in values and "task" not in values)
 
@@ -127,7 +127,7 @@ class Group:
     def read(cls, path: Path) -> Group:
         """Raises ``UserError`` if it is no group."""
         fields = with_includes(path)
-        if not _is_group(fields):
+        if not is_group(fields):
             raise UserError(f"{path}: is one task, not a group of tasks")
         return cls(path, fields)
 
@@ -204,7 +204,7 @@ class Group:
             yield name, SourceTask({**overrides, "task": shown}, path.parent)
             return
         for file, fields in found:
-            if _is_group(fields):
+            if is_group(fields):
                 yield from self._members(file, fields, overrides, within)
             else:
                 whole = None if overrides else file
@@ -299,7 +299,7 @@ def _read_all(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _own_name(fields: Mapping[str, Any]) -> Any:
-    return fields.get("group") if _is_group(fields) else fields.get("task")
+    return fields.get("group") if is_group(fields) else fields.get("task")
 
 
 def _tags(fields: Mapping[str, Any]) -> list[Any]:
