@@ -40,9 +40,22 @@ class Finished(NamedTuple):
 
 
 def each_of(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The options for each task with each model; a file or folder with a comma is one name."""
+    """The options for each task with each model; a file or folder with a comma is one name, and a group's
+    file is all its tasks.
+    """
     tasks, models = (_names(options.get(name)) for name in SEVERAL)
+    tasks = [task for named in tasks for task in _tasks(named)]
     return [{**options, "task": task, "model": model} for task in tasks for model in models]
+
+
+def _tasks(named: Any) -> list[Any]:
+    """The tasks of a group's file; any other task unchanged."""
+    from icl_bench.tasks.lm_eval_files import tasks_of
+
+    if not isinstance(named, str | Path):
+        return [named]
+    tasks = tasks_of(str(named))
+    return [named] if tasks == [str(named)] else list(tasks)
 
 
 def _names(value: Any) -> list[Any]:

@@ -85,6 +85,7 @@ class ChatForm:
         self.template, self.settings, self._chat, self._piece = template, settings, chat, piece
         self._special = tuple(special)
         self._kept_texts: dict[tuple[str, ...], bool] = {}
+        self._has_system = not (settings.system or template.start) or self._shows_system()
         self._around, self._regular = self._probe_template()
         self.ending = self._ending()
         self.stop = self.ending.strip()
@@ -175,8 +176,13 @@ class ChatForm:
     # -- the template's markup ------------------------------------------------------------------
 
     def _conversation(self, contents: Sequence[str]) -> list[Message]:
-        """Alternating user and assistant turns, after the system turn."""
+        """Alternating user and assistant turns, after the system turn.
+
+        For a template without system turns, the first user turn begins with the start of the task's.
+        """
         system = self._system
+        if system is not None and not self._has_system:
+            system, contents = None, [f"{system}{contents[0]}", *contents[1:]]
         system_turn = [] if system is None else [{"role": "system", "content": system}]
         roles = ("user", "assistant")
         return [*system_turn, *({"role": roles[i % 2], "content": c} for i, c in enumerate(contents))]
@@ -189,6 +195,24 @@ class ChatForm:
             return start or system
         apart = system[-1].isspace() or start[0].isspace()
         return f"{system}{'' if apart else self.template.separator}{start}"
+
+    def _shows_system(self) -> bool:
+        """Whether the template shows a system turn. Raises ``UserError`` if ``--system`` gives one, and
+        the template refuses it or leaves it out.
+        """
+        turns: list[Message] = [{"role": "system", "content": _MARKS[0]}, {"role": "user", "content": _MARKS[1]}]
+        try:
+            shown = _MARKS[0] in self._chat.render(turns)
+        except UserError:
+            if self.settings.system:
+                raise
+            return False
+        if self.settings.system and not shown:
+            raise UserError(
+                f"--system: the chat template of model {self._chat.model_name} leaves out system turns; put the text "
+                "into the task's template"
+            )
+        return shown
 
     def _probe_template(self) -> tuple[TurnMarkup, bool]:
         """The template's markup, and whether it is the same around all turns."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Message
+from icl_bench.tasks.jinja import SECONDS, without_random
+from icl_bench.tasks.time_limits import TookTooLongError, time_limit
 from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
@@ -63,13 +65,18 @@ class ChatTemplate:
         import jinja2
 
         try:
-            return self._compiled.render(
-                messages=[dict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=answer_follows,
-                **self.arguments,
-            )
+            with time_limit(SECONDS):
+                return self._compiled.render(
+                    messages=[dict(message) for message in messages],
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=answer_follows,
+                    **self.arguments,
+                )
+        except TookTooLongError:
+            raise UserError(
+                f"--chat: the chat template of model {self.model_name} takes more than {SECONDS:g} s for a conversation"
+            ) from None
         except (jinja2.TemplateError, TypeError, KeyError, ArithmeticError) as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
@@ -100,6 +107,7 @@ class ChatTemplate:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
         )
+        without_random(environment)
         environment.filters["tojson"] = _as_json
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)

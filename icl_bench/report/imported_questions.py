@@ -33,7 +33,7 @@ def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) ->
     had from the hub. Raises ``UserError`` if there is no data.
     """
     hub = spec.data.hub
-    if hub and not any(name.startswith(f"{hub.path}@") for name in stored):
+    if hub and not hub.is_files and not any(name.startswith(f"{hub.path}@") for name in stored):
         # it was run on local files: a report asks no network for others
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
     one_row = spec.model_copy(update={"test": TestRows(size=1)})

@@ -20,6 +20,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.studies.rules import Rule
 from icl_bench.sweep.options import OF_MONEY, OF_THE_MODEL
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.tasks.lm_eval_files import tasks_of
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
 from icl_bench.training.spec import FinetuneSpec
@@ -143,13 +144,13 @@ class StudyFile:
 
     def place_of(self, kind: str, name: str) -> tuple[int | str, ...]:
         """The place of the first mention of a task (``tasks``) or model (``models``)."""
-        named: Sequence[str] = getattr(self.fields, kind)
-        if name in map(self.path, named):
-            return kind, [self.path(listed) for listed in named].index(name)
+        lists: list[tuple[tuple[int | str, ...], Sequence[Any]]] = [((kind,), getattr(self.fields, kind))]
         for i, block in enumerate(self.fields.settings):
-            inner = [self.path(str(listed)) for listed in _listed(_value_or(block, kind, ()))]
-            if name in inner:
-                return "settings", i, kind, inner.index(name)
+            lists.append((("settings", i, kind), _listed(_value_or(block, kind, ()))))
+        for place, named in lists:
+            for i, listed in enumerate(named):
+                if name in tasks_of(self.path(str(listed))):
+                    return *place, i
         return ()
 
     def path(self, name: str) -> str:
@@ -173,14 +174,15 @@ class StudyFile:
             shared = {name: value for name, value in general.items() if name in allowed}
             options = {name: value for name, value in {**shared, **own}.items() if value is not None}
             for task in _listed(_value_or(block, "tasks", self.fields.tasks)):
-                yield Job(
-                    str(_value_or(block, "name", _named(block))),
-                    self.path(str(task)),
-                    self.path(str(model)),
-                    self._with_paths(options),
-                    None if methods is None else ",".join(map(str, _listed(methods))),
-                    ("settings", number),
-                )
+                for name in tasks_of(self.path(str(task))):
+                    yield Job(
+                        str(_value_or(block, "name", _named(block))),
+                        name,
+                        self.path(str(model)),
+                        self._with_paths(options),
+                        None if methods is None else ",".join(map(str, _listed(methods))),
+                        ("settings", number),
+                    )
 
     def _with_paths(self, options: Mapping[str, Any]) -> dict[str, Any]:
         resolved = dict(options)

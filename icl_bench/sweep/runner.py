@@ -28,7 +28,7 @@ from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
-from icl_bench.tasks.answers import extracted
+from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
 from icl_bench.wording import counted
 
@@ -298,6 +298,9 @@ class Runner:
             compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
             **measured,
         )
+        for pattern, reason in maker.slow.items():
+            if not any(pattern in note for note in outcome.notes):
+                outcome.notes.append(f"answers are invalid because {reason}")
         names = [row.id for row in queries]
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
@@ -421,6 +424,8 @@ class _PredictionMaker:
         if task.perturbation.changes_answers:
             perturbed = task.perturbed(group.draw)
             self.shown_answers = {train[i].id: perturbed[i].answer for i in shown}
+        self.slow: dict[str, str] = {}
+        """Regular expressions that took too long on an answer, and what is said of the first one."""
         self._read_blocks = None
         if prompts.similar is not None:
             self._read_blocks = [group.pattern.read_blocks(row) for row in prompts.similar]
@@ -442,7 +447,7 @@ class _PredictionMaker:
         among = row.choices or self._labels
         whole = answer.text if answer.raw is None else answer.raw
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
-        valid, written = True, None if whole is None or whole.strip() == text else whole
+        reason, valid, written = answer.reason, True, None if whole is None or whole.strip() == text else whole
         if self._classes and answer.label is None:
             label = label_in(str(answer.text), among) if answer.reason is None else None
             valid = label is not None
@@ -452,7 +457,11 @@ class _PredictionMaker:
             valid = False
         elif self._rule is not None:
             written = str(whole)
-            answer_text = extracted(self._rule, str(answer.text))
+            try:
+                answer_text = extracted(self._rule, str(answer.text))
+            except SlowPatternError as error:
+                answer_text, reason = None, str(error)
+                self.slow.setdefault(error.pattern, reason)
             text, valid = answer_text or "", answer_text is not None
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
@@ -477,7 +486,7 @@ class _PredictionMaker:
             text=written,
             golds=golds if len(golds) > 1 else None,
             read_blocks=self._read_blocks[answer.index] if self._read_blocks else None,
-            reason=answer.reason,
+            reason=reason,
             local_prompt_tokens=None if answer.prompt_tokens is None else local,
             cache_write_tokens=answer.written_tokens,
             reasoning_tokens=answer.reasoning_tokens,

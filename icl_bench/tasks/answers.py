@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,12 +14,31 @@ from icl_bench.metrics.exact_match import PUNCTUATION, normalised
 from icl_bench.metrics.scores import metrics_of
 from icl_bench.tasks.spec import AnswerRule, Ignored, TaskSpec
 from icl_bench.tasks.splits import StoredRow, encodable, number_as_text
-from icl_bench.wording import plain, short
+from icl_bench.tasks.time_limits import TookTooLongError, time_limit
+from icl_bench.wording import one_line, plain, short
+
+SECONDS = 1.0
+"""The time limit of one extraction."""
 
 _EMPTY = (
     "an empty list; for questions without an answer, set answer.unanswerable in the task file to the "
     "text that demonstrations show"
 )
+
+
+class SlowPatternError(UserError):
+    """A regular expression takes too long on a text."""
+
+    def __init__(self, name: str, pattern: str, text: str) -> None:
+        """``name`` is that of the pattern's field in the task file."""
+        super().__init__(
+            one_line(
+                f"{name} {pattern!r} takes more than {SECONDS:g} s on the text {short(text)}: it tries too many ways, "
+                "as repeats within repeats do, like (a+)+"
+            )
+        )
+        self.pattern = f"{name} {pattern!r}"
+        """The pattern with its field, as in the message."""
 
 
 class RightAnswer(NamedTuple):
@@ -33,7 +54,7 @@ def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | N
     """The part of a text that is compared, stripped; None if nothing matches.
 
     The empty text means "there is no answer", if the task has a word for that. ``is_right``: whether
-    the text is a right answer, not a model's.
+    the text is a right answer, not a model's. Raises :class:`SlowPatternError`.
     """
     answer = _extract(rule, text.strip(), is_right)
     if answer and rule.ignore is not None:
@@ -44,12 +65,23 @@ def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | N
 def _without(ignored: Ignored, text: str) -> str:
     """A text without ignored parts, as in the ``exact_match`` of lm-evaluation-harness."""
     for pattern in ignored.patterns:
-        text = re.sub(pattern, "", text)
+        with _limited("answer.ignore.patterns", pattern, text):
+            text = re.sub(pattern, "", text)
     if ignored.case:
         text = text.lower()
     if ignored.punctuation:
         text = text.translate(PUNCTUATION)
     return text
+
+
+@contextmanager
+def _limited(name: str, pattern: str, text: str) -> Iterator[None]:
+    """Raise :class:`SlowPatternError` if a pattern takes too long on a text."""
+    try:
+        with time_limit(SECONDS):
+            yield
+    except TookTooLongError:
+        raise SlowPatternError(name, pattern, text) from None
 
 
 def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
@@ -60,12 +92,13 @@ def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
     if rule.extract is None or (is_right and rule.of == "answers"):
         extracted_text = text
     else:
-        for match in re.finditer(rule.extract, text):
-            groups = match.groups() if rule.group == "any" else match.groups()[:1]
-            if matched := next((group for group in groups if group and group.strip()), None):
-                extracted_text = matched.strip()
-                if rule.take == "first":
-                    break
+        with _limited("answer.extract", rule.extract, text):
+            for match in re.finditer(rule.extract, text):
+                groups = match.groups() if rule.group == "any" else match.groups()[:1]
+                if matched := next((group for group in groups if group and group.strip()), None):
+                    extracted_text = matched.strip()
+                    if rule.take == "first":
+                        break
     if extracted_text and rule.unanswerable is not None:
         return "" if normalised(extracted_text) == normalised(rule.unanswerable) else extracted_text
     return extracted_text or None
@@ -115,7 +148,10 @@ class FreeAnswers:
         """The part of a right answer that is compared."""
         if self.spec.answer is None:
             return text.strip()  # like a model's answer
-        gold = extracted(self.spec.answer, text, is_right=True)
+        try:
+            gold = extracted(self.spec.answer, text, is_right=True)
+        except SlowPatternError as error:
+            raise UserError(f"{row.where}: {plain(column)}: {error}") from None
         if gold is None:
             rule = "extract finds" if self.spec.answer.ignore is None else "ignore leaves"
             raise UserError(f"{row.where}: answer.{rule} nothing in {plain(column)}, {short(text)}")

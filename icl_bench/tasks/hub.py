@@ -1,11 +1,12 @@
-"""Reads rows of a data set on the Hugging Face hub."""
+"""Reads rows with ``datasets``: of a set on the Hugging Face hub, or of files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any
 
@@ -13,10 +14,13 @@ from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import hold_out, wanted_columns
 from icl_bench.tasks.spec import HubSource
 from icl_bench.tasks.splits import Source, Split, StoredRow, name_classes, rows_digest
-from icl_bench.wording import listed_or, one_line
+from icl_bench.wording import first_line, listed_or, one_line, plain
 
 HUB_SECONDS = 5.0
 """The time limit for the hub's first response."""
+
+SHOWN = 3
+"""Files that messages name."""
 
 
 class HubError(Exception):
@@ -24,16 +28,33 @@ class HubError(Exception):
 
 
 def hub_name(hub: HubSource) -> str:
-    """Data set and revision, for messages."""
-    return f"{hub.path}@{hub.revision}"
+    """Data set and revision, or the kind of files, for messages."""
+    return f"{hub.path} files" if hub.is_files else f"{hub.path}@{hub.revision}"
+
+
+def _files(hub: HubSource) -> str:
+    """The first names of files, for messages."""
+    files = hub.arguments.get("data_files") or hub.arguments.get("data_dir")
+    groups = list(files.values()) if isinstance(files, Mapping) else [files]
+    names = [str(name) for group in groups for name in (group if isinstance(group, list) else [group])]
+    return one_line(", ".join(dict.fromkeys(names[:SHOWN])) + (", …" if names[SHOWN:] else ""))
+
+
+def from_files(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
+    """Read files as ``datasets`` reads them: cells have the types that it finds. Raises ``UserError``."""
+    try:
+        return from_hub(task, hub, columns)
+    except HubError as error:
+        raise UserError(f"{task}: no data: datasets cannot read its {hub_name(hub)} ({_files(hub)}): {error}") from None
 
 
 def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
-    """Read a data set from the Hugging Face hub. If it has no test split, split one off train."""
-    unreachable = None if Path(hub.path).is_dir() else _hub_unreachable(hub.path)
-    cells = {"train": _hub_rows(hub, hub.train, columns, unreachable)}
+    """Read a data set with ``datasets``. If it has no test split, split one off train."""
+    wanted = dict.fromkeys([hub.train] if hub.holdout else [hub.train, hub.test])
+    found = _rows_of_files(hub, wanted, columns) if hub.is_files else _rows_of_hub(hub, wanted, columns)
+    cells = {"train": found[hub.train]}
     if hub.holdout is None:
-        cells["test"] = _hub_rows(hub, hub.test, columns, unreachable)
+        cells["test"] = found[hub.test]
     else:
         rows = cells["train"]
         parts = hold_out([StoredRow(f"{hub_name(hub)} row {n}", row) for n, row in enumerate(rows)], hub.holdout)
@@ -44,6 +65,8 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
             raise UserError(f"{task}: {hub_name(hub)} has no {split} rows")
         stored = [StoredRow(f"{hub_name(hub)} {split} row {n}", row) for n, row in enumerate(rows)]
         splits[split] = Split(split, f"{hub_name(hub)}:{split}", rows_digest(rows), stored)
+    if hub.is_files:
+        return Source(f"{hub_name(hub)} ({_files(hub)})", splits["train"], splits["test"], columns)
     notes = (f"{hub_name(hub)} may change: pin a revision",) if hub.revision == "main" else ()
     return Source(f"hub {hub_name(hub)}", splits["train"], splits["test"], columns, notes)
 
@@ -79,26 +102,60 @@ def _hub_unreachable(path: str) -> str | None:
     return reason
 
 
-def _hub_rows(hub: HubSource, split: str, columns: Mapping[str, str], unreachable: str | None) -> list[dict[str, Any]]:
+Rows = list[dict[str, Any]]
+
+
+def _rows_of_files(hub: HubSource, splits: Iterable[str], columns: Mapping[str, str]) -> dict[str, Rows]:
+    """The rows of splits of files. All splits are read together, because they have their types together.
+
+    The copy that ``datasets`` writes is removed: a file that changes is read again.
+    """
+    with TemporaryDirectory(prefix="icl-bench-") as folder:
+        tables = _loaded(hub, None, cache_dir=folder)
+        if missing := [split for split in splits if split not in tables]:
+            raise HubError(f"no split {plain(missing[0])} (there is {one_line(', '.join(map(plain, tables)))})")
+        return {split: _rows_of_table(hub, tables[split], columns) for split in splits}
+
+
+def _rows_of_hub(hub: HubSource, splits: Iterable[str], columns: Mapping[str, str]) -> dict[str, Rows]:
+    """The rows of splits of a set of the hub, or of its copy in a folder or a cache."""
+    unreachable = None if Path(hub.path).is_dir() else _hub_unreachable(hub.path)
+    found = {}
+    for split in splits:
+        try:
+            with _cache_only() if unreachable else nullcontext():
+                table = _loaded(hub, split, revision=hub.revision)
+        except HubError as error:
+            if unreachable and isinstance(error.__cause__, ConnectionError):
+                raise HubError(f"ConnectionError: Couldn't reach {hub.path!r} on the Hub ({unreachable})") from error
+            raise
+        found[split] = _rows_of_table(hub, table, columns)
+    return found
+
+
+def _loaded(hub: HubSource, split: str | None, **options: Any) -> Any:
+    """What ``datasets`` loads: a table, or without ``split`` all splits by name. Raises ``HubError``."""
+    try:
+        import datasets
+
+        return datasets.load_dataset(hub.path, hub.name, split=split, **{**hub.arguments, **options})
+    except Exception as error:  # whatever the library, its transports and its parsers raise
+        if split is not None and (mistake := _mistake(hub, split, str(error))) is not None:
+            raise UserError(mistake) from None
+        reason: BaseException = error
+        if type(error).__name__ == "DatasetGenerationError":  # which says nothing itself
+            reason = error.__cause__ or error
+        raise HubError(one_line(f"{type(reason).__name__}: {first_line(reason)}"[:200])) from error
+
+
+def _rows_of_table(hub: HubSource, table: Any, columns: Mapping[str, str]) -> Rows:
     """The needed columns of one split, with class numbers replaced by class names.
 
     For a Jinja template, they stay numbers, as the template expects.
     """
-    try:
-        with _cache_only() if unreachable else nullcontext():
-            import datasets
-
-            table = datasets.load_dataset(hub.path, hub.name, revision=hub.revision, split=split)
-    except Exception as error:  # whatever the library, its transports and its parsers raise
-        if (mistake := _mistake(hub, split, str(error))) is not None:
-            raise UserError(mistake) from None
-        lines = str(error).strip().splitlines() or [""]
-        if unreachable and isinstance(error, ConnectionError):
-            lines = [f"Couldn't reach {hub.path!r} on the Hub ({unreachable})"]
-        raise HubError(one_line(f"{type(error).__name__}: {lines[0]}"[:200])) from error
     needed = wanted_columns(columns, table.column_names, hub_name(hub))
     table = table.select_columns(needed)
-    rows: list[dict[str, Any]] = table.to_list()
+    rows: Rows = table.to_list()
     names = {column: getattr(table.features[column], "names", None) for column in needed if columns}
     name_classes(rows, {column: known for column, known in names.items() if known}, hub_name(hub))
     return rows

@@ -2,7 +2,8 @@
 
 The rules are those of lm-evaluation-harness (its ``doc_to_text``, ``doc_to_target`` and
 ``doc_to_choice``): a text that is the name of a column means the column's value, an undefined name
-is an error, and trailing line breaks are kept.
+is an error, and trailing line breaks are kept. What makes other text in every run is refused, and
+what does not end within :data:`SECONDS`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.splits import StoredRow, encodable
+from icl_bench.tasks.time_limits import TookTooLongError, time_limit
 from icl_bench.wording import first_line, one_line, short
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+SECONDS = 2.0
+"""The time limit of rendering a template, for one row."""
+
 
 def check_source(text: str) -> None:
-    """Raise ``ValueError`` for a text that is not valid Jinja."""
-    from jinja2 import TemplateSyntaxError
+    """Raise ``ValueError`` for a text that is not valid Jinja, or that is random."""
+    from jinja2 import TemplateSyntaxError, nodes
 
     try:
-        _environment().parse(text)
+        tree = _environment().parse(text)
+        drawn = {"random" for f in tree.find_all(nodes.Filter) if f.name == "random"}
+        called = (call.node for call in tree.find_all(nodes.Call))
+        drawn |= {"lipsum" for name in called if isinstance(name, nodes.Name) and name.name == "lipsum"}
     except TemplateSyntaxError as error:
         raise ValueError(one_line(f"not a Jinja template: {error.message} in {text!r}")) from None
     except RecursionError:
         raise ValueError("not a Jinja template: nested too deeply") from None
+    if drawn:
+        raise ValueError(f"uses {min(drawn)}, which makes another prompt in every run (got {text!r})")
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -59,6 +69,8 @@ def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
     written as a Python list. Raises ``UserError`` that names the row.
     """
     value = _value(source, row, "template.output")
+    if isinstance(value, bool):  # in Python, an index of choices
+        return int(value) if has_choices else str(value)
     if source in row.cells:
         return value
     if has_choices and value.isdigit():
@@ -90,7 +102,11 @@ def _value(source: str, row: StoredRow, field: str) -> Any:
     if source in row.cells:
         return row.cells[source]
     try:
-        return _compiled(source).render(**row.cells)
+        with time_limit(SECONDS):
+            return _compiled(source).render(**row.cells)
+    except TookTooLongError:
+        wrong = f"{field} takes more than {SECONDS:g} s on this row: {short(source)}"
+        raise UserError(one_line(f"{row.where}: {wrong}")) from None
     except Exception as error:  # whatever a template's expressions raise
         raise UserError(one_line(f"{row.where}: {field} fails on this row: {first_line(error)}")) from None
 
@@ -105,9 +121,28 @@ def _environment() -> Environment:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, keep_trailing_newline=True, finalize=_not_a_function
+    )
     environment.filters["regex_replace"] = _regex_replace
+    without_random(environment)
     return environment
+
+
+def without_random(environment: Environment) -> None:
+    """Take what is random out of an environment."""
+    del environment.filters["random"]
+    del environment.globals["lipsum"]
+
+
+def _not_a_function(value: Any) -> Any:
+    """A value that a template writes. Raises ``TypeError`` for a function, whose text is its address."""
+    from jinja2 import Undefined
+
+    if callable(value) and not isinstance(value, Undefined):
+        name = getattr(value, "__name__", type(value).__name__)
+        raise TypeError(f"{name} is a function: write {name}(), or ['{name}'] for a value of that name")
+    return value
 
 
 def _regex_replace(text: str, pattern: str, by: str, count: int = 0) -> str:

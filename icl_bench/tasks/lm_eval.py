@@ -8,20 +8,23 @@ secondary metrics are noted in the task.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from icl_bench.errors import UserError
-from icl_bench.tasks.yaml_files import read_yaml
-from icl_bench.text_files import read_file
+from icl_bench.tasks.lm_eval_files import Function, SourceTask, read_source
+from icl_bench.tasks.spec import FILE_FORMATS
 from icl_bench.wording import listed, one_line, plain, short
 
-MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include")
+MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include", "class", "group", "task")
 """Every task file of lm-evaluation-harness has one of these fields; the task files of this program have none."""
+
+_WITHOUT_PYTHON = (
+    "Python code of task files is never called; give rows that it has made, in a data file or as icl_bench.Task "
+    "(docs/python.md)"
+)
 
 _NO_EFFECT = {
     "task",
@@ -44,16 +47,12 @@ _UNSUPPORTED = {
     "doc_to_audio": "sounds",
     "gen_prefix": "a beginning of the answer that is given",
 }
-_FILES = {"json": ".jsonl", "csv": ".csv", "parquet": ".parquet"}
+_ABOUT_LOADING = frozenset(
+    {"trust_remote_code", "streaming", "cache_dir", "num_proc", "download_mode", "keep_in_memory", "verification_mode"}
+)
+"""Arguments of ``datasets.load_dataset`` that change no row."""
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SEED = 43
-
-
-@dataclass(frozen=True)
-class _Function:
-    """The Python function that ``!function`` names."""
-
-    name: str
 
 
 @dataclass
@@ -61,6 +60,8 @@ class _Reader:
     """Converts the fields of one task."""
 
     source: Mapping[str, Any]
+    folder: Path
+    """The folder of the task's file."""
     reasons: list[str] = field(default_factory=list)
     """The unsupported fields."""
     notes: list[str] = field(default_factory=list)
@@ -77,7 +78,7 @@ class _Reader:
             if value is None or value is False or name in _NO_EFFECT:
                 continue
             if name in _UNSUPPORTED:
-                called = f", {value.name}" if isinstance(value, _Function) else ""
+                called = f", {value.name}" if isinstance(value, Function) else ""
                 self.refuse(f"{name} ({_UNSUPPORTED[name]}{called})")
             elif name not in _CONVERTED:
                 self.refuse(f"{plain(name)} (an unknown field)")
@@ -87,7 +88,7 @@ class _Reader:
 
     def text(self, name: str, default: str = "") -> str:
         value = self.source.get(name)
-        if value is None or isinstance(value, _Function):
+        if value is None or isinstance(value, Function):
             return default
         if not isinstance(value, str):
             self.refuse(f"{name} ({short(value)}, which is not a text)")
@@ -99,7 +100,7 @@ class _Reader:
         value = self.source.get(name)
         if isinstance(value, Mapping):
             return dict(value)
-        if value and not isinstance(value, _Function):
+        if value and not isinstance(value, Function):
             self.refuse(f"{name} ({short(value)}, which has no fields)")
         return {}
 
@@ -125,42 +126,45 @@ class _Reader:
         if not isinstance(test, str) or not isinstance(train, str):
             self.refuse("test_split (neither it nor validation_split is given)")
             return {}
-        shared: dict[str, Any] = {}
-        if train == test:
-            shared = {"holdout": {"share": 0.5, "seed": _SEED}}
-            self.notes.append(f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}")
-        options = self.fields("dataset_kwargs")
-        options.pop("trust_remote_code", None)
-        files = options.pop("data_files", None)
-        path = self.text("dataset_path")
-        if path in _FILES and files is not None and not options:
-            return self._files(files, train, test, shared)
-        revision = options.pop("revision", None)
-        if files is not None:
-            options["data_files"] = files
-        for name in options:
-            self.refuse(f"dataset_kwargs.{plain(name)} (an option of data sets)")
-        if not path:
+        hub: dict[str, Any] = {"path": self.text("dataset_path"), "train": train, "test": test}
+        if not hub["path"]:
             self.refuse("dataset_path (is missing)")
-        hub = {"path": path, "revision": str(revision or "main"), "train": train, "test": test}
+        if train == test:
+            hub["holdout"] = {"share": 0.5, "seed": _SEED}
+            self.notes.append(f"demonstrations and test rows are both of the split {test}, halved by seed {_SEED}")
         if configuration := self.source.get("dataset_name"):
             hub["name"] = str(configuration)
-        return {"hub": hub | shared}
+        options = {n: v for n, v in self.fields("dataset_kwargs").items() if n not in _ABOUT_LOADING}
+        revision = str(options.pop("revision", None) or "main")
+        if hub["path"] not in FILE_FORMATS:
+            hub["revision"] = revision
+        elif (files := options.get("data_files")) is not None:
+            options["data_files"] = self._files(files, {train, test}, in_folder="data_dir" in options)
+        if options:
+            hub["arguments"] = options
+        return {"hub": hub}
 
-    def _files(self, files: Any, train: str, test: str, shared: dict[str, Any]) -> dict[str, Any]:
-        """The field ``data`` of local files, whose paths are relative to the working folder."""
-        if isinstance(files, str):
-            files = {"train": files}
-        paths = {}
-        for split in (train, test):
-            path = files.get(split) if isinstance(files, Mapping) else None
-            if not isinstance(path, str) or "://" in path or "*" in path:
-                self.refuse(f"dataset_kwargs.data_files ({split}: expected the path of one file)")
+    def _files(self, files: Any, splits: Collection[str], *, in_folder: bool) -> dict[str, list[str]]:
+        """The files of each split. Paths are relative to the working folder, else to the task's file;
+        with ``in_folder`` to another folder, which they are left to.
+        """
+        by_split = files if isinstance(files, Mapping) else {"train": files}
+        made: dict[str, list[str]] = {}
+        for split, names in by_split.items():
+            names = [names] if isinstance(names, str) else names
+            if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+                self.refuse(f"dataset_kwargs.data_files ({plain(split)}: expected the paths of files)")
                 return {}
-            paths[split] = str(Path(path).absolute())
-        if shared:
-            return {"file": paths[test], **shared}
-        return {"train": paths[train], "test": paths[test]}
+            made[str(split)] = names if in_folder else [self._located(name) for name in names]
+        if missing := sorted(set(splits) - made.keys()):
+            self.refuse(f"dataset_kwargs.data_files (no file of the split {plain(missing[0])})")
+        return made
+
+    def _located(self, name: str) -> str:
+        if "://" in name:
+            return name
+        beside = self.folder / name
+        return str((beside if beside.exists() and not Path(name).exists() else Path(name)).absolute())
 
     # -- prompts -----------------------------------------------------------------------------------
 
@@ -170,7 +174,7 @@ class _Reader:
         if isinstance(target, int) and not isinstance(target, bool):
             target = str(target)
         elif not isinstance(target, str):
-            if not isinstance(target, _Function):
+            if not isinstance(target, Function):
                 self.refuse(f"doc_to_target ({short(target)}, which is not a text)")
             target = ""
         input_text = self.text("doc_to_text")
@@ -239,7 +243,7 @@ class _Reader:
         if isinstance(choices, list):
             if not all(isinstance(choice, str) for choice in choices):
                 self.refuse("doc_to_choice (a choice that is not a text)")
-        elif not isinstance(choices, str | _Function):
+        elif not isinstance(choices, str | Function):
             self.refuse("doc_to_choice (is missing)")
         normalizations = {"acc": "none", "acc_norm": "characters", "acc_bytes": "bytes"}
         metrics = self.metrics(["acc", "acc_norm"])
@@ -390,13 +394,14 @@ def is_lm_eval(values: Any) -> bool:
 def converted(path: Path) -> dict[str, Any]:
     """Convert a task file of lm-evaluation-harness to the fields of a task file of icl-bench.
 
-    Raises ``UserError`` that names all unsupported fields.
+    ``path`` may name a task of a group's file: ``group.yaml::task``. Raises ``UserError`` that names
+    all unsupported fields, or a group's tasks.
     """
-    source = _with_includes(path)
-    name = source.get("task")
-    if not isinstance(name, str) or isinstance(source.get("group"), str):
-        raise UserError(f"{path}: not one task of lm-evaluation-harness: task must be its name, not {short(name)}")
-    reader = _Reader(source)
+    read = read_source(path)
+    source, reader = read.fields, _Reader(read.fields, read.folder)
+    if "class" in source:
+        raise UserError(one_line(f"{path}: is a task written in Python ({_code(source['class'])}): {_WITHOUT_PYTHON}"))
+    name = _name(path, read)
     reader.check_fields()
     kind = source.get("output_type") or "generate_until"
     values: dict[str, Any] = {"name": re.sub(r"[^A-Za-z0-9._-]", "-", name)}
@@ -412,15 +417,29 @@ def converted(path: Path) -> dict[str, Any]:
     if source.get("repeats") not in (None, 1):
         reader.refuse("repeats (several answers a row)")
     if reader.reasons:
-        raise UserError(one_line(f"{path}: cannot be said in a task file of icl-bench: {'; '.join(reader.reasons)}"))
+        advice = f". {_WITHOUT_PYTHON}" if any(_functions(dict(source))) else ""
+        why = "; ".join(reader.reasons)
+        raise UserError(one_line(f"{path}: cannot be said in a task file of icl-bench: {why}{advice}"))
     if shots := source.get("num_fewshot"):
         reader.notes.append(f"lm-eval shows {shots} demonstrations unless told otherwise")
     return values | ({"notes": reader.notes} if reader.notes else {})
 
 
-def _functions(value: Any) -> Iterator[_Function]:
+def _name(path: Path, read: SourceTask) -> str:
+    name = read.fields.get("task")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{path}: not one task of lm-evaluation-harness: task must be its name, not {short(name)}")
+    return name
+
+
+def _code(value: Any) -> str:
+    """What a field that names code says."""
+    return plain(value.name if isinstance(value, Function) else value)
+
+
+def _functions(value: Any) -> Iterator[Function]:
     """All functions anywhere in a value."""
-    if isinstance(value, _Function):
+    if isinstance(value, Function):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
@@ -428,36 +447,3 @@ def _functions(value: Any) -> Iterator[_Function]:
     elif isinstance(value, list):
         for part in value:
             yield from _functions(part)
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-class FunctionLoader(yaml.SafeLoader):
-    """Reads YAML with ``!function`` without calling the function."""
-
-
-def _function(loader: yaml.SafeLoader, node: yaml.Node) -> _Function:
-    return _Function(str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else "")
-
-
-FunctionLoader.add_constructor("!function", _function)
-
-
-def _with_includes(path: Path, parents: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A file's fields, merged over those of its included files. Raises ``UserError``."""
-    real = path.resolve()
-    if real in parents:
-        raise UserError(f"{path}: includes itself")
-    values, _ = read_yaml(read_file(path), str(path), FunctionLoader)
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a task file holds fields, and this one is {short(values)}")
-    included = values.pop("include", [])
-    merged: dict[str, Any] = {}
-    for name in included if isinstance(included, list) else [included]:
-        if not isinstance(name, str):
-            raise UserError(f"{path}: include must be the name of a file, not {short(name)}")
-        included_values = _with_includes(path.parent / name, (*parents, real))
-        included_values.pop("task_list", None)
-        merged |= included_values
-    return merged | values

@@ -16,7 +16,7 @@ from pathlib import Path
 from icl_bench.errors import UserError
 from icl_bench.registry import TASK_SOURCES
 from icl_bench.tasks.file_readers import read_cut, read_split
-from icl_bench.tasks.hub import HubError, from_hub, hub_name
+from icl_bench.tasks.hub import HubError, from_files, from_hub, hub_name
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Source, source_of_rows
 
@@ -82,8 +82,13 @@ def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
 
 
 def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
-    """The data folder's copy, else the hub's. Raises ``UserError`` if there is neither."""
+    """The data folder's copy, else the hub's. Raises ``UserError`` if there is neither.
+
+    Files that the task names are read wherever they are.
+    """
     data, tried = spec.data, "no data folder is given"
+    if data.hub is not None and data.hub.is_files:
+        return from_files(spec.name, data.hub, data.columns(data.hub.fields or data.fields))
     if data_dir is not None:
         folder = data_dir / (data.folder or spec.name)
         if data.file is not None and (folder / data.file).is_file():

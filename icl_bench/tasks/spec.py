@@ -61,19 +61,37 @@ class Holdout(Frozen):
     a train row."""
 
 
+FILE_FORMATS = frozenset({"arrow", "csv", "json", "parquet", "text"})
+"""Names of ``datasets`` for sets that are files, which ``data_files`` names."""
+
+
 class HubSource(Frozen):
-    """A data set on the Hugging Face hub, at a pinned revision."""
+    """A data set on the Hugging Face hub, at a pinned revision; or files as ``datasets`` reads them."""
 
     path: str = Field(min_length=1)
-    revision: str = Field(min_length=1)
+    """The set's name on the hub, or one of :data:`FILE_FORMATS`."""
+    revision: str = Field(default="main", min_length=1)
     name: str | None = None
     """The configuration, for sets that have several."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of ``datasets.load_dataset``: ``data_files``, ``data_dir``, ``sep``, ..."""
     train: str = "train"
     test: str = "test"
     holdout: Holdout | None = None
     """If set, the test split is a part of ``train``."""
     fields: dict[str, str] | None = None
     """Template field -> column, if the hub's columns differ from ``data.fields``."""
+
+    @model_validator(mode="after")
+    def _is_pinned(self) -> HubSource:
+        if not self.is_files and "revision" not in self.model_fields_set:
+            raise ValueError("revision is missing: a commit of the set, or main")
+        return self
+
+    @property
+    def is_files(self) -> bool:
+        """Whether it is local files, or files with an address, and no set of the hub."""
+        return self.path in FILE_FORMATS
 
 
 class Passages(Frozen):

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import kind_of
-from icl_bench.tasks.lm_eval import FunctionLoader, converted, is_lm_eval
+from icl_bench.tasks.lm_eval import converted, is_lm_eval
+from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
@@ -34,9 +35,10 @@ def known_tasks() -> tuple[str, ...]:
 def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, label: str | None = None) -> TaskSpec:
     """Read a shipped task by its name, or a task file by its path. A ``TaskSpec`` is returned unchanged.
 
-    A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path. The file's relative
-    data paths become relative to the working folder, like the path itself. A file of rows (``.csv``, ...)
-    becomes a task, with ``text`` and ``label`` as its columns (:func:`icl_bench.tasks.drafts.draft_task`).
+    A name with a path separator, or ending in ``.yaml`` or ``.yml``, is a path; ``group.yaml::task`` is
+    a task of a group's file. The file's relative data paths become relative to the working folder,
+    like the path itself. A file of rows (``.csv``, ...) becomes a task, with ``text`` and ``label`` as its
+    columns (:func:`icl_bench.tasks.drafts.draft_task`).
 
     Raises UserError for an unknown name, a file that cannot be read, a wrong field, with its
     line, and for columns of what is no file of rows.
@@ -51,14 +53,15 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     if isinstance(name_or_path, TaskSpec):
         return name_or_path
     name = os.fspath(name_or_path)
-    is_path = isinstance(name_or_path, Path) or name.lower().endswith((".yaml", ".yml"))
+    file = name.partition(MEMBER)[0]
+    is_path = isinstance(name_or_path, Path) or file.lower().endswith((".yaml", ".yml"))
     if not is_path and not any(separator in name for separator in ("/", os.sep)):
         shipped = _shipped_task_files()
         if name not in shipped:
             hint = "a task file of your own is given by its path, like ./mine.yaml"
             raise UserError(f"no task {name!r}; {nearest(name, shipped)} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
-    path = Path(name)
+    path = Path(file)
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":
         return spec
@@ -139,7 +142,7 @@ def _parse_task(raw: bytes, name: str) -> TaskSpec:
         description = "empty" if values is None else short(values)
         raise UserError(f"{name}: a task file holds fields (name: …), and this one is {description}")
     try:
-        if is_lm_eval(values):
+        if is_lm_eval(values) or MEMBER in name:
             return TaskSpec.model_validate(converted(Path(name)))
         return TaskSpec.model_validate(values)
     except ValidationError as error:
@@ -166,6 +169,8 @@ def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
     if error["type"] == "extra_forbidden":
         path = _without_engine(error["loc"])
         problem = f"unknown field; {nearest(str(path[-1]), _siblings(error['loc']))}"
+    elif isinstance(error["input"], Function):
+        problem = f"a Python function ({plain(error['input'].name)}), which is never called; write a value"
     elif error["type"] == "missing":
         path, problem = _without_engine(error["loc"]), "is missing"
     elif error["type"] == "value_error":

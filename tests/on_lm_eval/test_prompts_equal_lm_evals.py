@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from on_lm_eval.asked import reference
 from on_lm_eval.rows import FREE, OWN, answers, as_lines, rows
 
 from icl_bench.metrics.exact_text import ExactText
@@ -18,7 +16,6 @@ from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
 
-PYTHON = Path(__file__).parents[2] / ".venv-lm-eval" / "bin" / "python"
 TRAIN, TEST, SHOTS = range(6), range(6, 10), (0, 1, 4)
 
 
@@ -37,16 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def theirs(folder: Path) -> dict[str, Any]:
     """What lm-evaluation-harness makes of the rows."""
-    if not PYTHON.exists():
-        pytest.skip("needs lm-evaluation-harness: make test-lm-eval")
-    shots = ",".join(map(str, SHOTS))
-    script = Path(__file__).with_name("reference.py")
-    apart = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "ICL_BENCH_DATA")}
-    apart |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
-    done = subprocess.run([PYTHON, script, folder, shots, *OWN], capture_output=True, text=True, env=apart)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return reference(folder, SHOTS, OWN)
 
 
 def _data(task: str, theirs: dict[str, Any], folder: Path) -> tuple[TaskSpec, TaskData]:

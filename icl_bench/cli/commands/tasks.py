@@ -78,7 +78,7 @@ def tasks(
     --from-csv makes a task of one file of rows, --from-lm-eval imports a task of lm-evaluation-harness.
     """
     from icl_bench.cli.output.lists import print_report, print_tasks
-    from icl_bench.cli.output.tables import print_records
+    from icl_bench.cli.output.tables import print_json, print_records
     from icl_bench.tasks.catalogue import task_records
 
     if out is not None and from_lm_eval is None and from_csv is None:
@@ -102,10 +102,26 @@ def tasks(
     if check is not None:
         from icl_bench.cli.output.progress import Display
         from icl_bench.sweep.task_check import check_task
+        from icl_bench.tasks.lm_eval_files import tasks_of
 
-        with Display(quiet=json).preparing() as say:
-            say(f"reading {check}")
-            report = check_task(check, model=model, data_dir=data_dir, test_size=test_size)
-        print_records(report, print_report, json=json)
+        display, names = Display(quiet=json), tasks_of(check)
+        reports, left = [], []
+        for name in names:
+            try:
+                with display.preparing() as say:
+                    say(f"reading {name}")
+                    reports.append(check_task(name, model=model, data_dir=data_dir, test_size=test_size))
+            except UserError as error:
+                if len(names) == 1:
+                    raise
+                left.append(f"{name}: {error}")
+                display.problem(left[-1])
+            else:
+                if not json:
+                    print_records(reports[-1], print_report, json=False)
+        if json:
+            print_json(reports[0] if len(names) == 1 else reports)
+        if left:
+            raise UserError(f"{len(left)} of {len(names)} tasks of {check} cannot be read, see above")
         return
     print_records(task_records(data_dir), print_tasks, json=json)

@@ -316,6 +316,35 @@ def test_a_tasks_own_beginning_stands_in_the_systems_turn(tmp_path: Path):
         assert asked == [{"role": "system", "content": said}, {"role": "user", "content": "q"}]
 
 
+SILENT = CHATML.replace("{% for m in messages %}", "{% for m in messages if m['role'] != 'system' %}")
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+@pytest.mark.parametrize(("source", "make"), [(LLAMA, llama_tokenizer), (SILENT, qwen_tokenizer)])
+def test_without_system_turns_a_tasks_beginning_stands_in_the_first_users(
+    tmp_path: Path, source: str, make: Any, style: Any
+):
+    """For a template that refuses system turns, and for one that leaves them out."""
+    model = Model(tmp_path, source, make)
+    chat = ChatTemplate.of_folder(model.folder, "mine", {})
+    task = JinjaTemplate(engine="jinja", input="Q: {{x}}", output="y", start="Name the intent.\n\n")
+    form = ChatForm(task, ChatSettings(style=style), chat, ["<|im_end|>", "</s>"])
+    shown, query = [Row("a", {"input": "one"}), Row("b", {"input": "two"})], Row("", {"input": "three"})
+    turns = form.messages(shown, query)
+    assert turns[0]["content"].startswith("Name the intent.\n\none")
+    assert [turn["role"] for turn in turns] == (["user", "assistant"] * 2 + ["user"] if style == "turns" else ["user"])
+    text = chat.render(turns)
+    assert text.count("Name the intent.") == 1
+    assert form.is_pieced(shown, [query])
+    assert "".join([form.start, *map(form.demonstration, shown), form.query(query)]) == text
+    assert form.messages([], query) == [{"role": "user", "content": "Name the intent.\n\nthree"}]
+
+
+def test_a_system_turn_that_the_template_leaves_out_is_refused(tmp_path: Path):
+    with pytest.raises(UserError, match=r"^--system: the chat template of model mine leaves out system turns"):
+        Model(tmp_path, SILENT, qwen_tokenizer).form(ChatSettings(style="turns", system="Be brief."))
+
+
 def test_rows_of_a_chat_are_looked_at_behind_the_first(tmp_path: Path):
     """A special token in an answer or in a later query, and one in a template that has no turns."""
     form = Model(tmp_path, CHATML, qwen_tokenizer).form(ChatSettings(style="single"))
@@ -418,9 +447,18 @@ def test_special_tokens_and_templates_are_read_as_configs_have_them(tmp_path: Pa
         ("{{ 1 / 0 }}", r"refuses .* \(division by zero\)"),
         ("{{ messages[0].content.x() }}", "refuses"),
         ("{{ 'a' + 1 }}", "refuses"),
+        ("{{ [1, 2] | random }}", r"cannot be read \(No filter named 'random'"),
+        ("{{ lipsum() }}", r"refuses .* \('lipsum' is undefined\)"),
+        (
+            f"{{% for i in {[*range(300)]} %}}{{% for j in range(99999) %}}{{% endfor %}}{{% endfor %}}",
+            "takes more than",
+        ),
     ],
 )
-def test_what_a_template_refuses_is_told_in_its_words(tmp_path: Path, source: str, said: str):
+def test_what_a_template_refuses_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+):
+    monkeypatch.setattr("icl_bench.prompts.chat_template.SECONDS", 0.2)
     (tmp_path / "chat_template.jinja").write_text(source)
     chat = ChatTemplate.of_folder(tmp_path, "mine", {})
     talk = [{"role": role, "content": "x"} for role in ("system", "user", "user")]

@@ -242,3 +242,23 @@ def test_more_stops_than_a_server_takes_are_refused(tmp_path: Path, monkeypatch:
     )
     with pytest.raises(UserError, match="takes at most 4 texts that end an answer; task cards has 5"):
         asked.check(load_task(path))
+
+
+def test_an_answer_that_a_pattern_takes_too_long_on_is_stored_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("icl_bench.tasks.answers.SECONDS", 0.05)
+    written = " " + "a" * 40 + "b "
+    rule = {"extract": "#(.*?)#|^((?:a+)+)$", "unanswerable": "nobody knows"}
+    plan = planned(task_of(tmp_path / "task", answer=rule), "1,2", draws=2)
+    outcome = runner(plan, tmp_path / "results", Writer({"three": written})).run()
+    (note,) = outcome.notes  # of all cells
+    named = "answer.extract '#(.*?)#|^((?:a+)+)$' takes more than 0.05 s on the text"
+    assert note.startswith(f"answers are invalid because {named} '{'a' * 40}b'")
+    assert not outcome.failed
+    frame = read_results(tmp_path / "results").set_index("test_id")
+    slow = frame.loc["three"]
+    assert list(slow["text"]) == [written] * 4
+    assert (set(slow["prediction"]), set(slow["valid"])) == ({""}, {False})
+    assert all(reason.startswith(named) for reason in slow["reason"])
+    assert frame["reason"].drop("three").isna().all()

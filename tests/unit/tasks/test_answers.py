@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.exact_text import ExactText
-from icl_bench.tasks.answers import extracted
+from icl_bench.tasks.answers import FreeAnswers, SlowPatternError, extracted
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import AnswerRule
 from icl_bench.tasks.splits import StoredRow
@@ -370,3 +370,22 @@ def test_paths_lead_into_parquet_files_too(tmp_path: Path):
     spec["data"] |= {"file": "rows.parquet", "fields": fields}
     path.write_text(json.dumps(spec))
     assert {e.answer for e in load_data(load_task(path)).train} == {"y"}
+
+
+@pytest.mark.parametrize("rule", [{"extract": "((a+)+)$"}, {"ignore": {"patterns": ["(a+)+$"]}}])
+def test_a_pattern_that_tries_too_many_ways_is_named_with_its_text(rule, monkeypatch):
+    monkeypatch.setattr("icl_bench.tasks.answers.SECONDS", 0.05)
+    field, pattern = ("answer.extract", "((a+)+)$") if "extract" in rule else ("answer.ignore.patterns", "(a+)+$")
+    text = "a" * 40 + "b"
+    with pytest.raises(SlowPatternError) as error:
+        extracted(AnswerRule.model_validate(rule), text)
+    assert str(error.value).startswith(f"{field} {pattern!r} takes more than 0.05 s on the text {text!r}: ")
+
+
+def test_a_right_answer_that_a_pattern_takes_too_long_on_is_named_with_its_row(tmp_path, monkeypatch):
+    monkeypatch.setattr("icl_bench.tasks.answers.SECONDS", 0.05)
+    row = StoredRow("train.jsonl:7", {"answer": "a" * 40 + "b"})
+    task = load_task("gsm8k_answers")
+    spec = task.model_copy(update={"answer": AnswerRule(extract="((a+)+)$")})
+    with pytest.raises(UserError, match=r"^train\.jsonl:7: answer: answer\.extract '\(\(a\+\)\+\)\$' takes more than"):
+        FreeAnswers(spec).of(row, "answer")

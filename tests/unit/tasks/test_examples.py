@@ -571,6 +571,20 @@ def test_a_set_without_a_test_split_is_cut_as_its_holdout_says(hub):
     assert [row.fields["text"] for row in rows.train] == list(expected["train"]["text"])
 
 
+def test_further_arguments_go_to_the_library(hub, monkeypatch):
+    asked = hub(train=hub_set(TRAIN), test=hub_set(TEST))
+    load, further = datasets.load_dataset, []
+
+    def load_dataset(*names: Any, data_dir: str, **options: Any) -> Any:
+        further.append(data_dir)
+        return load(*names, **options)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    load_data(hub_task(arguments={"data_dir": "part"}))
+    assert further == ["part"] * 2
+    assert [split for *_, split in asked] == ["train", "test"]
+
+
 def test_what_the_data_folder_lacks_comes_from_the_hub_and_that_is_noted(hub, tmp_path: Path):
     hub(train=hub_set(TRAIN), test=hub_set(TEST))
     rows = load_data(hub_task(), data_dir=tmp_path)

@@ -245,3 +245,54 @@ def test_numbers_of_classes_on_the_hub_stay_numbers(tmp_path):
     data = loaded(tmp_path, fields={"data": {"hub": hub}})
     assert f"{tmp_path}/hub@main may change: pin a revision" in data.notes
     assert [row.answer for row in data.train] == ["yes", "no", "yes"]
+
+
+@pytest.mark.parametrize("name", ["random", "lipsum"])
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_what_makes_another_prompt_in_every_run_is_refused(tmp_path, name, field):
+    source = {"random": "{{ q }}{{ [1, 2] | random }}", "lipsum": "{{ q }}{{ lipsum(1) }}"}[name]
+    said = complaint(tmp_path, **{field: source})
+    assert said.endswith(f"template.{field}: uses {name}, which makes another prompt in every run (got {source!r})")
+
+
+def test_random_choices_and_random_by_another_name_are_refused(tmp_path):
+    labels = {"labels": {"choices": "{{ ['a', 'b'] | random }}"}}
+    assert "labels.choices" not in loaded(tmp_path).notes
+    assert "uses random, which makes another prompt" in complaint(tmp_path, fields=labels)
+    assert "No filter named 'random'" in complaint(tmp_path, input="{{ [q] | map('random') | list }}")
+
+
+def test_columns_may_have_the_names_of_what_is_random(tmp_path):
+    rows = [{**row, "random": "r", "lipsum": "l"} for row in ROWS]
+    assert loaded(tmp_path, rows, input="{{ random }} {{ lipsum }}").train[0].fields == {"input": "r l"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ q }}{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+        "{{ ('a' * 40 ~ 'b') | regex_replace('(a+)+$', q) }}",
+    ],
+)
+def test_a_template_that_does_not_end_is_named_with_its_row(tmp_path, monkeypatch, source):
+    monkeypatch.setattr("icl_bench.tasks.jinja.SECONDS", 0.05)
+    said = complaint(tmp_path, input=source)
+    assert said.startswith("rows.jsonl:1: template.input takes more than 0.05 s on this row: ")
+    assert source[:30] in said
+
+
+def test_a_function_is_no_text(tmp_path):
+    rows = [{**row, "deep": {"items": 3}} for row in ROWS]
+    said = (
+        "rows.jsonl:1: template.input fails on this row: items is a function: write items(), or ['items'] for a value"
+    )
+    assert complaint(tmp_path, rows=rows, input="{{ deep.items }}").startswith(said)
+    assert loaded(tmp_path, rows, input="n {{ deep['items'] }}").train[0].fields == {"input": "n 3"}
+
+
+@pytest.mark.parametrize(("value", "answer"), [(True, "yes"), (False, "no")])
+def test_a_truth_value_is_an_index_of_choices_as_in_python(tmp_path, value, answer):
+    rows = [{**row, "label": value} for row in ROWS]
+    gold = {"labels": {"choices": ["no", "yes"], "gold": "index or text"}}
+    assert loaded(tmp_path, rows, gold).train[0].answer == answer
+    assert loaded(tmp_path, rows, FREE).train[0].answer == str(value)

@@ -104,7 +104,10 @@ def test_choices_become_labels(tmp_path):
 def test_free_answers_become_free_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = fields(tmp_path, WRITTEN)
-    assert made["data"] == {"train": str(tmp_path / "sums.jsonl"), "test": str(tmp_path / "asked.jsonl")}
+    files = {"train": [str(tmp_path / "sums.jsonl")], "test": [str(tmp_path / "asked.jsonl")]}
+    assert made["data"] == {
+        "hub": {"path": "json", "train": "train", "test": "test", "arguments": {"data_files": files}}
+    }
     assert made["answer"] == {
         "extract": r"(?i)is (\d+)|= (\d+)",
         "take": "last",
@@ -173,8 +176,9 @@ def test_one_split_for_both_is_halved_and_said(tmp_path):
     assert made["data"]["hub"]["holdout"] == {"share": 0.5, "seed": 43}
     assert "demonstrations and test rows are both of the split test, halved by seed 43" in made["notes"]
     local = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "all.jsonl"}}}
-    data = fields(tmp_path, CHOICE, training_split=..., validation_split=..., **local)["data"]
-    assert data == {"file": str(Path("all.jsonl").absolute()), "holdout": {"share": 0.5, "seed": 43}}
+    hub = fields(tmp_path, CHOICE, training_split=..., validation_split=..., **local)["data"]["hub"]
+    assert hub["holdout"] == {"share": 0.5, "seed": 43}
+    assert hub["arguments"] == {"data_files": {"test": [str(Path("all.jsonl").absolute())]}}
 
 
 @pytest.mark.parametrize(
@@ -202,11 +206,15 @@ def test_a_pattern_without_a_group_is_compared_whole(tmp_path, pattern, ours):
         (CHOICE, {"doc_to_choice": [True, False]}, "doc_to_choice (a choice that is not a text)"),
         (CHOICE, {"doc_to_choice": ...}, "doc_to_choice (is missing)"),
         (CHOICE, {"test_split": ..., "validation_split": ...}, "test_split (neither it nor validation_split is given)"),
-        (CHOICE, {"dataset_kwargs": {"data_files": "x.csv"}}, "dataset_kwargs.data_files (an option of data sets)"),
         (
             WRITTEN,
-            {"dataset_kwargs": {"data_files": {"train": "a.jsonl", "test": ["b", "c"]}}},
-            "dataset_kwargs.data_files (test: expected the path of one file)",
+            {"dataset_kwargs": {"data_files": {"train": "a.jsonl", "test": ["b", 3]}}},
+            "dataset_kwargs.data_files (test: expected the paths of files)",
+        ),
+        (
+            WRITTEN,
+            {"dataset_kwargs": {"data_files": "a.jsonl"}},
+            "dataset_kwargs.data_files (no file of the split test)",
         ),
         (WRITTEN, {"generation_kwargs": {"do_sample": True}}, "generation_kwargs.do_sample (answers drawn at random)"),
         (WRITTEN, {"generation_kwargs": {"until": []}}, "generation_kwargs.until (empty: nothing ends an answer)"),
@@ -246,10 +254,18 @@ def test_all_that_cannot_be_said_is_named_at_once_and_no_function_is_called(tmp_
     )
     with pytest.raises(UserError) as error:
         converted(path)
-    assert str(error.value).endswith(
+    assert (
         "icl-bench: doc_to_target (a Python function, utils.target); "
-        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row)"
-    )
+        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row). Python code of task "
+        "files is never called; give rows that it has made"
+    ) in str(error.value)
+
+
+def test_a_task_written_in_python_is_told_as_that(tmp_path):
+    path = tmp_path / "theirs.yaml"
+    for code, named in (("!function utils.Mine", "utils.Mine"), ("lm_eval.tasks.Mine", "lm_eval.tasks.Mine")):
+        path.write_text(f"task: mine\nclass: {code}\n")
+        assert f"theirs.yaml: is a task written in Python ({named})" in said("tasks", "--check", path, code=2)
 
 
 def test_fields_of_included_files_stand_unless_they_are_said_again(tmp_path):
@@ -287,17 +303,90 @@ def test_a_file_of_theirs_runs_as_one_of_ours_and_is_written_as_one(tmp_path, mo
     assert "ours.txt: a task file ends in .yaml" in said(*theirs, "--out", "ours.txt", code=2)
 
 
+ROWS = {
+    "train": [("001", "False", "2020-01-01 10:00:00", ""), ("002", "True", "", "x")],
+    "test": [("3", "True", "", "")],
+}
+TYPED = """
+task: typed
+dataset_path: {kind}
+dataset_kwargs: {files}
+training_split: train
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{code}}}} {{{{flag}}}} {{{{at}}}} {{{{more}}}}:"
+doc_to_target: flag
+doc_to_choice: ["no", "yes"]
+"""
+
+
+def _typed(folder: Path, kind: str, files: Any) -> list[tuple[str, str]]:
+    (folder / "typed.yaml").write_text(TYPED.format(kind=kind, files=json.dumps({"data_files": files})))
+    data = load_data(load_task(folder / "typed.yaml"))
+    return [(row.fields["input"], row.answer) for row in (*data.train, *data.test)]
+
+
+def test_cells_of_csv_files_are_typed_as_datasets_types_them(tmp_path):
+    for split, rows in ROWS.items():
+        (tmp_path / f"{split}.csv").write_text(
+            "".join(f"{','.join(r)}\n" for r in [("code", "flag", "at", "more"), *rows])
+        )
+    # paths are relative to the working folder, else to the task's file
+    assert _typed(tmp_path, "csv", {"train": "train.csv", "test": ["test.csv"]}) == [
+        ("1 False 2020-01-01 10:00:00 None:", "no"),
+        ("2 True None x:", "yes"),
+        ("3 True None None:", "yes"),
+    ]
+
+
+def test_files_are_json_arrays_lines_and_several_of_a_split(tmp_path):
+    rows = [{"code": f"0{n}", "flag": bool(n % 2), "at": "now", "more": {"n": n}} for n in range(5)]
+    (tmp_path / "a.json").write_text(json.dumps(rows[:2]))
+    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[2:4]))
+    (tmp_path / "c.json").write_text(json.dumps(rows[4:]))
+    found = _typed(tmp_path, "json", {"train": ["a.json", "b.jsonl"], "test": "c.json"})
+    assert found == [(f"0{n} {bool(n % 2)} now {{'n': {n}}}:", ["no", "yes"][n % 2]) for n in range(5)]
+    (tmp_path / "c.json").write_text(json.dumps([{**rows[4], "code": "changed"}]))
+    found = _typed(tmp_path, "json", {"train": ["a.json", "b.jsonl"], "test": "c.json"})
+    assert found[-1][0].startswith("changed")  # nothing of an earlier reading is kept
+
+
+def test_named_files_go_before_a_folder_of_the_tasks_name(tmp_path):
+    folder = tmp_path / "data" / "typed"
+    folder.mkdir(parents=True)
+    row = {"code": "c", "flag": True, "at": "", "more": ""}
+    for name in ("train", "test"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({**row, "code": "another"}))
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    files = {"train": "rows.json", "test": "rows.json"}
+    (tmp_path / "typed.yaml").write_text(TYPED.format(kind="json", files=json.dumps({"data_files": files})))
+    data = load_data(load_task(tmp_path / "typed.yaml"), data_dir=tmp_path / "data")
+    assert data.train[0].fields == {"input": "c True  :"}
+    assert data.origin == f"json files ({tmp_path / 'rows.json'})"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "Unable to find '.*rows.json'"), ("[1", "Unexpected character found"), ("", "")]
+)
+def test_files_that_datasets_cannot_read_are_refused_in_one_line(tmp_path, content, why):
+    if content is not None:
+        (tmp_path / "rows.json").write_text(content)
+    with pytest.raises(
+        UserError, match=rf"^typed: no data: datasets cannot read its json files \(\S+rows\.json\): \w+: .*({why})"
+    ) as error:
+        _typed(tmp_path, "json", {"train": "rows.json", "test": "rows.json"})
+    assert "\n" not in str(error.value)
+
+
 def test_what_becomes_no_task_of_ours_is_said_of_their_file(tmp_path):
     path = tmp_path / "theirs.yaml"
     path.write_text(CHOICE.replace('["red", "green"]', '["red", "red"]'))
     assert "theirs.yaml:2: choices has 'red' twice" in said("tasks", "--from-lm-eval", path, code=2)
 
 
-def test_a_group_of_tasks_is_no_task(tmp_path):
-    path = tmp_path / "group.yaml"
-    path.write_text("group: all\ntask: [a, b]\ninclude: []\n")
-    with pytest.raises(UserError, match="not one task of lm-evaluation-harness"):
-        converted(path)
+@pytest.mark.parametrize("group", ["colours_and_more", ["one", "two"]])
+def test_the_group_of_an_older_file_is_a_tag(tmp_path, group):
+    assert fields(tmp_path, CHOICE, group=group) == fields(tmp_path, CHOICE)
 
 
 def test_a_file_of_ours_is_not_taken_for_one_of_theirs():

@@ -173,6 +173,16 @@ def test_an_unknown_field_inside_another_is_compared_with_the_fields_there(compl
     assert message == ":3: data.trian: unknown field; did you mean train?"
 
 
+@pytest.mark.parametrize("field", ["data", "metrics"])
+def test_a_python_function_is_told_as_one(tmp_path: Path, field: str):
+    path = tmp_path / "own.yaml"
+    path.write_text(f"name: own\n{field}: !function utils.made\n")
+    with pytest.raises(
+        UserError, match=rf"own\.yaml:2: {field}: a Python function \(utils\.made\), which is never called"
+    ):
+        load_task(path)
+
+
 def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
     message = complaint(TASK.replace('  output: "intent: {label}"\n', ""))
     assert message == ":6: template.output: is missing"
