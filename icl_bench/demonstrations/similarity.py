@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from icl_bench.demonstrations.bm25 import needs_unicode
 from icl_bench.demonstrations.interface import Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models import text_encoders
@@ -40,16 +41,23 @@ class Similarity:
         """The ranking of the pool for each test row. Raises ``UserError`` if there is no encoder."""
         if by not in self._ranked:
             retriever: Retriever = SELECTORS[by].of(self)
-            train, template = self.data.train, self.data.spec.template
-            if retriever.compares == "inputs":
-                retriever.fit(self._inputs(train))
-            else:
-                retriever.fit([demonstration_text(template, row) for row in train])
+            inputs = retriever.compares == "inputs"
+            retriever.fit(self._inputs(self.data.train) if inputs else self.demonstrations)
             self._ranked[by] = [
                 Ranking(ranking.scores[self.pool], ranking.related[self.pool])
                 for ranking in retriever.rank(self._inputs(self.data.test))
             ]
         return self._ranked[by]
+
+    @cached_property
+    def demonstrations(self) -> list[str]:
+        """The text of each train row as a whole demonstration: ``(train,)``."""
+        return [demonstration_text(self.data.spec.template, row) for row in self.data.train]
+
+    @cached_property
+    def unicode_words(self) -> bool:
+        """See ``Encoders``."""
+        return needs_unicode(self.demonstrations)
 
     @cached_property
     def pool_embeddings(self) -> np.ndarray:

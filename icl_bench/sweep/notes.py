@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.sweep.plan import CellPlan, Plan
+from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
@@ -35,6 +39,7 @@ def notes(sweep: Sweep) -> list[str]:
             f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
+    texts += [note for metric in task.metrics for note in metric.notes()]
     texts += [choice.caution for choice in sweep.spec.select if choice.caution]
     texts += [
         f"{choice}: {choice.fewest(count):,} demonstrations, {choice.each} of each of {count:,} "
@@ -47,7 +52,7 @@ def notes(sweep: Sweep) -> list[str]:
     texts += same_prompts(sweep.plan)
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
-        texts += _leaks(task)
+        texts += [*_leaks(task), *_unrelated(sweep.plan)]
     if sweep.spec.embeds:
         texts += _cut(task)
     if task.perturbation != NONE:
@@ -89,6 +94,31 @@ def _leaks(task: TokenizedTask) -> list[str]:
             "words): summary shows retrieval's score without them"
         )
     return notes
+
+
+def _unrelated(plan: Plan) -> list[str]:
+    """A note on each retrieval that fills up with demonstrations that are not related to their query."""
+    texts: dict[SelectorSpec, str] = {}
+    for planned in plan.groups:
+        choice = planned.group.choice
+        if choice.by is None or choice in texts or planned.group.task.asked is not None:
+            continue
+        counts = [(cell.spec.k, *_unrelated_of(planned.group, cell.spec.k)) for cell in planned.runnable]
+        shares = [f"{n:,} of {total:,} at k={k} ({n / total:.0%})" for k, n, total in counts if n]
+        if shares:
+            drawn = "demonstrations drawn at random because no others of the pool are related to the query"
+            texts[choice] = f"{choice}: {drawn}: {', '.join(shares)}"
+    return list(texts.values())
+
+
+def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
+    """How many of the queries' own demonstrations are not related to their query, and how many there are."""
+    choice, pool = group.choice, group.task.pool
+    assert choice.by is not None, f"{choice} does not retrieve"
+    sink = 1 if choice.retrieves and group.pattern.reuses and group.pattern.sink else 0
+    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink :]
+    related = [r.related[pool.places(row)] for r, row in zip(pool.similarity.ranked(choice.by), own, strict=True)]
+    return own.size - int(np.sum(related)), own.size
 
 
 def _cut(task: TokenizedTask) -> list[str]:

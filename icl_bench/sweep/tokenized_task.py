@@ -279,8 +279,12 @@ class TokenizedTask:
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """The metrics that score answers."""
-        return metrics_of(self.data.spec.metrics)
+        """The metrics that score answers, fitted to the right answers of all rows."""
+        metrics, rows = metrics_of(self.data.spec.metrics), (*self.data.train, *self.data.test_pool)
+        answers = [text for row in rows for text in row.golds or (row.answer,)]
+        for metric in metrics:
+            metric.fit(answers)
+        return metrics
 
     def scores(self, predictions: Sequence[Prediction]) -> dict[str, Sequence[float]]:
         """Scores of predictions by column, ``(rows,)`` each.
