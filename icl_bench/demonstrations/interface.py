@@ -126,7 +126,7 @@ class SharedSelector(ABC):
 
 def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:
     """The fact that names the sentence encoder. Raises ``UserError`` if there is none."""
-    return {"sentence_encoder": encoders.sentence_encoder.name}
+    return {"sentence_encoder": encoders.sentence_encoder.fact}
 
 
 class Retriever(ABC):

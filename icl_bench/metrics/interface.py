@@ -38,6 +38,8 @@ class Metric:
     """Its numbers of many answers: column of the curves -> title."""
     compares_empty: ClassVar[bool] = False
     """Whether the right answer may be empty: for a question without an answer."""
+    windows: bool = False
+    """Whether a text encoder reads texts that are longer than its window in several windows, not truncated."""
 
     def __init_subclass__(cls) -> None:
         """Raise ``TypeError`` if ``measures`` or ``of_many`` are of the wrong kind."""

@@ -52,9 +52,8 @@ def notes(sweep: Sweep) -> list[str]:
     texts += same_prompts(sweep.plan)
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
-        texts += [*_leaks(task), *_unrelated(sweep.plan)]
-    if sweep.spec.embeds:
-        texts += _cut(task)
+        texts += [*_leaks(task), *unrelated(sweep.plan)]
+    texts += _read_in_part(sweep)
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return texts
@@ -96,7 +95,7 @@ def _leaks(task: TokenizedTask) -> list[str]:
     return notes
 
 
-def _unrelated(plan: Plan) -> list[str]:
+def unrelated(plan: Plan) -> list[str]:
     """A note on each retrieval that fills up with demonstrations that are not related to their query."""
     texts: dict[SelectorSpec, str] = {}
     for planned in plan.groups:
@@ -121,9 +120,11 @@ def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
     return own.size - int(np.sum(related)), own.size
 
 
-def _cut(task: TokenizedTask) -> list[str]:
-    """A note if the sentence encoder truncates texts."""
-    count, window = task.pool.similarity.cut
-    encoder = task.pool.similarity.sentence_encoder.name
-    read = f"the first {window:,} tokens of {counted(count, 'text')}"
-    return [f"{encoder} embeds {read}, not the rest"] if count else []
+def _read_in_part(sweep: Sweep) -> list[str]:
+    """Notes if encoders of selectors truncate texts, or do not know their script."""
+    similarity, notes = sweep.task.pool.similarity, []
+    if sweep.spec.embeds:
+        notes += similarity.sentence_reading.notes(similarity.sentence_encoder.name, "embeds")
+    if sweep.spec.compares_tokens:
+        notes += similarity.bertscore_reading.notes(similarity.bertscore_encoder.name, "compares")
+    return notes

@@ -207,6 +207,7 @@ class Runner:
             if left and stuck:
                 self.watcher.waiting(left)
                 time.sleep(POLL_SECONDS)
+        outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
         return outcome
 
     def _run_group(

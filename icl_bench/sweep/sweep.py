@@ -83,6 +83,7 @@ class Sweep:
             spec.perturbation,
             spec.encoder,
             spec.chat_settings,
+            windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
         )
         say("choosing demonstrations and counting tokens")
