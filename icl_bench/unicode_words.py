@@ -24,6 +24,7 @@ _LETTER = r"[[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Bopomofo}\p{Line
 _PARTS = regex.compile(rf"(?P<unspaced>{_LETTER}[{_LETTER}\p{{M}}]*)|(?:(?!{_LETTER})\X)+", regex.V1)
 
 BEYOND_ASCII = regex.compile(r"[^\x00-\x7f]")
+NOT_LATIN = regex.compile(r"[\p{L}--\p{Latin}]", regex.V1)
 UNSPACED = regex.compile(_LETTER, regex.V1)
 UNSPACED_OR_MARKED = regex.compile(rf"{_LETTER}|\p{{M}}", regex.V1)
 
@@ -74,8 +75,10 @@ def spaced(text: str) -> str:
     return str(_PARTS.sub(lambda part: f" {' '.join(segmented(part[0]))} " if part["unspaced"] else part[0], text))
 
 
-def has_many(pattern: regex.Pattern[str], texts: Iterable[str]) -> bool:
-    """Whether the pattern matches in :data:`SHARE` of the words of texts, or in more."""
+def has_many(pattern: regex.Pattern[str], texts: Iterable[str], share: float = SHARE) -> bool:
+    """Whether the pattern matches in a share of the words of texts, or in more; each character of a script without
+    spaces is a word.
+    """
     total = matching = 0
     for text in texts:
         for word in _found(text):
@@ -84,7 +87,7 @@ def has_many(pattern: regex.Pattern[str], texts: Iterable[str]) -> bool:
                 continue
             parts = [bool(pattern.search(part)) for part in segmented(word)]
             total, matching = total + len(parts), matching + sum(parts)
-    return matching > 0 and matching >= SHARE * total
+    return matching > 0 and matching >= share * total
 
 
 def _found(text: str) -> list[str]:

@@ -44,14 +44,16 @@ class BertScore(Metric):
 
     def fit(self, answers: Sequence[str]) -> None:
         """See ``Metric``."""
-        from icl_bench.models.text_encoders import UNKNOWN
+        from icl_bench.models.text_encoders import UNKNOWN, mostly_other_scripts
 
-        self._reading = self._model.reading(answers)
-        if self._reading.unknown >= UNKNOWN:
-            raise UserError(
-                f"metric bertscore: {self.encoder.name} does not know {self._reading.unknown:.0%} of the tokens of the "
-                "right answers and could not tell them apart; leave it out of metrics (rouge and chrf read any script)"
-            )
+        self._reading, name = self._model.reading(answers), self.encoder.name
+        if mostly_other_scripts(answers):
+            why = f"{name} is an encoder of English, and the right answers are in another script"
+        elif self._reading.unknown >= UNKNOWN:
+            why = f"{name} does not know {self._reading.unknown:.0%} of the tokens of the right answers"
+        else:
+            return
+        raise UserError(f"metric bertscore: {why}; leave it out of metrics (rouge and chrf read any script)")
 
     def facts(self) -> Mapping[str, Any]:
         """See ``Metric``."""

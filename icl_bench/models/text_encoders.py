@@ -22,6 +22,7 @@ from icl_bench.errors import UserError
 from icl_bench.models import hub
 from icl_bench.models.array_cache import cached_array
 from icl_bench.models.fingerprints import key_of, key_of_files
+from icl_bench.unicode_words import NOT_LATIN, has_many
 from icl_bench.wording import counted, first_line, one_line, plain
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class Encoder:
     def fact(self) -> str:
         """Its name, and how it reads long texts, as a fact of a cell."""
         return _fact(self)
+
+
+def mostly_other_scripts(texts: Iterable[str]) -> bool:
+    """Whether most words of texts are in a script that encoders of English were not trained on."""
+    return has_many(NOT_LATIN, texts, 0.5)
 
 
 def _fact(encoder: Encoder | SentenceEncoder) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models.text_encoders import mostly_other_scripts
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
@@ -53,7 +54,7 @@ def notes(sweep: Sweep) -> list[str]:
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
         texts += [*_leaks(task), *unrelated(sweep.plan)]
-    texts += _read_in_part(sweep)
+    texts += [*_read_in_part(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return texts
@@ -126,5 +127,19 @@ def _read_in_part(sweep: Sweep) -> list[str]:
     if sweep.spec.embeds:
         notes += similarity.sentence_reading.notes(similarity.sentence_encoder.name, "embeds")
     if sweep.spec.compares_tokens:
-        notes += similarity.bertscore_reading.notes(similarity.bertscore_encoder.name, "compares")
+        encoder = f"bertscore: {similarity.bertscore_encoder.name}"
+        notes += similarity.bertscore_reading.notes(encoder, "compares")
+        if mostly_other_scripts(similarity.demonstrations):
+            notes.append(f"{encoder} is an encoder of English, and the demonstrations are in another script")
+    return notes
+
+
+def _word_rules(sweep: Sweep) -> list[str]:
+    """Notes if words are not found as in the reference implementations."""
+    task, notes = sweep.task, []
+    metrics = zip(task.data.spec.metrics, task.metrics, strict=True)
+    if unicode := [name for name, metric in metrics if "score_words" in metric.facts()]:
+        notes.append(f"{', '.join(unicode)}: words by Unicode's rules, because of the script of the right answers")
+    if sweep.spec.counts_words and task.pool.similarity.unicode_words:
+        notes.append("bm25: words keep their marks, and scripts without spaces go by bigrams of characters")
     return notes

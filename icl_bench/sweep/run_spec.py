@@ -100,6 +100,11 @@ class RunSpec(RunOptions):
         return "bertscore" in self._retrievers
 
     @property
+    def counts_words(self) -> bool:
+        """Whether the request compares demonstrations by BM25."""
+        return "bm25" in self._retrievers
+
+    @property
     def _retrievers(self) -> set[str]:
         """The names of the similarities that select demonstrations, or blocks that a query reads."""
         patterns = (pattern.compares for pattern in self.attention)

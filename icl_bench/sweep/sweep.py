@@ -86,6 +86,7 @@ class Sweep:
             windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
         )
+        _ = task.metrics  # refuses a metric that is not for the answers' script
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)
