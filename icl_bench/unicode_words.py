@@ -8,6 +8,7 @@ cluster: a letter with its marks (UAX #29).
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
@@ -17,6 +18,9 @@ _IGNORABLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}--\u200b]", regex.
 """Joiners, soft hyphens, variation selectors: they decide how a letter looks. The zero width space separates words."""
 
 _WORD = regex.compile(r"[\p{L}\p{Nd}][\p{L}\p{M}\p{Nd}]*")
+
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
+"""The same of ASCII, faster."""
 
 _LETTER = r"[[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Bopomofo}\p{Line_Break=Complex_Context}]&&[\p{L}\p{M}]]"
 """A letter or mark of a script without spaces. Unicode calls those of South East Asia complex context (UAX #14)."""
@@ -81,10 +85,10 @@ def has_many(pattern: regex.Pattern[str], texts: Iterable[str], share: float = S
     """
     total = matching = 0
     for text in texts:
+        if text.isascii():
+            total += len(_ASCII_WORD.findall(text))
+            continue
         for word in _found(text):
-            if word.isascii():
-                total += 1
-                continue
             parts = [bool(pattern.search(part)) for part in segmented(word)]
             total, matching = total + len(parts), matching + sum(parts)
     return matching > 0 and matching >= share * total
