@@ -20,7 +20,7 @@ PLAINER = {"test": "test_rows", "pool": "pool_rows", "label_reading": "scoring"}
 """Facts that need no mention -> facts that say the same to a reader, where their values differ too."""
 
 
-ENCODERS = ("bertscore_encoder", "sentence_encoder")
+OF_SELECTORS = ("bertscore_encoder", "sentence_encoder", "bm25_words")
 """Facts of selectors that compare texts; that others have none is no difference of settings."""
 
 
@@ -30,7 +30,7 @@ ABSENT = {
     "chat": "plain",
     "system": "none",
     "calibration": "none",
-    **dict.fromkeys(ENCODERS, "none"),
+    **dict.fromkeys(OF_SELECTORS, "none"),
 }
 """What a fact that is not there says."""
 
@@ -108,7 +108,7 @@ def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
 
     def kinds(*keys: str) -> int:
         values = ([f.get(key) for key in keys] for f in facts.values())
-        known = (value for value in values if value != [None] or keys[0] not in ENCODERS)
+        known = (value for value in values if value != [None] or keys[0] not in OF_SELECTORS)
         return len({json.dumps(value, sort_keys=True) for value in known})
 
     keys = sorted({key for f in facts.values() for key in f})

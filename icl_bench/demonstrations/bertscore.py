@@ -13,18 +13,16 @@ from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models.array_cache import draft, load_arrays
+from icl_bench.models.bertscore_model import BertScoreModel
 from icl_bench.models.fingerprints import key_of, sha256_of
 from icl_bench.models.text_encoders import Encoder, encoder_default
-
-if TYPE_CHECKING:
-    import torch
 
 ENCODER_BATCH_TOKENS = 8192
 """Tokens of a batch of the encoder, including padding."""
@@ -48,8 +46,8 @@ class BertScoreRecall(Retriever):
     """BERTScore recall of queries against whole demonstrations, as the library bert-score computes it.
 
     As by default there, all tokens have the same weight, except the query's special tokens, which
-    have none. An empty text scores 0. Text beyond the encoder's window is not compared. Scores
-    equal those of bert-score for one pair at a time: in a batch it counts padding as a token of
+    have none. An empty text scores 0. Text beyond the encoder's window is not compared, unless it reads
+    in windows. Scores equal those of bert-score for one pair at a time: in a batch it counts padding as a token of
     similarity 0, so a score would depend on its neighbours.
 
     The pool's vectors are computed once and cached in ``cache_dir``, if given.
@@ -70,7 +68,7 @@ class BertScoreRecall(Retriever):
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
         """See ``Retriever``."""
-        return {"bertscore_encoder": encoders.bertscore_encoder.name}
+        return {"bertscore_encoder": encoders.bertscore_encoder.fact}
 
     @cached_property
     def _model(self) -> _BertScoreModel:
@@ -139,34 +137,8 @@ def row_blocks(lengths: np.ndarray, query_tokens: int) -> Iterator[tuple[slice, 
             yield slice(first, last), slice(starts[first], starts[last]), length
 
 
-class _BertScoreModel:
-    """bert-score's tokenizer and encoder."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        import torch
-        from bert_score.utils import get_model, get_tokenizer
-
-        self.encoder = encoder
-        self._tokenizer: Any = get_tokenizer(encoder.model)
-        # a GPU or half precision rounds differently, so the selection would differ
-        self._network: Any = get_model(encoder.model, encoder.layers).to("cpu", torch.float32)
-        self.special = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
-
-    def tokenize(self, text: str) -> list[int]:
-        """Return a text's token ids with special tokens; empty for an empty text."""
-        from bert_score.utils import sent_encode
-
-        ids: list[int] = sent_encode(self._tokenizer, text) if text.strip() else []
-        return ids if len(ids) > 2 else []  # two are the special ones
-
-    def encode(self, batch: Sequence[list[int]]) -> torch.Tensor:
-        """Return the concatenated unit vectors of tokenized texts: ``(tokens, width)``."""
-        import torch
-        from bert_score.utils import bert_encode, padding
-
-        ids, _, mask = padding(batch, self._tokenizer.pad_token_id)
-        hidden = bert_encode(self._network, ids, mask)[mask.bool()]
-        return torch.nn.functional.normalize(hidden.float(), dim=-1)
+class _BertScoreModel(BertScoreModel):
+    """bert-score's tokenizer and encoder, and the vectors of many texts."""
 
     def pack(self, texts: Sequence[str], file: Path | None = None) -> Packed:
         """Encode texts, equal ones once. The vectors are written to ``file``, if given."""
@@ -174,7 +146,7 @@ class _BertScoreModel:
         tokenized = sorted(((self.tokenize(text), text) for text in unique), key=lambda row: len(row[0]))
         lengths = np.array([len(ids) for ids, _ in tokenized], dtype=np.int64)
         row = {text: place for place, (_, text) in enumerate(tokenized)}
-        shape = (int(lengths.sum()), int(self._network.config.hidden_size))
+        shape = (int(lengths.sum()), self.width)
         if file is None or shape[0] == 0:
             tokens = np.empty(shape, np.float16)
         else:
@@ -195,6 +167,7 @@ class _BertScoreModel:
         if not config.is_file():
             config = Path(hf_hub_download(model, "config.json", local_files_only=True))
         parts = [str(self.encoder.layers), "cpu", "float32", version("bert-score"), version("transformers")]
+        parts += ["windows"] if self.encoder.windows else []
         for file in sorted(config.parent.iterdir()):
             if file.suffix in {".json", ".txt", ".model", ".safetensors", ".bin"}:
                 parts += [file.name, sha256_of(file)]

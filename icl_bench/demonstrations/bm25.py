@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.demonstrations.interface import Retriever
+from icl_bench.demonstrations.interface import Encoders, Retriever
 from icl_bench.demonstrations.ranking import Ranking
+from icl_bench.unicode_words import UNSPACED_OR_MARKED, has_many
+from icl_bench.unicode_words import words as unicode_words
 
 if TYPE_CHECKING:
     from rank_bm25 import BM25Okapi
@@ -38,9 +40,19 @@ STOP_WORDS = frozenset(
 )
 
 
-def words(text: str) -> list[str]:
-    """Return a text's words in lower case, without stop words and punctuation."""
-    return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+def words(text: str, *, unicode: bool = False) -> list[str]:
+    """Return a text's words in lower case, without stop words and punctuation.
+
+    With ``unicode``, letters keep their marks, and scripts without spaces become bigrams of characters
+    (:mod:`icl_bench.unicode_words`).
+    """
+    found = unicode_words(text, 2) if unicode else _WORD.findall(text.lower())
+    return [word for word in found if word not in STOP_WORDS]
+
+
+def needs_unicode(texts: Iterable[str]) -> bool:
+    """Whether many words of the texts have marks, or are of scripts without spaces."""
+    return has_many(UNSPACED_OR_MARKED, texts)
 
 
 class BM25(Retriever):
@@ -49,6 +61,8 @@ class BM25(Retriever):
     A demonstration is related to a query if both have a word in common that is not a stop word
     (Bertsch et al. 2025, section 3.1, footnote 3). A word of every demonstration, like the
     template's "query:" and "intent:", counts as a stop word too.
+
+    Words are Unicode's where the pool needs it, which is then a fact of a cell.
     """
 
     name = "bm25"
@@ -59,11 +73,30 @@ class BM25(Retriever):
     _scores: dict[str, np.ndarray]
     """What a word adds to the scores of these demonstrations."""
 
+    def __init__(self, *, unicode: bool | None = None) -> None:
+        """``unicode``: whether words are Unicode's; None to choose by the pool."""
+        self._unicode = unicode
+
+    @classmethod
+    def of(cls, encoders: Encoders) -> BM25:
+        """See ``Retriever``."""
+        return cls(unicode=encoders.unicode_words)
+
+    @classmethod
+    def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
+        """See ``Retriever``."""
+        return {"bm25_words": "unicode"} if encoders.unicode_words else {}
+
+    def _words(self, text: str) -> list[str]:
+        return words(text, unicode=bool(self._unicode))
+
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Index the pool: whole demonstration texts."""
         from rank_bm25 import BM25Okapi
 
-        documents = [words(text) for text in demonstrations]
+        if self._unicode is None:
+            self._unicode = needs_unicode(demonstrations)
+        documents = [self._words(text) for text in demonstrations]
         places: dict[str, list[int]] = {}
         for place, document in enumerate(documents):
             for word in dict.fromkeys(document):
@@ -84,7 +117,7 @@ class BM25(Retriever):
         for query in queries:
             scores = np.zeros(self._pool_size)
             related = np.zeros(self._pool_size, dtype=bool)
-            for word in words(query):
+            for word in self._words(query):
                 if word in self._places:
                     scores[self._places[word]] += self._scores_of(word)
                     related[self._places[word]] = True

@@ -25,8 +25,12 @@ NO_LABELS = "answers are free text, or choices of each row's own, not labels tha
 
 class Encoders(Protocol):
     """The text encoders, each loaded on first use, and sentence embeddings of the pool and of the
-    queries, as unit vectors. All but the folder raise ``UserError`` if there is no encoder.
+    queries, as unit vectors. What needs an encoder raises ``UserError`` if there is none.
     """
+
+    @property
+    def unicode_words(self) -> bool:
+        """Whether the train rows need Unicode's rules to find words."""
 
     @property
     def bertscore_encoder(self) -> Encoder:
@@ -122,7 +126,7 @@ class SharedSelector(ABC):
 
 def sentence_encoder_fact(encoders: Encoders) -> Mapping[str, Any]:
     """The fact that names the sentence encoder. Raises ``UserError`` if there is none."""
-    return {"sentence_encoder": encoders.sentence_encoder.name}
+    return {"sentence_encoder": encoders.sentence_encoder.fact}
 
 
 class Retriever(ABC):

@@ -35,6 +35,8 @@ class DemonstrationPool:
     """The folder of cached embeddings."""
     sentence_encoder: str | None = None
     """The value of ``--encoder``; None for the packaged one."""
+    windows: bool = False
+    """Whether encoders read long texts in windows, instead of truncating them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,7 +65,7 @@ class DemonstrationPool:
     @cached_property
     def similarity(self) -> Similarity:
         """How similar the pool is to the test rows."""
-        return Similarity(self.data, self.rows, self.cache_dir, self.sentence_encoder)
+        return Similarity(self.data, self.rows, self.cache_dir, self.sentence_encoder, self.windows)
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A random generator for a purpose, from the run's seed."""

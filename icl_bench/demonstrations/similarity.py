@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from icl_bench.demonstrations.bm25 import needs_unicode
 from icl_bench.demonstrations.interface import Retriever
 from icl_bench.demonstrations.ranking import Ranking
 from icl_bench.models import text_encoders
-from icl_bench.models.text_encoders import Encoder, SentenceEncoder
+from icl_bench.models.bertscore_model import BertScoreModel
+from icl_bench.models.text_encoders import Encoder, Reading, SentenceEncoder
 from icl_bench.prompts.rendering import demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.tasks.examples import Example, TaskData
@@ -34,22 +36,31 @@ class Similarity:
     cache_dir: Path
     encoder_name: str | None = None
     """Name, folder or hub id of the sentence encoder; None for the packaged one."""
+    windows: bool = False
+    """Whether encoders read long texts in windows, instead of truncating them."""
     _ranked: dict[str, list[Ranking]] = field(default_factory=dict, repr=False)
 
     def ranked(self, by: str) -> list[Ranking]:
         """The ranking of the pool for each test row. Raises ``UserError`` if there is no encoder."""
         if by not in self._ranked:
             retriever: Retriever = SELECTORS[by].of(self)
-            train, template = self.data.train, self.data.spec.template
-            if retriever.compares == "inputs":
-                retriever.fit(self._inputs(train))
-            else:
-                retriever.fit([demonstration_text(template, row) for row in train])
+            inputs = retriever.compares == "inputs"
+            retriever.fit(self._inputs(self.data.train) if inputs else self.demonstrations)
             self._ranked[by] = [
                 Ranking(ranking.scores[self.pool], ranking.related[self.pool])
                 for ranking in retriever.rank(self._inputs(self.data.test))
             ]
         return self._ranked[by]
+
+    @cached_property
+    def demonstrations(self) -> list[str]:
+        """The text of each train row as a whole demonstration: ``(train,)``."""
+        return [demonstration_text(self.data.spec.template, row) for row in self.data.train]
+
+    @cached_property
+    def unicode_words(self) -> bool:
+        """See ``Encoders``."""
+        return needs_unicode(self.demonstrations)
 
     @cached_property
     def pool_embeddings(self) -> np.ndarray:
@@ -63,12 +74,15 @@ class Similarity:
         return self._embedded(self.data.test)
 
     @cached_property
-    def cut(self) -> tuple[int, int]:
-        """How many different inputs the sentence encoder truncates, and to how many tokens. (0, 0)
-        if it truncates none. Raises ``UserError``.
-        """
+    def sentence_reading(self) -> Reading:
+        """How much the sentence encoder reads of the inputs. Raises ``UserError``."""
         texts = self._inputs([*self.data.train, *self.data.test])
-        return text_encoders.cut_cached(texts, self.sentence_encoder, self.cache_dir)
+        return text_encoders.reading_cached(texts, self.sentence_encoder, self.cache_dir)
+
+    @cached_property
+    def bertscore_reading(self) -> Reading:
+        """How much BERTScore's encoder reads of demonstrations and inputs. Raises ``UserError``."""
+        return BertScoreModel(self.bertscore_encoder).reading([*self.demonstrations, *self._inputs(self.data.test)])
 
     def _embedded(self, examples: Sequence[Example]) -> np.ndarray:
         return text_encoders.embed_cached(self._inputs(examples), self.sentence_encoder, self.cache_dir)
@@ -80,9 +94,11 @@ class Similarity:
     @cached_property
     def bertscore_encoder(self) -> Encoder:
         """The encoder of BERTScore. Raises ``UserError``."""
-        return text_encoders.encoder_default()
+        encoder = text_encoders.encoder_default()
+        return replace(encoder, windows=True) if self.windows else encoder
 
     @cached_property
     def sentence_encoder(self) -> SentenceEncoder:
         """The encoder of whole texts. Raises ``UserError``."""
-        return SentenceEncoder.find(self.encoder_name)
+        encoder = SentenceEncoder.find(self.encoder_name)
+        return replace(encoder, windows=True) if self.windows else encoder

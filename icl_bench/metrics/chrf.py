@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ class Chrf(ReferenceMetric):
     measures = (Measure("chrf", "chrf", "chrF"),)
     of_many: ClassVar[Mapping[str, str]] = {"corpus_chrf": "corpus chrF"}
 
-    def scorer(self, *, corpus: bool) -> Any:  # noqa: ARG002 - one rule for both
+    def scorer(self, golds: Sequence[Sequence[str]], *, corpus: bool) -> Any:  # noqa: ARG002 - one rule for all
         """See ``ReferenceMetric``."""
         return _chrf()
 

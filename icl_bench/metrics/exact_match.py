@@ -4,26 +4,67 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from icl_bench.metrics.interface import Measure, TextMetric
+from icl_bench.metrics.word_rule import WordRule
+from icl_bench.unicode_words import folded, segmented, without_ignorable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class ExactMatch(TextMetric):
+class ComparedWords(TextMetric, WordRule):
+    """Base of metrics that compare answers as SQuAD's script does.
+
+    It removes ASCII punctuation alone. In answers of other languages, all punctuation is removed, as in MLQA's
+    script (Lewis et al. 2020).
+    """
+
+    compares_empty = True
+
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """See ``Metric``."""
+        return TextMetric.score(self.fitted(gold), gold, predictions)
+
+    def compared(self, gold: str, prediction: str) -> tuple[str, str]:
+        """Both texts, normalised."""
+        normalise = normalised_unicode if self.takes_unicode([gold]) else normalised
+        return normalise(gold), normalise(prediction)
+
+
+class ExactMatch(ComparedWords):
     """Whether an answer is the right one, ignoring case, articles, punctuation and white space."""
 
     measures = (Measure("exact_match", "exact_match", "exact match"),)
-    compares_empty = True
 
     def score_one(self, gold: str, prediction: str) -> float:
         """See ``TextMetric``."""
-        return normalised(gold) == normalised(prediction)
+        right, text = self.compared(gold, prediction)
+        return right == text
 
 
 def normalised(text: str) -> str:
     """A text as SQuAD's evaluation script compares it: lower case, without ASCII punctuation and the
     articles a, an, the, with one blank between words.
     """
-    bare = text.lower().translate(PUNCTUATION)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+    return _bare(text.lower().translate(PUNCTUATION))
+
+
+def normalised_unicode(text: str) -> str:
+    """The same for any script: equal to :func:`normalised` on ASCII.
+
+    Removes all of Unicode's punctuation. Compatible spellings are one (NFKC). Characters of scripts without
+    spaces stand apart.
+    """
+    import regex
+
+    bare = regex.sub(r"\p{P}", "", folded(without_ignorable(text)).translate(PUNCTUATION))
+    return " ".join(part for word in _bare(bare).split() for part in segmented(word))
+
+
+def _bare(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())

@@ -38,6 +38,8 @@ class Metric:
     """Its numbers of many answers: column of the curves -> title."""
     compares_empty: ClassVar[bool] = False
     """Whether the right answer may be empty: for a question without an answer."""
+    windows: bool = False
+    """Whether a text encoder reads texts that are longer than its window in several windows, not truncated."""
 
     def __init_subclass__(cls) -> None:
         """Raise ``TypeError`` if ``measures`` or ``of_many`` are of the wrong kind."""
@@ -52,6 +54,22 @@ class Metric:
         Raises ``UserError`` if it is not available.
         """
         return {}
+
+    def fit(self, answers: Sequence[str]) -> None:
+        """Choose what depends on the data: ``answers`` are the right answers of all rows, of train and test.
+
+        Called before :meth:`facts`. A metric that is not fitted chooses by the right answers that it scores.
+        Raises ``UserError`` if it cannot score answers in this script.
+        """
+        del answers
+
+    def notes(self) -> Sequence[str]:
+        """What a user should know before a run, of the right answers that it was fitted to."""
+        return ()
+
+    def notes_on_answers(self) -> Sequence[str]:
+        """What a user should know after a run, of the answers that it has scored."""
+        return ()
 
     def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Scores of answers by the columns of ``measures``, ``(rows,)`` each.

@@ -8,13 +8,13 @@ prompt.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,50 @@ from icl_bench.errors import UserError
 from icl_bench.models import hub
 from icl_bench.models.array_cache import cached_array
 from icl_bench.models.fingerprints import key_of, key_of_files
-from icl_bench.wording import first_line, one_line, plain
+from icl_bench.unicode_words import NOT_LATIN, has_many
+from icl_bench.wording import counted, first_line, one_line, plain
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+WINDOWS = "; --long-texts windows reads all of them"
+
+
+class Reading(NamedTuple):
+    """How much an encoder reads of texts."""
+
+    cut: int
+    """Texts of which it reads the first :attr:`window` tokens alone."""
+    window: int
+    """The window in tokens; 0 if no text is longer."""
+    unknown: float
+    """The share of tokens that its vocabulary does not have, so that they are all alike to it."""
+
+    @classmethod
+    def of(cls, tokenized: Iterable[Sequence[int]], tokenizer: Any, window: int, windows: bool) -> Reading:
+        """The reading of tokenized texts, including special tokens; with ``windows``, long ones are read too."""
+        cut = unknown = total = 0
+        for ids in tokenized:
+            cut += len(ids) > window and not windows
+            unknown += sum(token == tokenizer.unk_token_id for token in ids)
+            total += max(len(ids) - 2, 0)
+        return cls(cut, window if cut else 0, unknown / total if total else 0.0)
+
+    def notes(self, name: str, verb: str, texts: str = "text", hint: str = WINDOWS) -> list[str]:
+        """What a user should know of it; ``name`` is the encoder's, ``texts`` the noun for a text."""
+        notes = []
+        if self.cut:
+            read = f"the first {self.window:,} tokens of {counted(self.cut, texts)}"
+            notes.append(f"{name} {verb} {read}, not the rest{hint}")
+        if self.unknown >= UNKNOWN:
+            share = f"{self.unknown:.0%} of the tokens of {texts}s"
+            notes.append(f"{name} does not know {share} and cannot tell them apart")
+        return notes
+
+
+UNKNOWN = 0.2
+"""The share of unknown tokens from which an encoder is not one for the texts' script."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +78,22 @@ class Encoder:
     """A model id on the hub, or a folder."""
     layers: int
     """The layer whose output is used, from 1."""
+    windows: bool = False
+    """Whether texts that are longer than the model's window are read in several windows, not truncated."""
+
+    @property
+    def fact(self) -> str:
+        """Its name, and how it reads long texts, as a fact of a cell."""
+        return _fact(self)
+
+
+def mostly_other_scripts(texts: Iterable[str]) -> bool:
+    """Whether most words of texts are in a script that encoders of English were not trained on."""
+    return has_many(NOT_LATIN, texts, 0.5)
+
+
+def _fact(encoder: Encoder | SentenceEncoder) -> str:
+    return f"{encoder.name} in windows" if encoder.windows else encoder.name
 
 
 ENGLISH_ENCODER = Encoder("roberta-large", "roberta-large", 17)
@@ -96,6 +152,13 @@ class SentenceEncoder:
     """Its name in results, which identifies the files."""
     source: str
     """The folder."""
+    windows: bool = False
+    """Whether texts that are longer than the model's window are read in several windows, not truncated."""
+
+    @property
+    def fact(self) -> str:
+        """Its name, and how it reads long texts, as a fact of a cell."""
+        return _fact(self)
 
     @classmethod
     def find(cls, name: str | None = None) -> SentenceEncoder:
@@ -127,28 +190,67 @@ class SentenceEncoder:
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Unit embeddings: float32 ``(texts, width)``.
 
-        Texts are truncated to the model's window. Raises ``UserError`` if the model cannot be
-        loaded.
+        Texts are truncated to the model's window, or with :attr:`windows` have the mean of their
+        windows' embeddings, weighted by tokens. Raises ``UserError`` if the model cannot be loaded.
         """
         if not texts:
             return self.embed([""])[:0]
+        if self.windows:
+            return self._embed_windows(texts)
         embeddings: np.ndarray = self.load().encode(
             list(texts), normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
         )
         return embeddings
+
+    def _embed_windows(self, texts: Sequence[str]) -> np.ndarray:
+        model = self.load()
+        read = [_windows_of(text, model) for text in texts]
+        owner = np.repeat(np.arange(len(texts)), list(map(len, read)))
+        pieces = [window for windows in read for window in windows]
+        whole = SentenceEncoder(self.name, self.source).embed([text for text, _ in pieces])
+        weights = np.array([max(tokens, 1) for _, tokens in pieces], dtype=np.float32)
+        sums = np.zeros((len(texts), whole.shape[1]), dtype=np.float32)
+        np.add.at(sums, owner, whole * weights[:, None])
+        embeddings: np.ndarray = sums / np.linalg.norm(sums, axis=1, keepdims=True).clip(min=1e-12)
+        return embeddings
+
+    def reading(self, texts: Sequence[str]) -> Reading:
+        """How much of texts the model reads. Raises ``UserError`` if the model cannot be loaded."""
+        model = self.load()
+        window, tokenizer = model.max_seq_length, model.tokenizer
+        if not texts or window is None or not callable(tokenizer):
+            return Reading(0, 0, 0.0)  # models that are not transformers read whole texts
+        return Reading.of(tokenizer(list(texts), verbose=False)["input_ids"], tokenizer, window, self.windows)
 
     def cut(self, texts: Sequence[str]) -> tuple[int, int]:
         """How many texts are longer than the model's window, and the window in tokens.
 
         (0, 0) if none is. Raises ``UserError`` if the model cannot be loaded.
         """
-        model = self.load()
-        window, tokenizer = model.max_seq_length, model.tokenizer
-        if not texts or window is None or not callable(tokenizer):
-            return 0, 0  # models that are not transformers read whole texts
-        ids_of_texts = tokenizer(list(texts), verbose=False)["input_ids"]
-        count = sum(len(ids) > window for ids in ids_of_texts)
-        return (count, window) if count else (0, 0)
+        return self.reading(texts)[:2]
+
+
+def _windows_of(text: str, model: SentenceTransformer) -> list[tuple[str, int]]:
+    """Parts of a text that fit the model's window, each with its tokens: halves, until they fit.
+
+    A text is split near its middle, between words if possible. Raises ``UserError`` if the tokenizer does not say
+    where tokens are.
+    """
+    window, tokenizer = model.max_seq_length, model.tokenizer
+    if window is None or not callable(tokenizer):
+        return [(text, 1)]
+    try:
+        read = tokenizer(text, return_offsets_mapping=True, verbose=False)
+    except NotImplementedError:
+        raise UserError("--long-texts windows: the encoder's tokenizer does not say where its tokens are") from None
+    places = [(start, end) for start, end in read["offset_mapping"] if end > start]
+    middle = len(places) // 2
+    splits = range(len(places) // 4, 3 * len(places) // 4 + 1)
+    between = [i for i in splits if 0 < i < len(places) and places[i - 1][1] < places[i][0]]
+    at = places[min(between, key=lambda i: abs(i - middle), default=middle)][0] if places else 0
+    if len(read["input_ids"]) <= window or not 0 < at < len(text):
+        return [(text, len(places))]
+    return [*_windows_of(text[:at], model), *_windows_of(text[at:], model)]
 
 
 def embed_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path | None) -> np.ndarray:
@@ -161,17 +263,23 @@ def embed_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path
     if cache_dir is None:
         embeddings = encoder.embed(list(unique))
     else:
-        entry = cache_dir / f"sentences-{key_of([fingerprint(encoder.source), *unique])}"
+        how = ["windows"] if encoder.windows else []
+        entry = cache_dir / f"sentences-{key_of([fingerprint(encoder.source), *how, *unique])}"
         embeddings = cached_array(entry, lambda: encoder.embed(list(unique)))
     return embeddings[[unique[text] for text in texts]]
 
 
+def reading_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> Reading:
+    """:meth:`SentenceEncoder.reading` of the different texts, cached."""
+    unique = list(dict.fromkeys(texts))
+    entry = cache_dir / f"reading-{key_of([fingerprint(encoder.source), str(encoder.windows), *unique])}"
+    cut, window, unknown = cached_array(entry, lambda: np.array(encoder.reading(unique)))
+    return Reading(int(cut), int(window), float(unknown))
+
+
 def cut_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> tuple[int, int]:
     """:meth:`SentenceEncoder.cut` of the different texts, cached."""
-    unique = list(dict.fromkeys(texts))
-    entry = cache_dir / f"cut-{key_of([fingerprint(encoder.source), *unique])}"
-    count, window = cached_array(entry, lambda: np.array(encoder.cut(unique)))
-    return int(count), int(window)
+    return reading_cached(texts, encoder, cache_dir)[:2]
 
 
 @cache

@@ -87,6 +87,8 @@ class Facts(StoredModel):
     bertscore_encoder: str | None = None
     """The encoder with which BERTScore compared demonstrations."""
     sentence_encoder: str | None = None
+    bm25_words: str | None = None
+    """``unicode``, if BM25 finds words in any script; None for the words of spaced scripts without marks."""
 
     max_answer_tokens: int | None = None
     """Only for free text."""
@@ -95,6 +97,8 @@ class Facts(StoredModel):
     stops: list[str] | None = None
     bertscore: str | None = None
     """The encoder of the BERTScore metric."""
+    score_words: str | None = None
+    """``unicode``, if metrics find words in any script; None for those of their reference implementations."""
 
     recipe: dict[str, Any] | None = None
     """Settings of fine-tuning."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models.text_encoders import mostly_other_scripts
 from icl_bench.sweep.plan import CellPlan, Plan
+from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
@@ -40,6 +45,7 @@ def notes(sweep: Sweep) -> list[str]:
             f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
+    texts += [note for metric in task.metrics for note in metric.notes()]
     texts += [choice.caution for choice in sweep.spec.select if choice.caution]
     texts += [
         f"{choice}: {choice.fewest(count):,} demonstrations, {choice.each} of each of {count:,} "
@@ -52,9 +58,8 @@ def notes(sweep: Sweep) -> list[str]:
     texts += same_prompts(sweep.plan)
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
-        texts += _leaks(task)
-    if sweep.spec.embeds:
-        texts += _cut(task)
+        texts += [*_leaks(task), *unrelated(sweep.plan)]
+    texts += [*_read_in_part(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return texts
@@ -96,9 +101,50 @@ def _leaks(task: TokenizedTask) -> list[str]:
     return notes
 
 
-def _cut(task: TokenizedTask) -> list[str]:
-    """A note if the sentence encoder truncates texts."""
-    count, window = task.pool.similarity.cut
-    encoder = task.pool.similarity.sentence_encoder.name
-    read = f"the first {window:,} tokens of {counted(count, 'text')}"
-    return [f"{encoder} embeds {read}, not the rest"] if count else []
+def unrelated(plan: Plan) -> list[str]:
+    """A note on each retrieval that fills up with demonstrations that are not related to their query."""
+    texts: dict[SelectorSpec, str] = {}
+    for planned in plan.groups:
+        choice = planned.group.choice
+        if choice.by is None or choice in texts or planned.group.task.asked is not None:
+            continue
+        counts = [(cell.spec.k, *_unrelated_of(planned.group, cell.spec.k)) for cell in planned.runnable]
+        shares = [f"{n:,} of {total:,} at k={k} ({n / total:.0%})" for k, n, total in counts if n]
+        if shares:
+            drawn = "demonstrations drawn at random because no others of the pool are related to the query"
+            texts[choice] = f"{choice}: {drawn}: {', '.join(shares)}"
+    return list(texts.values())
+
+
+def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
+    """How many of the queries' own demonstrations are not related to their query, and how many there are."""
+    choice, pool = group.choice, group.task.pool
+    assert choice.by is not None, f"{choice} does not retrieve"
+    sink = 1 if choice.retrieves and group.pattern.reuses and group.pattern.sink else 0
+    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink :]
+    related = [r.related[pool.places(row)] for r, row in zip(pool.similarity.ranked(choice.by), own, strict=True)]
+    return own.size - int(np.sum(related)), own.size
+
+
+def _read_in_part(sweep: Sweep) -> list[str]:
+    """Notes if encoders of selectors truncate texts, or do not know their script."""
+    similarity, notes = sweep.task.pool.similarity, []
+    if sweep.spec.embeds:
+        notes += similarity.sentence_reading.notes(similarity.sentence_encoder.name, "embeds")
+    if sweep.spec.compares_tokens:
+        encoder = f"bertscore: {similarity.bertscore_encoder.name}"
+        notes += similarity.bertscore_reading.notes(encoder, "compares")
+        if mostly_other_scripts(similarity.demonstrations):
+            notes.append(f"{encoder} is an encoder of English, and the demonstrations are in another script")
+    return notes
+
+
+def _word_rules(sweep: Sweep) -> list[str]:
+    """Notes if words are not found as in the reference implementations."""
+    task, notes = sweep.task, []
+    metrics = zip(task.data.spec.metrics, task.metrics, strict=True)
+    if unicode := [name for name, metric in metrics if "score_words" in metric.facts()]:
+        notes.append(f"{', '.join(unicode)}: words by Unicode's rules, because of the script of the right answers")
+    if sweep.spec.counts_words and task.pool.similarity.unicode_words:
+        notes.append("bm25: words keep their marks, and scripts without spaces go by bigrams of characters")
+    return notes

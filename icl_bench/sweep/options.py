@@ -197,6 +197,15 @@ class RunOptions(BackendSpec):
             "NAME",
         ),
     ] = None
+    long_texts: Annotated[
+        Literal["cut", "windows"],
+        Option(
+            "What text encoders (dense, centroids, BERTScore as a selector and as a metric) read of texts that are "
+            "longer than their window: cut (the first window) or windows (all of them, in several windows).",
+            PROMPTS,
+            "HOW",
+        ),
+    ] = "cut"
     perturbation: Annotated[
         Perturbation,
         read("icl_bench.demonstrations.perturbations:Perturbation"),

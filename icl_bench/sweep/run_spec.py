@@ -94,9 +94,24 @@ class RunSpec(RunOptions):
     @property
     def embeds(self) -> bool:
         """Whether the request needs a sentence encoder."""
-        compared = (SELECTORS.get(by) for p in self.attention if (by := p.compares) is not None)
-        embeds = any(getattr(retriever, "embeds", False) for retriever in compared)
+        embeds = any(getattr(SELECTORS.get(name), "embeds", False) for name in self._retrievers)
         return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
+
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether the request needs BERTScore's encoder to select demonstrations."""
+        return "bertscore" in self._retrievers
+
+    @property
+    def counts_words(self) -> bool:
+        """Whether the request compares demonstrations by BM25."""
+        return "bm25" in self._retrievers
+
+    @property
+    def _retrievers(self) -> set[str]:
+        """The names of the similarities that select demonstrations, or blocks that a query reads."""
+        patterns = (pattern.compares for pattern in self.attention)
+        return {by for by in (*(spec.by for spec in self.select), *patterns) if by is not None}
 
     def check(self, task: TaskSpec, *, to_run: bool = True) -> tuple[ChosenBackend, Combinations]:
         """Check the request without data and model. Returns the backend and the combinations.
@@ -124,6 +139,11 @@ class RunSpec(RunOptions):
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
                 "it is for dense, centroids and nearest-removed"
+            )
+        if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
+            raise UserError(
+                f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it is for "
+                "dense, centroids, nearest-removed and bertscore (selector or metric)"
             )
         return backend, combinations
 

@@ -216,6 +216,7 @@ class Runner:
             outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
+        outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
         return outcome
 
     def _run_all(self, outcome: Outcome) -> None:

@@ -89,8 +89,10 @@ class Sweep:
             spec.perturbation,
             spec.encoder,
             spec.chat_settings,
+            windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
         ).without_too_long()
+        _ = task.metrics  # refuses a metric that is not for the answers' script
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)

@@ -60,6 +60,8 @@ class TokenizedTask:
     """The chat format of prompts; None for plain text."""
     every_score: bool = True
     """With exact scoring, whether every label's score is needed, and not only the two most probable labels."""
+    windows: bool = False
+    """Whether text encoders read texts that are longer than their window in several windows, not truncated."""
     asked: str | None = None
     """The calibration that the queries are asked for, as in facts; None for test rows."""
     whole_pool: DemonstrationPool | None = field(default=None, repr=False)
@@ -140,7 +142,7 @@ class TokenizedTask:
         if share:
             rows = np.flatnonzero(self.lengths <= np.quantile(self.lengths, 1 - share))
         folder = cache_dir() / "embeddings"
-        return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder)
+        return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder, self.windows)
 
     def asking(self, kind: str, queries: tuple[Example, ...], left: np.ndarray) -> TokenizedTask:
         """The same task with other queries than test rows, asked for a calibration.
@@ -152,7 +154,7 @@ class TokenizedTask:
             vars(other).pop(name, None)
         other.data, other.asked = replace(self.data, test=queries), kind
         pool = other.whole_pool = self.pool
-        vars(other)["pool"] = DemonstrationPool(other.data, left, pool.seed, pool.cache_dir, pool.sentence_encoder)
+        vars(other)["pool"] = replace(pool, data=other.data, rows=left)
         return other
 
     # -- what prompts show ----------------------------------------------------------------------
@@ -320,8 +322,13 @@ class TokenizedTask:
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """The metrics that score answers."""
-        return metrics_of(self.data.spec.metrics)
+        """The metrics that score answers, fitted to the right answers of all rows."""
+        metrics, rows = metrics_of(self.data.spec.metrics), (*self.data.train, *self.data.test_pool)
+        answers = [text for row in rows for text in row.golds or (row.answer,)]
+        for metric in metrics:
+            metric.windows = self.windows
+            metric.fit(answers)
+        return metrics
 
     def scores(self, predictions: Sequence[Prediction]) -> dict[str, Sequence[float]]:
         """Scores of predictions by column, ``(rows,)`` each.

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from icl_bench.errors import UserError
-from icl_bench.metrics.exact_match import PUNCTUATION, normalised
+from icl_bench.metrics.exact_match import PUNCTUATION, normalised, normalised_unicode
 from icl_bench.metrics.scores import metrics_of
 from icl_bench.tasks.spec import AnswerRule, Ignored, TaskSpec
 from icl_bench.tasks.splits import StoredRow, encodable, number_as_text
@@ -87,7 +87,7 @@ def _limited(name: str, pattern: str, text: str) -> Iterator[None]:
 def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
     """The extracted part of a text, before ``ignore`` is applied."""
     extracted_text = None
-    if rule.unanswerable is not None and normalised(text) == normalised(rule.unanswerable):
+    if rule.unanswerable is not None and _is_same(text, rule.unanswerable):
         return ""
     if rule.extract is None or (is_right and rule.of == "answers"):
         extracted_text = text
@@ -100,8 +100,14 @@ def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
                     if rule.take == "first":
                         break
     if extracted_text and rule.unanswerable is not None:
-        return "" if normalised(extracted_text) == normalised(rule.unanswerable) else extracted_text
+        return "" if _is_same(extracted_text, rule.unanswerable) else extracted_text
     return extracted_text or None
+
+
+def _is_same(text: str, unanswerable: str) -> bool:
+    """Whether a text is the word for "there is no answer", by SQuAD's normalisation; in other scripts, by Unicode's."""
+    normalise = normalised if unanswerable.isascii() else normalised_unicode
+    return normalise(text) == normalise(unanswerable)
 
 
 @dataclass(frozen=True)

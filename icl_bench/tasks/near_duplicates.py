@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from icl_bench.tasks.examples import Example
+from icl_bench.unicode_words import folded, segmented
 
 SHARED, OF_ALL = 4, 5
 """Two inputs are near duplicates if they share at least 4 of 5 words that either has (Jaccard 0.8)."""
@@ -31,10 +32,11 @@ def words_of(example: Example) -> frozenset[str]:
 def words(text: str) -> list[str]:
     """The words of a text without case and punctuation, which separates words as blanks do.
 
-    Letters that Unicode calls compatible are one (NFKC), like full-width and usual ones.
+    Letters that Unicode calls compatible are one (NFKC), like full-width and usual ones. Scripts without
+    spaces become bigrams of characters.
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(" " if unicodedata.category(letter)[0] in SEPARATE else letter for letter in folded).split()
+    bare = "".join(" " if unicodedata.category(letter)[0] in SEPARATE else letter for letter in folded(text))
+    return [part for word in bare.split() for part in segmented(word, 2)]
 
 
 SEPARATE = "PSZC"

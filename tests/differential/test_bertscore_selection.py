@@ -8,6 +8,7 @@ import statistics
 import string
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -233,3 +234,17 @@ def test_vectors_belong_to_the_models_files_wherever_they_are(cache, encoder, tm
     (copy / "data_config.json").write_text("{}", encoding="utf-8")
     cache.scores(["a card", "a pin"], Encoder("copy", str(copy), 6))
     assert cache.computed == 2
+
+
+def test_windows_compare_the_end_of_a_long_demonstration(encoder, tmp_path):
+    long = "The mean of a sample is computed as follows. " * 80 + "Bananas are yellow."
+    query = "yellow bananas"
+    cut, windows = BertScoreRecall(encoder, tmp_path), BertScoreRecall(replace(encoder, windows=True), tmp_path)
+    for retriever in (cut, windows):
+        retriever.fit([long, "a card"])
+    assert scores(windows, [query])[0, 0] > scores(cut, [query])[0, 0] + 0.1
+    assert scores(windows, [query])[0, 1] == pytest.approx(scores(cut, [query])[0, 1])
+    assert len(list(tmp_path.iterdir())) == 2
+    # a long query, too: all of its tokens are found in itself
+    assert scores(windows, [long])[0, 0] == pytest.approx(1, abs=1e-3)
+    assert scores(windows, [long])[0, 0] > scores(windows, [long.replace("Bananas", "Lemons")])[0, 0]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.predictions import macro_f1
 
-from icl_bench.metrics.bertscore import bertscore_f1
+from icl_bench.errors import UserError
+from icl_bench.metrics.bertscore import BertScore, bertscore_f1
 from icl_bench.metrics.rouge import Rouge
+from icl_bench.models.bertscore_model import BertScoreModel
 from icl_bench.models.text_encoders import Encoder
 
 GOLD = [
@@ -75,3 +78,71 @@ def test_an_empty_text_scores_0_and_leaves_the_others_alone(encoder):
     beside = bertscore_f1([GOLD[0], "", GOLD[1]], [PREDICTION[0], "x", " \n"], encoder)
     assert beside.tolist() == [alone[0], 0, 0]
     assert bertscore_f1([""], [""], encoder).tolist() == [0]
+
+
+# -- long texts -----------------------------------------------------------------------------------
+
+BEGINNING = "The council met to talk about the new school in the old part of the town. " * 40
+LONG = BEGINNING + "In the end they all agreed to build it at once. " * 20
+OPPOSITE = BEGINNING + "In the end nobody agreed and it was never built. " * 20
+
+
+def test_windows_compare_the_ends_of_long_texts(encoder):
+    windows = replace(encoder, windows=True)
+    assert bertscore_f1([LONG], [OPPOSITE], encoder).tolist() == pytest.approx([1])
+    assert 0.5 < bertscore_f1([LONG], [OPPOSITE], windows)[0] < 0.99
+    assert bertscore_f1([LONG, "", OPPOSITE], [LONG, LONG, " "], windows).tolist() == pytest.approx([1, 0, 0], abs=1e-5)
+    assert bertscore_f1(GOLD, PREDICTION, windows).tolist() == bertscore_f1(GOLD, PREDICTION, encoder).tolist()
+
+
+def test_the_windowed_score_of_short_texts_is_bert_scores(encoder):
+    model = BertScoreModel(replace(encoder, windows=True))
+    own = [model.f1(gold, text) for gold, text in zip(GOLD + GOLD, PREDICTION + ODD, strict=True)]
+    assert own == pytest.approx(bertscore_f1(GOLD + GOLD, PREDICTION + ODD, encoder).tolist(), abs=1e-5)
+
+
+def test_windows_hold_every_token_of_a_text_once(encoder):
+    cut, windows = BertScoreModel(encoder), BertScoreModel(replace(encoder, windows=True))
+    whole = windows.tokenize(LONG)
+    begin, end = windows.special
+    chunks = [whole[start : start + 512] for start in range(0, len(whole), 512)]
+    assert len(chunks) > 1
+    assert all((chunk[0], chunk[-1]) == (begin, end) for chunk in chunks)
+    assert cut.tokenize(LONG) == chunks[0]
+    content = [token for token in whole if token not in windows.special]
+    assert content == cut._untruncated.encode(LONG, add_special_tokens=False)
+    assert windows.encode([whole, whole[:512]]).shape == (len(whole) + 512, 384)
+
+
+@pytest.fixture
+def metric(encoder, monkeypatch):
+    monkeypatch.setattr("icl_bench.models.text_encoders.encoder_default", lambda: encoder)
+    return BertScore()
+
+
+def test_the_metric_says_how_many_texts_it_cuts(metric):
+    metric.fit([*GOLD, LONG, LONG, OPPOSITE])
+    cut = "bertscore: all-MiniLM-L6-v2 compares the first 512 tokens of"
+    rest = "not the rest; --long-texts windows reads all of them"
+    assert metric.notes() == [f"{cut} 2 right answers, {rest}"]
+    assert metric.notes_on_answers() == []
+    metric.score(["a", "b"], ["c", LONG])
+    metric.score(["a"], [LONG])
+    assert metric.notes_on_answers() == [f"{cut} 1 model's answer, {rest}"]
+    assert metric.facts() == {"bertscore": "all-MiniLM-L6-v2"}
+
+
+def test_the_metric_cuts_nothing_in_windows_which_are_a_fact(metric):
+    metric.windows = True
+    metric.fit([LONG])
+    metric.score([LONG], [OPPOSITE])
+    assert metric.notes() == metric.notes_on_answers() == []
+    assert metric.facts() == {"bertscore": "all-MiniLM-L6-v2 in windows"}
+
+
+def test_the_metric_refuses_a_script_that_the_encoder_does_not_know(metric, encoder):
+    thai = ["กรุงเทพเป็นเมืองหลวง", "ฉันเป็นนักเรียน"]
+    assert bertscore_f1(thai[:1], thai[1:], encoder).tolist() == pytest.approx([1])  # both are unknown
+    with pytest.raises(UserError, match=r"^metric bertscore: all-MiniLM-L6-v2 does not know 100% .* leave it out"):
+        metric.fit(thai)
+    metric.fit([*GOLD, "Great 🙂"])

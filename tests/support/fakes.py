@@ -26,7 +26,7 @@ from icl_bench.demonstrations.perturbations import Perturbation
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.registry import Model
-from icl_bench.models.text_encoders import SentenceEncoder
+from icl_bench.models.text_encoders import Reading, SentenceEncoder
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.calibration import Calibration
 from icl_bench.results.store import Store
@@ -187,8 +187,8 @@ class WordEncoder(SentenceEncoder):
             vector[-1] += int(last) % 7 / 10
         return found / np.linalg.norm(found, axis=1, keepdims=True)
 
-    def cut(self, texts: Sequence[str]) -> tuple[int, int]:
-        return sum(len(text.split()) > self.window for text in texts), self.window
+    def reading(self, texts: Sequence[str]) -> Reading:
+        return Reading(sum(len(text.split()) > self.window for text in texts), self.window, 0.0)
 
 
 # -- a backend ---------------------------------------------------------------------------------

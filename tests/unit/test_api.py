@@ -179,6 +179,7 @@ ALL = {
     "per_label": numbers(),
     "select": lists(*SELECTS, parse=SelectorSpec.parse),
     "encoder": paths(),
+    "long_texts": names("cut", "windows"),
     "perturbation": st.sampled_from(["none", "labels:permuted", "labels:noise=0.25"]).flatmap(
         lambda text: st.sampled_from([([text], text), ([text], Perturbation.parse(text))])
     ),

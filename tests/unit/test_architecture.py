@@ -13,7 +13,9 @@ import icl_bench
 
 ROOT = Path(icl_bench.__file__).parent
 
-GROUND = as_words("errors wording seeds frozen quiet_libraries registry text_files table_files escaping options")
+GROUND = as_words(
+    "errors wording seeds frozen quiet_libraries registry text_files table_files escaping options unicode_words"
+)
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "models": GROUND,
     "metrics": (*GROUND, "models"),

@@ -33,15 +33,21 @@ class NearestNeighbours(TrainingMethod):
         del select
         return {"sentence_encoder": PACKAGED}
 
+    def notes(self) -> list[str]:
+        """See ``TrainingMethod``."""
+        data = self.run.task.data
+        return (
+            SentenceEncoder.find().reading(self._inputs([*data.train, *data.test])).notes(PACKAGED, "embeds", hint="")
+        )
+
+    def _inputs(self, rows: Iterable[Example]) -> list[str]:
+        names = self.run.task.data.spec.template.input_fields
+        return [" ".join(row.fields[name] for name in names) for row in rows]
+
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
         del keep
-        task = self.run.task
-        names = task.data.spec.template.input_fields
-
-        def texts(rows: Iterable[Example]) -> list[str]:
-            return [" ".join(row.fields[name] for name in names) for row in rows]
-
+        task, texts = self.run.task, self._inputs
         labels = np.array([row.label for row in examples.train])
         learnt = {row.id for row in examples.train}
         encoder = SentenceEncoder.find()

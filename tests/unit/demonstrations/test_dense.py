@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -383,3 +384,57 @@ def test_a_model_without_a_window_cuts_nothing(encoder, monkeypatch):
 
     monkeypatch.setattr(SentenceTransformer, "max_seq_length", None)
     assert encoder.cut(["card " * 300]) == (0, 0)
+
+
+# -- long texts and unknown scripts ---------------------------------------------------------------
+
+BEGINNING = "The meeting was about the budget of the new school. " * 40
+GOOD, BAD = "Everyone agreed and was happy. " * 40, "The proposal failed and they quarrelled. " * 40
+
+
+def test_windows_read_the_end_of_a_long_text(encoder):
+    texts = [BEGINNING + GOOD, BEGINNING + BAD]
+    assert encoder.cut(texts) == (2, 256)
+    cut = encoder.embed(texts)
+    assert (cut[0] == cut[1]).all()
+    reader = replace(encoder, windows=True)
+    good, bad = reader.embed(texts)
+    assert good @ bad < 0.95
+    assert good @ encoder.embed([GOOD[:500]])[0] > bad @ encoder.embed([GOOD[:500]])[0]
+    assert np.linalg.norm([good, bad], axis=1) == pytest.approx(1)
+    assert reader.cut(texts) == (0, 0)
+
+
+def test_texts_that_fit_have_the_same_embeddings_in_windows(encoder):
+    texts = [*POOL, ""]
+    np.testing.assert_allclose(replace(encoder, windows=True).embed(texts), encoder.embed(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [BEGINNING + BAD, "word" * 2000, "北京是中国的首都" * 200, "a" * 5000, "é🙂 " * 700])
+def test_windows_are_all_of_a_text_and_fit(encoder, text):
+    model = encoder.load()
+    windows = [window for window, _ in sentences._windows_of(text, model)]
+    assert "".join(windows) == text
+    assert max(len(model.tokenizer(window)["input_ids"]) for window in windows) <= 256
+
+
+def test_windows_are_another_entry_of_the_cache_and_another_fact(encoder, tmp_path):
+    reader = replace(encoder, windows=True)
+    cut, whole = (embed_cached([BEGINNING + BAD], one, tmp_path) for one in (encoder, reader))
+    assert not np.allclose(cut, whole, atol=1e-3)
+    np.testing.assert_array_equal(embed_cached([BEGINNING + BAD], reader, tmp_path), whole)
+    assert (encoder.fact, reader.fact) == ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2 in windows")
+
+
+def test_a_script_that_the_encoder_does_not_know_is_told(encoder):
+    thai = ["กรุงเทพเป็นเมืองหลวง", "ฉันเป็นนักเรียน"]
+    assert np.allclose(*encoder.embed(thai))  # both are one unknown token
+    reading = encoder.reading(thai)
+    assert reading.notes("words", "embeds") == [
+        "words does not know 100% of the tokens of texts and cannot tell them apart"
+    ]
+    assert encoder.reading(POOL).notes("words", "embeds") == []
+    long = encoder.reading([BEGINNING + GOOD])
+    assert long.notes("words", "embeds") == [
+        "words embeds the first 256 tokens of 1 text, not the rest; --long-texts windows reads all of them"
+    ]

@@ -53,6 +53,9 @@ class GoldWords(Metric):
     answers = "text"
     measures = (Measure("gold_words", "gold_words", "gold words"),)
 
+    def notes_on_answers(self) -> Sequence[str]:
+        return ["gold words were counted"]
+
     def score(self, gold: Sequence[str], said: Sequence[str]) -> Mapping[str, np.ndarray]:
         counts = [(len(g.split()), len(s.split())) for g, s in zip(gold, said, strict=True)]
         return {"gold_words": np.array([g / (g + s) for g, s in counts])}
@@ -85,6 +88,13 @@ def test_stored_rouge_is_rouge_scores_f1_of_the_stored_answer_against_the_stored
         assert row["prediction"] == SAID[GOLD.index(row["gold"])]
         wanted = scorer.score(target=row["gold"], prediction=row["prediction"])
         assert {kind: row[kind] for kind in kinds} == {kind: pytest.approx(wanted[kind].fmeasure) for kind in kinds}
+
+
+def test_what_a_metric_says_of_the_answers_is_told_once(tmp_path: Path):
+    task = summaries(tmp_path / "task")
+    task.metrics.append(GoldWords())
+    outcome = runner(planned(task, "1,2", draws=1), tmp_path / "results", Writer()).run()
+    assert outcome.notes == ["gold words were counted"]
 
 
 def test_stored_rouge_is_what_is_counted_by_hand(results):
