@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
-from icl_bench.backends.label_constraint import Spellings, compile_labels, label_trie, spellings_of
+from icl_bench.backends.label_constraint import Spellings, check_told_apart, compile_labels, label_trie, spellings_of
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -244,6 +244,7 @@ class TokenizedTask:
     def _among(self, labels: tuple[str, ...]) -> Decoding:
         """How a backend decodes an answer among these labels."""
         if labels not in self._decodings:
+            check_told_apart(labels, [self._tokens_of[label] for label in labels])
             make = self._exact if self.scoring == "exact" else self._greedy
             self._decodings[labels] = make(labels)
         return self._decodings[labels]
