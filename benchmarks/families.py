@@ -52,6 +52,8 @@ SIZES: Sequence[tuple[int, str]] = (
 
 KINDS = ["sliding_attention", "full_attention"] * (LAYERS // 2)
 
+BY_LAYER = {"layer_types": KINDS, "head_dim": 8, "global_head_dim": 16, "num_key_value_heads": 2}
+
 MAMBA: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2, "mamba_d_state": 8}
 
 OWN: Mapping[str, Mapping[str, Any]] = {
@@ -63,13 +65,15 @@ OWN: Mapping[str, Mapping[str, Any]] = {
         "activation_sparsity_pattern": [0.0] * LAYERS,
         "intermediate_size": [48] * LAYERS,
     },
-    "gemma4_text": {"layer_types": KINDS, "head_dim": 8, "global_head_dim": 16, "num_key_value_heads": 2},
-    "gemma4_unified_text": {"layer_types": KINDS, "head_dim": 8, "global_head_dim": 16, "num_key_value_heads": 2},
+    "gemma4_text": {**BY_LAYER, "num_kv_shared_layers": 2},
+    "gemma4_unified_text": BY_LAYER,
     "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
     "granitemoehybrid": MAMBA,
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8, "moe_topk": 2},
     "mamba2": {"num_heads": 8, "head_dim": 8, "expand": 2},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2, "index_block_size": 8},
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 2},
     "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [16, 32]},
 }
 """What a family needs beside these: sizes that depend on each other, or a feature that is off by default."""
@@ -84,7 +88,7 @@ class Outcome:
     state: str
     """``computed``, ``refused``, ``wrong``, ``failed`` (an error that is no refusal) or ``not built``."""
     detail: str
-    """The largest difference, the refusal, or the error."""
+    """The largest difference, the refusal, or the error, in one line."""
 
 
 def tiny_config(family: str) -> Any:
@@ -171,14 +175,18 @@ def outcome(family: str) -> Outcome:
         try:
             name = save_checkpoint(family, Path(folder))
         except Exception as error:
-            return Outcome(family, "", "not built", f"{type(error).__name__}: {error}")
+            return Outcome(family, "", "not built", _line(error))
         try:
             apart = difference(Path(folder))
         except UserError as error:
-            return Outcome(family, name, "refused", str(error))
+            return Outcome(family, name, "refused", str(error).replace(folder, "folder"))
         except Exception as error:
-            return Outcome(family, name, "failed", f"{type(error).__name__}: {error}")
+            return Outcome(family, name, "failed", _line(error))
     return Outcome(family, name, "computed" if apart <= BOUND else "wrong", f"{apart:.1e}")
+
+
+def _line(error: Exception) -> str:
+    return re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:200]
 
 
 def _send(family: str, pipe: Any) -> None:
@@ -211,17 +219,50 @@ def outcomes(families: list[str]) -> Iterator[Outcome]:
             process.join()
 
 
-def main() -> None:
-    """Compare all families and print a line for each."""
+START, END = "<!-- families -->", "<!-- end of families -->"
+
+
+def table(found: Sequence[Outcome]) -> str:
+    """The page's table of all families, in Markdown."""
+    from importlib.metadata import version
+
+    from icl_bench.backends.vllm.architectures import LISTED, LISTED_VERSION
+
+    counts = {state: sum(one.state == state for one in found) for state in ("computed", "refused", "not built")}
+    lines = [
+        f"transformers {version('transformers')}: {counts['computed']} families are computed, {counts['refused']} are "
+        f"refused, and {counts['not built']} have no tiny checkpoint.",
+        "",
+        f"| family | `--backend transformers` | vLLM {LISTED_VERSION} |",
+        "| --- | --- | --- |",
+    ]
+    for one in found:
+        reason = re.search(r"does not compute it \((.*)\); vLLM", one.detail)
+        said = {"computed": "yes", "refused": f"no: {reason[1] if reason else one.detail}"}.get(one.state, one.state)
+        vllm = "" if not one.architecture else "yes" if one.architecture in LISTED else "not listed"
+        lines.append(f"| `{one.family}` | {said.replace('|', ' ')} | {vllm} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Compare all families and print a line for each. Returns 1 if one is wrong or fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help="families, with commas (default: all)")
+    parser.add_argument("--docs", type=Path, help="the page whose table is written anew")
     arguments = parser.parse_args()
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    found = []
     names = arguments.only.split(",") if arguments.only else sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     for one in outcomes(names):
-        print(one.family, one.architecture, one.state, re.sub(r"\s+", " ", one.detail)[:300], sep=" | ", flush=True)
+        print(one.family, one.architecture, one.state, one.detail, sep=" | ", flush=True)
+        found.append(one)
+    if arguments.docs:
+        before, _, rest = arguments.docs.read_text(encoding="utf-8").partition(START)
+        after = rest.partition(END)[2]
+        arguments.docs.write_text(f"{before}{START}\n\n{table(found)}\n\n{END}{after}", encoding="utf-8")
+    return int(any(one.state in ("wrong", "failed") for one in found))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

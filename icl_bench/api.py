@@ -121,7 +121,7 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     _, problem = do_each(
         RunSpec,
         given,
-        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), place)),
+        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False, results=place), place)),
         Display(quiet=True).problem,
     )
     if problem is not None:

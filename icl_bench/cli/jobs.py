@@ -95,7 +95,7 @@ def carry_out(
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
     def run_here(request: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(request, display)
+        part = _prepared(request, display, results)
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
@@ -120,7 +120,7 @@ def _on_cluster(
 
     with connected(cluster) as connection:
         assert connection is not None, "a cluster was requested"
-        parts, problem = do_each(spec, options, lambda request: _prepared(request, display), display.problem)
+        parts, problem = do_each(spec, options, lambda request: _prepared(request, display, results), display.problem)
         for part in parts:
             for text in part.problems():
                 display.note(f"  {text}")
@@ -133,7 +133,7 @@ def _on_cluster(
     return done, problem
 
 
-def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
+def _prepared(spec: RunSpec | FinetuneSpec, display: Display, results: Place) -> Part:
     """A planned request, as a part of a study without a file."""
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
@@ -142,7 +142,7 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display) -> Part:
 
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
-            return PromptPart.of(Sweep.prepare(spec, say))
+            return PromptPart.of(Sweep.prepare(spec, say, results=results))
         return TrainingPart.of(Finetuning.prepare(spec, say))
 
 

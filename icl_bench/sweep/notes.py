@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.prompts.chat import ChatForm
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -28,6 +29,8 @@ def notes(sweep: Sweep) -> list[str]:
     """Notes on data, pool and selection, one a line."""
     task = sweep.task
     texts = list(task.data.notes)
+    if isinstance(form := task.encoder.form, ChatForm):
+        texts += form.notes()
     if task.pool.dropped:
         share = task.data.spec.pool.drop_longest
         longest = int(task.lengths[task.pool.rows].max())

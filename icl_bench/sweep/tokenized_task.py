@@ -75,7 +75,8 @@ class TokenizedTask:
         template = self.data.spec.template
         if self.chat is None:
             return PlainForm(template, piece)
-        return chat_form(template, self.chat, self.model, self.tokenizer, piece)
+        closes = self.data.spec.is_classification and self.model.tokenizer is None  # else a server renders it
+        return chat_form(template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -137,6 +138,12 @@ class TokenizedTask:
         if pattern.compares is not None:
             chosen |= SELECTORS[pattern.compares].facts(self.pool.similarity)
         return chosen | dict(self.perturbation.facts(self.pool))
+
+    @property
+    def chat_day(self) -> str | None:
+        """The date that a chat template may have written; None if it writes none."""
+        form = self.encoder.form
+        return self.chat.day if self.chat is not None and isinstance(form, ChatForm) and form.writes_date else None
 
     def chat_facts(self) -> dict[str, Any]:
         """What decides the chat format of prompts."""

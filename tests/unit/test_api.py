@@ -187,6 +187,7 @@ ALL = {
     "labels": names("all", "half:3"),
     "queries": names("test", "copied"),
     "data_dir": paths(),
+    "base": paths(),
     "tokenizer": paths(),
     "system": names("be short", "1"),
     "chat_arg": variables(),

@@ -89,7 +89,7 @@ def plan(
 
     def print_one(spec: RunSpec) -> None:
         with display.preparing() as say:
-            sweep = Sweep.prepare(spec, say, to_run=False)
+            sweep = Sweep.prepare(spec, say, to_run=False, results=results)
             sweep.estimates()  # takes a while
         if json:
             records.extend(plan_records(sweep, results, prices))

@@ -268,7 +268,7 @@ def test_two_labels_of_the_same_tokens_are_refused_by_name(tokenizer, labels, na
 
 
 def test_a_label_whose_end_has_no_token_is_refused_beside_one_that_continues_it():
-    with pytest.raises(UserError, match="labels 'a' and 'a b': .*continuation of the first"):
+    with pytest.raises(UserError, match=r"labels 'a' and 'a b': .*continuation of the first"):
         check_told_apart(["b", "a b", "a"], [(2,), (1, 2), (1,)])
 
 
