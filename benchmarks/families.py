@@ -4,8 +4,9 @@
 
 For every family that the installed transformers library has a causal language model of, a checkpoint
 of a few layers with random weights is built, loaded as ``--model`` is, and held to the library's own
-forward pass on prompts longer than its windows, in float32. With ``--docs``, the table of that page
-is written anew. Exits with 1 if a family is computed wrongly or ends in an error that names nothing.
+forward pass on prompts longer than its windows, in float32. With ``--docs``, their lines in the table of
+that page are replaced. Exits with 1 if a family is computed wrongly or ends in an error that names
+nothing.
 """
 
 from __future__ import annotations
@@ -222,33 +223,45 @@ def outcomes(families: list[str]) -> Iterator[Outcome]:
 START, END = "<!-- families -->", "<!-- end of families -->"
 
 
-def table(found: Sequence[Outcome]) -> str:
-    """The page's table of all families, in Markdown."""
+def row(one: Outcome) -> str:
+    """A family's line of the table, in Markdown."""
+    from icl_bench.backends.vllm.architectures import LISTED
+
+    reason = re.search(r"does not compute it \((.*)\); vLLM", one.detail)
+    said = {"computed": "yes", "refused": f"no: {reason[1] if reason else one.detail}"}.get(one.state, one.state)
+    vllm = "" if not one.architecture else "yes" if one.architecture in LISTED else "not listed"
+    return f"| `{one.family}` | {said.replace('|', ' ')} | {vllm} |"
+
+
+def with_rows(page: str, found: Sequence[Outcome]) -> str:
+    """The page with these families' lines replaced or added, and the others as they are."""
     from importlib.metadata import version
 
-    from icl_bench.backends.vllm.architectures import LISTED, LISTED_VERSION
+    from icl_bench.backends.vllm.architectures import LISTED_VERSION
 
-    counts = {state: sum(one.state == state for one in found) for state in ("computed", "refused", "not built")}
+    before, _, rest = page.partition(START)
+    old, _, after = rest.partition(END)
+    rows = {line.split("`")[1]: line for line in old.splitlines() if line.startswith("| `")}
+    rows |= {one.family: row(one) for one in found}
+    says = [line.split(" | ")[1] for line in rows.values()]
+    built = [said for said in says if said != "not built"]
     lines = [
-        f"transformers {version('transformers')}: {counts['computed']} families are computed, {counts['refused']} are "
-        f"refused, and {counts['not built']} have no tiny checkpoint.",
+        f"transformers {version('transformers')}: of {len(built)} families, {built.count('yes')} are computed. "
+        f"{len(says) - len(built)} have no tiny checkpoint.",
         "",
         f"| family | `--backend transformers` | vLLM {LISTED_VERSION} |",
         "| --- | --- | --- |",
+        *(rows[name] for name in sorted(rows)),
     ]
-    for one in found:
-        reason = re.search(r"does not compute it \((.*)\); vLLM", one.detail)
-        said = {"computed": "yes", "refused": f"no: {reason[1] if reason else one.detail}"}.get(one.state, one.state)
-        vllm = "" if not one.architecture else "yes" if one.architecture in LISTED else "not listed"
-        lines.append(f"| `{one.family}` | {said.replace('|', ' ')} | {vllm} |")
-    return "\n".join(lines)
+    table = "\n".join(lines)
+    return f"{before}{START}\n\n{table}\n\n{END}{after}"
 
 
 def main() -> int:
     """Compare all families and print a line for each. Returns 1 if one is wrong or fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help="families, with commas (default: all)")
-    parser.add_argument("--docs", type=Path, help="the page whose table is written anew")
+    parser.add_argument("--docs", type=Path, help="the page whose table gets these families' lines")
     arguments = parser.parse_args()
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -258,9 +271,8 @@ def main() -> int:
         print(one.family, one.architecture, one.state, one.detail, sep=" | ", flush=True)
         found.append(one)
     if arguments.docs:
-        before, _, rest = arguments.docs.read_text(encoding="utf-8").partition(START)
-        after = rest.partition(END)[2]
-        arguments.docs.write_text(f"{before}{START}\n\n{table(found)}\n\n{END}{after}", encoding="utf-8")
+        page = arguments.docs.read_text(encoding="utf-8")
+        arguments.docs.write_text(with_rows(page, found), encoding="utf-8")
     return int(any(one.state in ("wrong", "failed") for one in found))
 
 
