@@ -122,7 +122,7 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     _, problem = do_each(
         RunSpec,
         given,
-        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False), place, one.price)),
+        lambda one: rows.extend(plan_records(Sweep.prepare(one, to_run=False, results=place), place, one.price)),
         Display(quiet=True).problem,
     )
     if problem is not None:

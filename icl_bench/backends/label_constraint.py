@@ -10,6 +10,7 @@ with a continuation, and lose.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,6 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
-from icl_bench.wording import one_line
 
 if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
@@ -114,20 +114,64 @@ def compile_labels(
         answers = [answer + END for answer in answers]
         usable_spellings = {text: ids for text, ids in usable_spellings.items() if END.encode() not in text}
         usable_spellings[END.encode()] = [end_token]
+    for answer in answers:
+        if not _can_write(answer.encode(), usable_spellings):
+            raise UserError(
+                f"label {shown(answer)}: this model's tokenizer has no tokens that write it; write it as the "
+                f"tokenizer does ({_rewritten(answer, tokenizer)}), or take --score exact"
+            )
     eos = tokenizer.eos_token_id
     # outlines_core needs an end token outside the given vocabulary: any unused id
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
     pattern = "|".join(re.escape(answer) for answer in answers)
-    try:
-        index = Index(f"({pattern})", Vocabulary(end, usable_spellings))
-    except Exception as error:  # outlines_core raises plain ValueError/BaseException subclasses
-        reason = one_line(str(error))
-        raise UserError(f"labels: the tokenizer cannot write them ({reason})") from error
+    index = Index(f"({pattern})", Vocabulary(end, usable_spellings))
     raw = {
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()
     }
     return _unfold(answers, raw, index.get_initial_state(), usable_spellings)
+
+
+def check_told_apart(answers: Sequence[str], ids: Sequence[Ids]) -> None:
+    """Raise ``UserError`` if two answers have the same tokens, or one's tokens begin another's.
+
+    A tokenizer that normalises texts or knows no case writes different texts with the same tokens, in
+    prompts as in answers. ``ids`` are the answers' tokens, with their endings.
+    """
+    holders = dict(zip(ids, answers, strict=True))
+    for answer, tokens in zip(answers, ids, strict=True):
+        if holders[tokens] != answer:
+            raise UserError(
+                f"labels {shown(answer)} and {shown(holders[tokens])}: this model's tokenizer writes both with the "
+                "same tokens, so no answer tells them apart; rename one, or make them one label"
+            )
+    for answer, tokens in zip(answers, ids, strict=True):
+        for size in range(len(tokens)):
+            if (shorter := holders.get(tokens[:size])) is not None:
+                raise UserError(
+                    f"labels {shown(shorter)} and {shown(answer)}: this model's tokenizer writes the second as a "
+                    "continuation of the first, without a token that ends it; rename one"
+                )
+
+
+def shown(answer: str) -> str:
+    """An answer's label for a message; with escapes if its characters look like others."""
+    label = answer.removesuffix(END).strip()
+    return repr(label) if unicodedata.is_normalized("NFKC", label) else ascii(label)
+
+
+def _can_write(text: bytes, spellings: Spellings) -> bool:
+    """Whether some sequence of tokens writes a text."""
+    reached = [True, *[False] * len(text)]
+    for end in range(1, len(text) + 1):
+        reached[end] = any(reached[start] and text[start:end] in spellings for start in range(end))
+    return reached[-1]
+
+
+def _rewritten(answer: str, tokenizer: Tokenizer) -> str:
+    """The text that a tokenizer makes of an answer's label."""
+    ids = tokenizer(answer.removesuffix(END), add_special_tokens=False)["input_ids"]
+    return repr(str(tokenizer.decode(ids)).strip())
 
 
 def _spellings_inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:
@@ -179,8 +223,6 @@ def _decided(answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[by
     """For each state, the only answer that begins with its text, or -1: ``(states,)``."""
     decided = np.full(len(texts), -1)
     for i, answer in enumerate(map(str.encode, answers)):
-        if answer not in numbers:
-            raise UserError(f"label {answers[i].strip()!r}: the tokenizer cannot write it")
         for end in range(len(answer) + 1):
             state = numbers.get(answer[:end])
             if state is not None:
@@ -276,7 +318,7 @@ class LabelTrie:
 def label_trie(answers: Sequence[Ids]) -> LabelTrie:
     """Build the tree of tokenized answers.
 
-    Raises ``ValueError`` if one answer's tokens begin another's. (Endings distinguish them.)
+    Raises ``ValueError`` if one answer's tokens begin another's (:func:`check_told_apart`).
     """
     nodes: dict[Ids, int] = {(): 0}
     tokens, parents = [-1], [-1]

@@ -113,7 +113,7 @@ def carry_out(
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
     def run_here(request: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(request, display, purses)
+        part = _prepared(request, display, results, purses)
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
@@ -138,7 +138,7 @@ def _on_cluster(
 
     with connected(cluster) as connection:
         assert connection is not None, "a cluster was requested"
-        parts, problem = do_each(spec, options, lambda request: _prepared(request, display), display.problem)
+        parts, problem = do_each(spec, options, lambda request: _prepared(request, display, results), display.problem)
         for part in parts:
             for text in part.problems():
                 display.note(f"  {text}")
@@ -151,7 +151,9 @@ def _on_cluster(
     return done, problem
 
 
-def _prepared(spec: RunSpec | FinetuneSpec, display: Display, purses: dict[float, Purse] | None = None) -> Part:
+def _prepared(
+    spec: RunSpec | FinetuneSpec, display: Display, results: Place, purses: dict[float, Purse] | None = None
+) -> Part:
     """A planned request, as a part of a study without a file.
 
     ``purses`` has the money of the command's other requests, by its limit.
@@ -163,7 +165,7 @@ def _prepared(spec: RunSpec | FinetuneSpec, display: Display, purses: dict[float
 
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
-            sweep = Sweep.prepare(spec, say)
+            sweep = Sweep.prepare(spec, say, results=results)
             if spec.price is not None and sweep.loader.spends:
                 from icl_bench.backends.servers.budget import Budget, Purse
                 from icl_bench.sweep.plan_money import sweep_prices

@@ -52,11 +52,11 @@ class Architecture:
     parameters: int
     """Parameters of the matrices that every token passes through: all but embeddings."""
     heads_width: int
-    """Query heads times their width."""
+    """Query heads times their width. The mean, if layers differ."""
     windows: tuple[int | None, ...]
     """The attention window of each layer in tokens; None for all."""
     key_width: int = 0
-    """Key heads times their width; 0 where it is not known."""
+    """Key heads times their width; 0 where it is not known. The mean, if layers differ."""
     reader_parameters: int = 0
     """Parameters of the additional matrices that every token passes through to read vectors."""
     vector_parameters: int = 0
@@ -69,16 +69,24 @@ class Architecture:
     """Parameters of the last layer; 0 where it is not known, or cannot be computed in part."""
     projection_parameters: int = 0
     """Those of them that compute queries, keys and values."""
+    layer_widths: tuple[tuple[int, int], ...] = ()
+    """``heads_width`` and ``key_width`` of each layer; empty if all layers have the same."""
+
+    @property
+    def widths(self) -> tuple[tuple[int, int], ...]:
+        """``heads_width`` and ``key_width`` of each layer."""
+        return self.layer_widths or ((self.heads_width, self.key_width),) * len(self.windows)
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Architecture:
         """Restore from the result of :meth:`as_json`."""
-        return cls(**{**stored, "windows": tuple(stored["windows"])})
+        widths = tuple(tuple(each) for each in stored.get("layer_widths", ()))
+        return cls(**{**stored, "windows": tuple(stored["windows"]), "layer_widths": widths})
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, to store with predictions."""
         values = {**asdict(self), "windows": list(self.windows)}
-        optional = {field.name for field in fields(self) if field.default == 0} - {"key_width"}
+        optional = {field.name for field in fields(self) if field.default in (0, ())} - {"key_width"}
         return {name: value for name, value in values.items() if value or name not in optional}
 
     def with_whole_layers(self) -> Architecture:
@@ -95,8 +103,9 @@ class Architecture:
         Two for each parameter and token; four for each visible key and head width (scores and values).
         Only for cells without a stored cost: :mod:`icl_bench.sweep.compute_cost` counts exactly.
         """
-        keys = sum(min(before, window or before) for window in self.windows)
-        return tokens * (2.0 * self.parameters + 4.0 * self.heads_width * keys)
+        layers = zip(self.windows, self.widths, strict=True)
+        seen = sum(width * min(before, window or before) for window, (width, _) in layers)
+        return tokens * (2.0 * self.parameters + 4.0 * seen)
 
 
 class ParameterCounts(NamedTuple):
@@ -129,9 +138,10 @@ def architecture_of(source: str) -> Architecture:
     config, vectors = read_config(source), vector_settings_of(source)
     counts = stored_parameters(Path(source)) if states_everything(source) else None
     return Architecture(
-        heads_width=config.head_width * config.heads,
+        heads_width=config.heads_width,
         windows=config.windows,
-        key_width=config.head_width * config.key_heads,
+        key_width=config.key_width,
+        layer_widths=config.layer_widths,
         reader_parameters=vectors.parameters if vectors else 0,
         vector_parameters=vectors.vector_parameters if vectors else 0,
         **(counts or laid_out_parameters(source))._asdict(),
@@ -189,8 +199,9 @@ def laid_out_parameters(source: str) -> ParameterCounts:
     except Exception as error:  # the library raises many kinds
         raise UserError(f"model {source}: cannot be laid out ({first_line(error)})") from None
     head = model.get_output_embeddings().weight
-    embeddings = {id(model.get_input_embeddings().weight), id(head)}
-    sizes = {name: p.numel() for name, p in model.named_parameters() if id(p) not in embeddings}
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    looked_up = {id(weight) for weight in (*tables, head)}
+    sizes = {name: p.numel() for name, p in model.named_parameters() if id(p) not in looked_up}
     blocks = getattr(model.get_decoder(), "layers", None)
     last = next((f"{name}." for name, module in model.named_modules() if blocks and module is blocks[-1]), "-")
     return ParameterCounts.of(sizes, last, tuple(head.shape))

@@ -52,11 +52,14 @@ class ModelConfig:
     """``model_type``, like ``llama``."""
     context_tokens: int | None
     """The trained context window; None if the config has none."""
-    heads: int
-    key_heads: int
-    head_width: int
+    heads_width: int
+    """Query heads times their width. The mean, if layers differ."""
+    key_width: int
+    """Key heads times their width. The mean, if layers differ."""
     windows: tuple[int | None, ...]
     """The attention window of each layer in tokens; None for all."""
+    layer_widths: tuple[tuple[int, int], ...] = ()
+    """``heads_width`` and ``key_width`` of each layer; empty if all layers have the same."""
 
 
 def read_config(source: str, revision: str | None = None) -> ModelConfig:
@@ -104,15 +107,15 @@ def _complete_config(file: Path) -> dict[str, Any] | None:
 
 def _from_config(stated: Mapping[str, Any]) -> ModelConfig:
     heads = stated["num_attention_heads"]
+    width = stated.get("head_dim") or stated["hidden_size"] // heads
     window = stated.get("sliding_window")
     if stated["model_type"] == "qwen2" and not stated["use_sliding_window"]:
         window = None
     return ModelConfig(
         stated["model_type"],
         stated["max_position_embeddings"],
-        heads,
-        stated.get("num_key_value_heads") or heads,
-        stated.get("head_dim") or stated["hidden_size"] // heads,
+        heads * width,
+        (stated.get("num_key_value_heads") or heads) * width,
         _layer_windows(window, stated.get("layer_types"), stated["num_hidden_layers"]),
     )
 
@@ -121,17 +124,40 @@ def _from_transformers(source: str, revision: str | None) -> ModelConfig:
     from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(source, revision=revision or "main").get_text_config()
-    window = getattr(config, "max_position_embeddings", None)
-    heads = getattr(config, "num_attention_heads", None) or 1
-    hidden = getattr(config, "hidden_size", None) or 0
+    context_tokens = getattr(config, "max_position_embeddings", None)
+    widths = layer_widths(config)
+    heads_width, key_width = (round(sum(each) / len(widths)) for each in zip(*widths, strict=True))
     return ModelConfig(
         str(config.model_type),
-        window if isinstance(window, int) else None,
-        heads,
-        getattr(config, "num_key_value_heads", None) or heads,
-        getattr(config, "head_dim", None) or hidden // heads,
+        context_tokens if isinstance(context_tokens, int) else None,
+        heads_width,
+        key_width,
         layer_windows(config) if hasattr(config, "num_hidden_layers") else (),
+        widths if len(set(widths)) > 1 else (),
     )
+
+
+def layer_widths(config: Any) -> tuple[tuple[int, int], ...]:
+    """Each layer's query heads times their width, and key heads times theirs, from a text model's config.
+
+    One entry if the config does not tell layers apart.
+    """
+    differ = getattr(config, "is_heterogeneous", False)
+    return tuple(_widths(layer) for layer in (config.per_layer_config if differ else [config]))
+
+
+def _widths(config: Any) -> tuple[int, int]:
+    heads = getattr(config, "num_attention_heads", None) or 1
+    hidden = getattr(config, "hidden_size", None) or 0
+    width = getattr(config, "head_dim", None) or hidden // heads
+    return heads * width, (getattr(config, "num_key_value_heads", None) or heads) * width
+
+
+FULL_LAYERS = frozenset({"full_attention", "attention"})
+"""Kinds of layers, as ``layer_types`` calls them, whose tokens see all earlier ones."""
+
+SLIDING = "sliding_attention"
+"""The kind of layers whose tokens see a window."""
 
 
 def layer_windows(config: Any) -> tuple[int | None, ...]:
@@ -141,8 +167,9 @@ def layer_windows(config: Any) -> tuple[int | None, ...]:
 
 
 def _layer_windows(window: int | None, kinds: Any, layers: int) -> tuple[int | None, ...]:
+    window = window or None  # families that turn windows off write null, false or 0
     if window is not None and (type(window) is not int or window < 1):
         raise ValueError(f"sliding_window is {window!r}, not a number of tokens")
     if kinds is None:
         return (window,) * layers
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(window if kind == SLIDING else None for kind in kinds)

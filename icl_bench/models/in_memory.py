@@ -17,6 +17,9 @@ from icl_bench.wording import first_line, plain, short
 IDENTITY = "icl_bench_identity.json"
 """In the saved folder: the hash of the weights, its fingerprint in results."""
 
+IN_MEMORY, MERGED = Path("models", "in-memory"), Path("models", "merged")
+"""Below the cache folder: models that were loaded when they were given, and adapters with their base."""
+
 UNNAMED = "model"
 
 
@@ -56,9 +59,9 @@ def _name(model: Any, given: object = None) -> str:
 
 
 def stated_fingerprint(folder: Path) -> str | None:
-    """The hash of the weights of a model that was saved here; None for any other folder."""
+    """The fingerprint of a model that this program saved in the cache folder; None for any other folder."""
     try:
-        if cache_dir() / "models" / "in-memory" not in folder.resolve().parents:
+        if not {cache_dir() / IN_MEMORY, cache_dir() / MERGED} & set(folder.resolve().parents):
             return None
         return str(json.loads((folder / IDENTITY).read_text(encoding="utf-8"))["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -71,7 +74,7 @@ def _saved(model: Any, tokenizer: Any, name: object = None) -> Path:
         raise UserError("--model: the loaded model has an adapter that is not merged; give model.merge_and_unload()")
     hush_libraries()
     identity = _identity(model, tokenizer)
-    place = cache_dir() / "models" / "in-memory" / identity[:16] / _name(model, name)
+    place = cache_dir() / IN_MEMORY / identity[:16] / _name(model, name)
     if (place / IDENTITY).exists():
         return place
     try:

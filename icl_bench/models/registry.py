@@ -10,6 +10,8 @@ from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.models import tokenizers
+from icl_bench.models.adapters import CONFIG as ADAPTER
+from icl_bench.models.adapters import Adapter
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.hub import TOKENIZER_FILES, cached_file, fetch
@@ -18,7 +20,7 @@ from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
 from icl_bench.models.tokenizers import Tokenizer
-from icl_bench.wording import first_line, nearest, short
+from icl_bench.wording import first_line, nearest, plain, short
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,21 @@ class Model:
     """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
 
 
-def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) -> Model:
+def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, base: str | None = None) -> Model:
     """Find a model by registered name, folder or hub id, and download or prepare it.
 
-    ``context_tokens`` overrides the window of the registry or the model's config. Raises
-    ``UserError`` if there is no such model or it is not available.
+    ``context_tokens`` overrides the window of the registry or the model's config. ``base`` is the model
+    that an adapter is of, instead of the one that its config names. Raises ``UserError`` if there is no
+    such model or it is not available.
     """
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
+    folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
+    adapter = Adapter.of(folder) if name and name not in REGISTRY and _is_folder(folder) else None
+    if adapter is not None:
+        return _from_adapter(adapter, context_tokens, prepare, base)
+    if base is not None:
+        raise UserError(f"--base {plain(base)}: is for an adapter; {plain(name)} is no folder with {ADAPTER}")
     if spec := REGISTRY.get(name):
         if spec.packaged:
             if not spec.packaged.is_installed():
@@ -89,7 +98,6 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True) 
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
-    folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
     if name and _is_folder(folder):
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
@@ -157,7 +165,7 @@ def load_tokenizer(model: Model) -> Tokenizer:
 
 def _from_folder(folder: Path, context_tokens: int | None) -> Model:
     if not (folder / "config.json").exists():
-        raise UserError(f"model {folder}: no config.json in this folder; give one that save_pretrained wrote")
+        raise UserError(f"model {folder}: no config.json in this folder; {_inside(folder)}")
     _check_weights(folder, f"model {folder}:")
     window = _window(str(folder), None, str(folder), context_tokens)
     path = folder.resolve()
@@ -166,6 +174,40 @@ def _from_folder(folder: Path, context_tokens: int | None) -> Model:
     except OSError as error:
         raise UserError(f"model {folder}: cannot be read ({first_line(error)})") from None
     return Model(path.name, str(path), str(path), None, window, fingerprint)
+
+
+def _inside(folder: Path) -> str:
+    """Which folder to give instead of one without a model."""
+    folders = [
+        path.parent
+        for pattern in ("checkpoint-*/", "snapshots/*/", "*/snapshots/*/", "*/")
+        for config in ("config.json", ADAPTER)
+        for path in folder.glob(pattern + config)
+    ]
+    found = sorted(dict.fromkeys(folders), key=lambda path: path.stat().st_mtime)
+    if not found:
+        return "give one that save_pretrained wrote"
+    others = f" (the newest of {len(found)})" if len(found) > 1 else ""
+    return f"give --model {found[-1]}{others}"
+
+
+def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, base: str | None) -> Model:
+    """A model that is an adapter and its base: merged, in the cache folder."""
+    named = base or adapter.base
+    if not named:
+        raise UserError(f"model {adapter.folder}: an adapter whose {ADAPTER} names no base; give --base")
+    beside = adapter.folder / named
+    try:
+        of = resolve(str(beside) if base is None and _is_folder(beside) else named, context_tokens, prepare)
+    except UserError as error:
+        if base is not None:
+            raise
+        subject = f"model {adapter.folder}: an adapter of {named}"
+        raise UserError(f"{subject}, which is not here; give --base ({error})") from None
+    folder, fingerprint = adapter.merged(Path(of.source), of.fingerprint, weights=prepare)
+    path = adapter.folder.resolve()
+    requested = str(path) if base is None else str(folder)  # which finds the base again
+    return Model(path.name, requested, str(folder), None, of.context_tokens, fingerprint)
 
 
 def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | None) -> Model:

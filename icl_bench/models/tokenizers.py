@@ -68,6 +68,15 @@ class Tokenizer(Protocol):
         """The text of some ids."""
 
 
+def bos_of(tokenizer: Any) -> int | None:
+    """The token that begins every prompt; None if there is none, or ``add_bos_token`` is false."""
+    token = None if getattr(tokenizer, _WITHOUT_BOS, False) else tokenizer.bos_token_id
+    return None if token is None else int(token)
+
+
+_WITHOUT_BOS = "without_bos"
+"""The attribute of tokenizers whose config says that texts do not begin with BOS."""
+
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "all_special_ids")
 
 
@@ -81,6 +90,8 @@ class CachedTokenizer:
     pad_token_id: int | None
     unk_token_id: int | None
     all_special_ids: list[int]
+    without_bos: bool = False
+    """Whether texts do not begin with BOS, although there is one."""
     is_fast = True
 
     def __call__(
@@ -131,7 +142,22 @@ def load(source: str, revision: str | None = None) -> Tokenizer:
 
     Raises any exception of transformers if it cannot read the files.
     """
-    folder = Path(source)
+    tokenizer = _loaded(Path(source), source, revision)
+    if _leaves_bos_out(Path(source)):
+        setattr(tokenizer, _WITHOUT_BOS, True)
+    return tokenizer
+
+
+def _leaves_bos_out(folder: Path) -> bool:
+    """Whether a tokenizer's config says ``add_bos_token: false``."""
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("add_bos_token") is False
+
+
+def _loaded(folder: Path, source: str, revision: str | None) -> Tokenizer:
     entry = entry_of(folder) if folder.is_dir() else None
     if entry is not None and (cached := _read_entry(entry)) is not None:
         return cached

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.options import read_pair
-from icl_bench.prompts.chat_template import ChatTemplate
+from icl_bench.prompts.chat_template import ChatTemplate, thought_of
 from icl_bench.prompts.rendering import Message, Piece, PlainForm, demonstration_text, query_text
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
@@ -45,6 +46,8 @@ class ChatSettings(Frozen):
     """The content of a system turn, if there is one."""
     arguments: tuple[tuple[str, Any], ...] = ()
     """Arguments of the template beside the messages."""
+    day: str | None = None
+    """The date that the template may write, like ``2026-01-31``; None for today's."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,30 @@ class ChatForm:
             "template": hashlib.sha256(self._chat.source.encode()).hexdigest()[:16],
             "around": written,
         }
+
+    def notes(self) -> list[str]:
+        """What the template writes beside contents that a reader of results should know."""
+        notes = []
+        if self._chat.writes_date:
+            day = self.settings.day or date.today().isoformat()
+            notes.append(f"the chat template may write a date: {day}, kept for this results folder")
+        if (mark := self._thought) is not None:
+            end = (
+                "it is closed, so that labels stand behind it" if self._chat.closes_thoughts else "answers begin in it"
+            )
+            notes.append(f"the chat template begins a thought ({mark}) before each answer: {end}")
+        return notes
+
+    @property
+    def _thought(self) -> str | None:
+        """The mark of a thought that the template begins before an answer, like ``<think>``."""
+        left_open = replace(self._chat, closes_thoughts=False)
+        return thought_of(left_open.render(self._conversation(_MARKS[:1])))
+
+    @property
+    def writes_date(self) -> bool:
+        """Whether the template may write the date."""
+        return self._chat.writes_date
 
     # -- conversations --------------------------------------------------------------------------
 
@@ -259,10 +286,21 @@ PromptForm = PlainForm | ChatForm
 
 
 def chat_form(
-    template: AnyTemplate, settings: ChatSettings, model: Model, tokenizer: Tokenizer, piece: Piece = demonstration_text
+    template: AnyTemplate,
+    settings: ChatSettings,
+    model: Model,
+    tokenizer: Tokenizer,
+    piece: Piece = demonstration_text,
+    *,
+    closes_thoughts: bool = False,
 ) -> ChatForm:
-    """The form of a model's own chat template. Raises ``UserError``."""
-    chat = ChatTemplate.of_folder(Path(model.source), model.name, dict(settings.arguments))
+    """The form of a model's own chat template; with ``closes_thoughts``, answers stand behind a thought
+    that it begins. Raises ``UserError``.
+    """
+    arguments = dict(settings.arguments)
+    chat = ChatTemplate.of_folder(
+        Path(model.source), model.name, arguments, day=settings.day, closes_thoughts=closes_thoughts
+    )
     added = tokenizer.added_tokens_decoder.values()
     special = [token.content for token in added if token.special]
     return ChatForm(template, settings, chat, special, piece)

@@ -8,6 +8,7 @@ differential test compares both.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import jinja2
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
+_OPENED = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])\s*$", re.IGNORECASE)
+"""The beginning of a thought at the end of a generation prompt: ``<think>``, ``[THINK]``."""
+
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -38,9 +42,21 @@ class ChatTemplate:
     """The model, for messages."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """``enable_thinking`` and the like, and the special tokens by name."""
+    day: str | None = None
+    """The date that the template may write, like ``2026-01-31``; None for today's."""
+    closes_thoughts: bool = False
+    """Whether a thought that the generation prompt begins is closed, so that an answer follows it."""
 
     @classmethod
-    def of_folder(cls, folder: Path, model_name: str, arguments: Mapping[str, Any]) -> ChatTemplate:
+    def of_folder(
+        cls,
+        folder: Path,
+        model_name: str,
+        arguments: Mapping[str, Any],
+        *,
+        day: str | None = None,
+        closes_thoughts: bool = False,
+    ) -> ChatTemplate:
         """Read the template from a tokenizer's folder.
 
         Raises ``UserError`` if there is none, or it cannot be read.
@@ -55,7 +71,12 @@ class ChatTemplate:
                 f"--chat: model {model_name} has no chat template; give an instruct model, or leave --chat out"
             )
         special = {name: _token_text(config[name]) for name in _SPECIAL if config.get(name)}
-        return cls(source, model_name, {**special, **arguments})
+        return cls(source, model_name, {**special, **arguments}, day, closes_thoughts)
+
+    @property
+    def writes_date(self) -> bool:
+        """Whether the template may write the date."""
+        return "strftime_now" in self.source
 
     def render(self, messages: Sequence[Message], *, answer_follows: bool = True) -> str:
         """Render a conversation as text, up to the model's answer.
@@ -66,7 +87,7 @@ class ChatTemplate:
 
         try:
             with time_limit(SECONDS):
-                return self._compiled.render(
+                text = self._compiled.render(
                     messages=[dict(message) for message in messages],
                     tools=None,
                     documents=None,
@@ -83,6 +104,7 @@ class ChatTemplate:
                 f"--chat: the chat template of model {self.model_name} refuses a conversation of "
                 f"{roles} turns ({first_line(error)})"
             ) from None
+        return text + closing_of(text) if answer_follows and self.closes_thoughts else text
 
     def __getstate__(self) -> dict[str, Any]:
         """The state to pickle: without the compiled template, which cannot be pickled."""
@@ -110,13 +132,33 @@ class ChatTemplate:
         without_random(environment)
         environment.filters["tojson"] = _as_json
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        now = datetime.now() if self.day is None else datetime.fromisoformat(self.day)
+        environment.globals["strftime_now"] = now.strftime
         try:
             return environment.from_string(self.source)
         except jinja2.TemplateError as error:
             raise UserError(
                 f"--chat: the chat template of model {self.model_name} cannot be read ({first_line(error)})"
             ) from None
+
+
+def thought_of(prompt: str) -> str | None:
+    """The mark of a thought that a prompt's end begins, like ``<think>``; None if it begins none."""
+    opened = _OPENED.search(prompt)
+    return opened["open"] if opened else None
+
+
+def closing_of(prompt: str) -> str:
+    """The text that closes a thought which a prompt's end begins, as an empty one; empty if it begins none.
+
+    Written as templates write it that can be asked not to think: on lines of its own.
+    """
+    opened = _OPENED.search(prompt)
+    if opened is None:
+        return ""
+    mark = opened["open"]
+    blank = "\n" if prompt.endswith("\n") else "\n\n"
+    return f"{blank}{mark[0]}/{mark[1:]}\n\n"
 
 
 def _raise_exception(message: str) -> None:

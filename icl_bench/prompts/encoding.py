@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_bench.errors import UserError
+from icl_bench.models.tokenizers import bos_of
 from icl_bench.prompts.rendering import Message
 
 if TYPE_CHECKING:
@@ -168,8 +169,10 @@ class PromptTokenizer:
         self.form = form
         self._tokenizer: Any = tokenizer
         self._ids_after_joint: dict[str, Ids | None] = {}
-        bos = None if form.has_special_tokens else tokenizer.bos_token_id
-        self.bos: Ids = () if bos is None else (int(bos),)
+        bos = None if form.has_special_tokens else bos_of(tokenizer)
+        self.bos: Ids = () if bos is None else (bos,)
+        self.leaves_bos_out = bos is None and tokenizer.bos_token_id is not None
+        """Whether prompts do not begin with BOS, although the tokenizer has one."""
         self._anchor, start = self._tokenize([form.joint, form.start])
         self._lead = len(self.bos) + len(start)
 

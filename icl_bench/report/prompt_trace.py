@@ -182,9 +182,10 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
         return PlainForm(spec.template, piece)
     model = _model(meta)
     settings = ChatSettings.model_validate(
-        {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items())}
+        {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items()), "day": meta.chat_day}
     )
-    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), piece)
+    closes = spec.is_classification and not meta.tokenizer
+    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), piece, closes_thoughts=closes)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "

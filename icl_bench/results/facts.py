@@ -83,6 +83,8 @@ class Facts(StoredModel):
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
+    bos: str | None = None
+    """``left out``, if the tokenizer has BOS and its config says that texts do not begin with it."""
     perturbation: str | None = None
     bertscore_encoder: str | None = None
     """The encoder with which BERTScore compared demonstrations."""

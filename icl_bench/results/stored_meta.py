@@ -131,6 +131,8 @@ class CellMeta(StoredModel):
     """The model's context window."""
     task: TaskMeta | None = None
     model_source: str | None = None
+    chat_day: str | None = None
+    """The date that the chat template wrote, if it writes one."""
     tokenizer: str | None = None
     """The model whose tokenizer counts tokens for a model behind a server."""
     versions: dict[str, str] = Field(default_factory=dict)

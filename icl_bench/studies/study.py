@@ -42,15 +42,19 @@ class Study:
     parts: list[Part]
     left: dict[str, str] = field(default_factory=dict)
     """Parts without runnable cells, with the reasons."""
+    results: Place | None = None
+    """The results folder that it is planned for."""
 
     @classmethod
-    def prepare(cls, file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> Study:
+    def prepare(
+        cls, file: StudyFile, wanted: PointFilter, say: Say = lambda _: None, results: Place | None = None
+    ) -> Study:
         """Check the whole study, then load data and tokenizers and plan every part.
 
         Raises ``UserError`` with all problems and their lines before anything is planned.
         """
         jobs = check(file, wanted, say)
-        study = cls(file, wanted, [])
+        study = cls(file, wanted, [], results=results)
         for number, job in enumerate(jobs, 1):
 
             def say_of_job(text: str, at: str = f"{number} of {len(jobs)}, {job}") -> None:
@@ -77,7 +81,7 @@ class Study:
                     yield part
             return
         for narrowed in self._narrowed(spec, names):
-            sweep = Sweep.prepare(narrowed, say)
+            sweep = Sweep.prepare(narrowed, say, results=self.results)
             sweep = sweep.only(
                 lambda cell: self.wanted({**names, **_axes(cell.spec)}),
                 lambda combination: self.wanted({**names, **_axes_of(combination)}),
@@ -155,7 +159,7 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
             columns = (job.options.get(name) for name in ("text", "label"))
             tasks[job.task] = problems.attempt(place, partial(load_task, job.task, *columns))
         context = job.options.get("context")
-        source = job.model, context if isinstance(context, int) else None
+        source = job.model, context if isinstance(context, int) else None, True, job.options.get("base")
         if source not in models and job.options.get("tokenizer") is None:
             say(f"looking for {job.model}")
             models[source] = problems.attempt(file.place_of("models", job.model), partial(resolve, *source))

@@ -143,25 +143,26 @@ def flops(
     ``read`` is how many of the last tokens have hidden states that are read; None for all. If they are
     fewer, the last layer computes queries, keys and values of all tokens and then itself for those.
     """
-    spans, tokens = pattern.spans(architecture.windows), last - first
-    layers, passed = Counter(spans), architecture.parameters * tokens
-    seen = 0
+    tokens, passed = last - first, architecture.parameters * (last - first)
+    widths = [heads for heads, _ in architecture.widths]
+    spans = list(zip(pattern.spans(architecture.windows), widths, strict=True))
+    layers, seen = Counter(spans), 0  # keys times the width of heads
     if read is not None and architecture.layer_parameters:
         layers[spans[-1]] -= 1
-        seen = keys_seen(spans[-1], layout, last - read, last)
+        seen = widths[-1] * keys_seen(spans[-1][0], layout, last - read, last)
         skipped = architecture.layer_parameters - architecture.projection_parameters
         passed += architecture.layer_parameters * read - skipped * tokens
-    seen += sum(count * keys_seen(s, layout, first, last) for s, count in layers.items())
+    seen += sum(count * width * keys_seen(span, layout, first, last) for (span, width), count in layers.items())
     if vectors:
         passed += architecture.reader_parameters * tokens
-        seen += vectors * tokens * len(architecture.windows)
-    return 2.0 * passed + 4.0 * architecture.heads_width * seen
+        seen += vectors * tokens * sum(widths)
+    return 2.0 * passed + 4.0 * seen
 
 
 def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0) -> float:
     """Bytes of the cached keys and values of this many tokens and vectors."""
-    kept = sum(span.kept(tokens) + vectors for span in pattern.spans(architecture.windows))
-    return 2.0 * architecture.key_width * ITEM_BYTES[dtype] * kept
+    layers = zip(pattern.spans(architecture.windows), architecture.widths, strict=True)
+    return 2.0 * ITEM_BYTES[dtype] * sum(width * (span.kept(tokens) + vectors) for span, (_, width) in layers)
 
 
 def cost_of(

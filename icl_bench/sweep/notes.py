@@ -7,6 +7,7 @@ import numpy as np
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
+from icl_bench.prompts.chat import ChatForm
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
@@ -38,6 +39,8 @@ def notes(sweep: Sweep) -> list[str]:
             f"the server does not say how many tokens {sweep.model.name} reads; {sweep.model.context_tokens:,} are "
             f"assumed, the window of {sweep.spec.tokenizer} (--context)"
         )
+    if isinstance(form := task.encoder.form, ChatForm):
+        texts += form.notes()
     if task.pool.dropped:
         share = task.data.spec.pool.drop_longest
         longest = int(task.lengths[task.pool.rows].max())

@@ -302,6 +302,15 @@ class RunOptions(BackendSpec):
         Option("test rows, or copied: demonstrations of the prompt itself, whose answers it shows.", TASK, "WHICH"),
     ] = "test"
     data_dir: DataDir = None
+    base: Annotated[
+        str | None,
+        NAME,
+        Option(
+            "For --model with an adapter (adapter_config.json): its base, instead of the one that the adapter names.",
+            MODEL,
+            "NAME",
+        ),
+    ] = None
     context: Annotated[int | None, Option("Context window in tokens, instead of the model's own.", MODEL, "TOKENS")] = (
         Field(default=None, ge=1)
     )

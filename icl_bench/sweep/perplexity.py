@@ -22,6 +22,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
 from icl_bench.results.perplexity_losses import losses_name, write_losses
@@ -196,7 +197,7 @@ def _cut(file: Path, tokenizer: Any, length: int, windows: int) -> tuple[Windowe
     """A text cut into windows, and its number of tokens."""
     content, sha256 = read_text(file)
     ids = text_ids(tokenizer, content)
-    lead = () if tokenizer.bos_token_id is None else (int(tokenizer.bos_token_id),)
+    lead = () if (bos := bos_of(tokenizer)) is None else (bos,)
     size = length - len(lead)
     cut = tuple(lead + tuple(part) for part in _windows(ids, size, windows))
     return WindowedText(text_name(file), sha256, cut), len(ids)

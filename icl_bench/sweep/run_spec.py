@@ -54,6 +54,8 @@ class RunSpec(RunOptions):
             raise UserError(f"--keep-scores {self.keep_scores}: --score exact has scores; add it, or leave this out")
         if self.calibrate is not None:
             self._check_calibrations(self.calibrate)
+        if self.base is not None and self.tokenizer is not None:
+            raise UserError(f"--base {plain(self.base)}: is for an adapter on this machine; a server has its own model")
         _ = self.chat_settings  # refuses chat options without --chat
         return self
 

@@ -18,6 +18,7 @@ from icl_bench.models.registry import Model, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
 from icl_bench.results.calibration import checked_prior
 from icl_bench.results.cells import Identity
+from icl_bench.results.chat_days import day_of, keep_day
 from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
@@ -34,6 +35,7 @@ from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.yaml_files import read_yaml
 from icl_bench.text_files import read_file
+from icl_bench.wording import first_line
 
 EMBEDDING = ("sentence-transformers", "scikit-learn")
 """Packages that compute embeddings and clusters; their versions are stored if they are used."""
@@ -56,10 +58,18 @@ class Sweep:
     """The money that it may spend; other sweeps may spend from the same purse."""
 
     @classmethod
-    def prepare(cls, spec: RunSpec, say: Callable[[str], None] = lambda _: None, *, to_run: bool = True) -> Sweep:
+    def prepare(
+        cls,
+        spec: RunSpec,
+        say: Callable[[str], None] = lambda _: None,
+        *,
+        to_run: bool = True,
+        results: Place | None = None,
+    ) -> Sweep:
         """Load data and tokenizer and lay out the plan; nothing is computed yet.
 
-        ``say`` receives the current step in words. The engine must be installed only if ``to_run``.
+        ``say`` receives the current step in words. The engine must be installed only if ``to_run``. A chat
+        template writes the date of ``results``, today's if they have none.
         Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task, spec.text, spec.label)
@@ -71,7 +81,7 @@ class Sweep:
         priors = _priors(spec, data)
         say(f"preparing {spec.model}")
         if spec.tokenizer is None:
-            model = resolve(spec.model, spec.context)
+            model = resolve(spec.model, spec.context, base=spec.base)
         else:
             window = spec.context or chosen.loader.window(spec.model)
             model = served(spec.model, spec.tokenizer, window)
@@ -88,7 +98,7 @@ class Sweep:
             str(spec.labels) if spec.labels else None,
             spec.perturbation,
             spec.encoder,
-            spec.chat_settings,
+            spec.chat_settings and spec.chat_settings.model_copy(update={"day": _day(results)}),
             windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
         ).without_too_long()
@@ -203,6 +213,9 @@ class Sweep:
             keep_scores=self.kept_scores,
             budget=self.budget,
         )
+        if (day := self.task.chat_day) is not None:
+            runner.store.storage.prepare()
+            keep_day(results, day)
         outcome = runner.run()
         for name, shares in self.priors.items():
             try:
@@ -221,6 +234,14 @@ class Sweep:
         """The largest number of labels that a query is answered with."""
         data = self.task.data
         return max((len(row.choices or data.labels) for row in data.test), default=0)
+
+
+def _day(results: Place | None) -> str:
+    """The date of a results folder. Raises ``UserError``."""
+    try:
+        return day_of(results)
+    except OSError as error:
+        raise UserError(f"--results {results}: its date cannot be read ({first_line(error)})") from None
 
 
 def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:

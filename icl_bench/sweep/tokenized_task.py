@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
-from icl_bench.backends.label_constraint import Spellings, compile_labels, label_trie, spellings_of
+from icl_bench.backends.label_constraint import Spellings, check_told_apart, compile_labels, label_trie, spellings_of
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -79,7 +79,8 @@ class TokenizedTask:
         template = self.data.spec.template
         if self.chat is None:
             return PlainForm(template, piece)
-        return chat_form(template, self.chat, self.model, self.tokenizer, piece)
+        closes = self.data.spec.is_classification and self.model.tokenizer is None  # else a server renders it
+        return chat_form(template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -180,6 +181,12 @@ class TokenizedTask:
         if pattern.compares is not None:
             chosen |= SELECTORS[pattern.compares].facts(self.pool.similarity)
         return chosen | dict(self.perturbation.facts(self.pool))
+
+    @property
+    def chat_day(self) -> str | None:
+        """The date that a chat template may have written; None if it writes none."""
+        form = self.encoder.form
+        return self.chat.day if self.chat is not None and isinstance(form, ChatForm) and form.writes_date else None
 
     def chat_facts(self) -> dict[str, Any]:
         """What decides the chat format of prompts."""
@@ -287,6 +294,7 @@ class TokenizedTask:
     def _among(self, labels: tuple[str, ...]) -> Decoding:
         """How a backend decodes an answer among these labels."""
         if labels not in self._decodings:
+            check_told_apart(labels, [self._tokens_of[label] for label in labels])
             make = self._exact if self.scoring == "exact" else self._greedy
             self._decodings[labels] = make(labels)
         return self._decodings[labels]

@@ -36,10 +36,10 @@ def agrees(folder: Path) -> None:
     assert found.family == own.model_type
     assert found.context_tokens == own.max_position_embeddings
     assert found.windows == layer_windows(own)
-    assert found.heads == own.num_attention_heads
-    assert found.key_heads == own.num_key_value_heads
-    wanted = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
-    assert found.head_width == wanted
+    width = getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads
+    assert found.heads_width == own.num_attention_heads * width
+    assert found.key_width == own.num_key_value_heads * width
+    assert found.layer_widths == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,6 +115,28 @@ def test_a_config_within_a_config_and_other_families_are_asked_of_transformers(t
     AutoConfig.for_model("bloom").save_pretrained(tmp_path)
     assert read_config(str(tmp_path)).family == "bloom"
     assert read_config(str(tmp_path)).context_tokens is None
+
+
+def test_layers_of_different_heads_have_widths_of_their_own(tmp_path: Path):
+    from transformers import Gemma4TextConfig
+
+    layers = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 16}
+    Gemma4TextConfig(**layers, **heads).save_pretrained(tmp_path)
+    found = read_config(str(tmp_path))
+    assert found.windows == (8, None)
+    assert found.layer_widths == ((32, 16), (64, 32))
+    assert (found.heads_width, found.key_width) == (48, 24)
+
+
+def test_embeddings_of_layers_and_positions_are_looked_up_and_not_multiplied(tmp_path: Path):
+    from transformers import GPT2Config
+
+    short, long = (GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=n) for n in (64, 128))
+    short.save_pretrained(tmp_path / "short")
+    long.save_pretrained(tmp_path / "long")
+    counts = [laid_out_parameters(str(tmp_path / name)) for name in ("short", "long")]
+    assert counts[0] == counts[1]
 
 
 def test_every_family_of_patterns_is_read_or_wraps_one_that_is():

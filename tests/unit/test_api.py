@@ -195,6 +195,7 @@ ALL = {
     "label": names("queue"),
     "queries": names("test", "copied"),
     "data_dir": paths(),
+    "base": paths(),
     "tokenizer": paths(),
     "system": names("be short", "1"),
     "chat_arg": variables(),

@@ -5,11 +5,13 @@ The library itself initialises missing weights with random numbers, and ignores 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from icl_bench.backends.transformers.device_memory import out_of_memory
+from icl_bench.backends.vllm.architectures import instead
 from icl_bench.errors import UserError
 from icl_bench.wording import first_line, listed
 
@@ -20,6 +22,12 @@ _COMPUTED = "rotary_emb.inv_freq"
 """Rotary frequencies, which older checkpoints store and the library computes."""
 
 _OTHER_SIZES = "ignore_mismatched_sizes"
+
+_OF_FAMILIES = {
+    "does not support an attention implementation": "its attention cannot be replaced by the backend's",
+    "Unrecognized configuration class": "it is not a decoder alone",
+}
+"""What the library says of a family that this backend does not compute -> why not."""
 
 
 def load_network(auto: Any, source: str, *, new_head: bool = False, **options: Any) -> Any:
@@ -78,11 +86,28 @@ def _listed_names(names: Iterable[str]) -> str:
 def _refusal(folder: Path, error: Exception) -> str:
     """Why a model cannot be loaded."""
     reason = first_line(error)[:200]
+    for text, why in _OF_FAMILIES.items():
+        if text in str(error):
+            return not_computed(_architectures(folder), why)
     if out_of_memory(error):
         return f"does not fit the memory ({reason}); take a smaller one, or --dtype bfloat16"
     if (damaged := _damaged_file(folder)) is not None:
         return f"{damaged.name} is damaged or not whole ({reason}); copy or download it again"
     return f"cannot be loaded ({reason})"
+
+
+def not_computed(architectures: Iterable[str], reason: str) -> str:
+    """That this backend does not compute a model, why, and whether vLLM does."""
+    return f"--backend transformers does not compute it ({reason}); {instead(set(architectures))}"
+
+
+def _architectures(folder: Path) -> list[str]:
+    """The names of a checkpoint's class, from its ``config.json``."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return [str(name) for name in config.get("architectures") or ()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
 
 
 def _damaged_file(folder: Path) -> Path | None:

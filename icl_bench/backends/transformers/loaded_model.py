@@ -6,7 +6,7 @@ through the model (:mod:`icl_bench.backends.transformers.attention_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from icl_bench.backends.transformers.last_layer import shorten
 from icl_bench.backends.transformers.output_head import OutputHead
 from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
-from icl_bench.models.config import layer_windows
+from icl_bench.models.config import layer_widths, layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
@@ -32,27 +32,46 @@ from icl_bench.quiet_libraries import spare_imports
 ATTENTION_NAME = "icl_bench"
 """The name of this backend's attention in the transformers library."""
 
+OWN_ATTENTION = "sdpa"
+"""The library's attention that models are loaded with."""
+
+
+_IDLE_OPTIONS = frozenset({"dropout", "position_ids", "use_cache", "cache_position", "past_key_values"})
+"""Arguments of attention functions that change nothing where nothing is trained or cached by the library."""
+
+_IDLE_VALUES: Mapping[str, Any] = {"is_causal": True, "output_attentions": False, "output_router_logits": False}
+"""Arguments that change nothing if they have this value."""
+
+
+class OtherAttentionError(Exception):
+    """A model's attention is of a kind that this backend does not compute; the message says why."""
+
 
 def _attention(
     module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - always None: the step determines visibility
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     step: Step | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function of every layer. The step determines which keys are visible."""
+    """The attention function of every layer. The step determines which keys are visible.
+
+    Raises ``OtherAttentionError`` for an argument that would change the result.
+    """
     if step is None:
-        raise UserError("this model does not hand options through to its attention layers")
-    for name in ("softcap", "s_aux"):
-        if options.get(name) is not None:
-            raise UserError(f"this model's attention uses {name!r}, which is not supported")
+        raise OtherAttentionError("it does not hand options through to its attention layers")
+    if attention_mask is not None:
+        raise OtherAttentionError("its attention has a mask of its own")
+    for name, value_given in options.items():
+        if value_given is not None and name not in _IDLE_OPTIONS and value_given is not _IDLE_VALUES.get(name):
+            raise OtherAttentionError(f"its attention has the argument {name!r}, which is not supported")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    out = step.layer(module.layer_idx, query, key, value, scale, sliding_window)
-    return out.transpose(1, 2), None
+    out = step.layer(module.layer_idx, query, key, value, scale, sliding_window or None)
+    return out.transpose(1, 2).contiguous(), None
 
 
 def _check_vocabulary(source: str, network: Any, tokenizer: Any) -> None:
@@ -97,7 +116,11 @@ class LoadedModel:
         where = choose_device(device)
         kind = getattr(torch, dtype_name(dtype, where.type))
         network = load_network(
-            AutoModelForCausalLM, str(source), revision=revision or "main", dtype=kind, attn_implementation="sdpa"
+            AutoModelForCausalLM,
+            str(source),
+            revision=revision or "main",
+            dtype=kind,
+            attn_implementation=OWN_ATTENTION,
         )
         _check_vocabulary(str(source), network, tokenizer)
         with memory_errors_as_user_errors(source):
@@ -120,10 +143,8 @@ class LoadedModel:
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's keys and values in all layers."""
-        config = self.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads)
-        return int(2 * config.num_hidden_layers * heads * width * self.dtype.itemsize)
+        layers, widths = self.config.num_hidden_layers, layer_widths(self.config)
+        return int(2 * sum(key for _, key in widths) / len(widths) * layers * self.dtype.itemsize)
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
@@ -150,7 +171,7 @@ class LoadedModel:
     def plain_logits(self, ids: Ids, places: list[int]) -> Tensor:
         """Logits at some positions by the library's own forward pass: ``(places, vocabulary)``.
 
-        Only before :meth:`take_over`.
+        Only with the library's attention.
         """
         tokens = self.tokens(ids)
         logits: Tensor = self.network(tokens[None], use_cache=False).logits[0, places].float()
@@ -195,19 +216,27 @@ class LoadedModel:
         visible = step.rows[:, None] == self._owners
         self.readers.reading = replace(self.readers.reading, seen=visible[None])
 
+    def replace_attention(self) -> None:
+        """From here on, layers use a step's attention."""
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION_NAME, _attention)
+        self.network.set_attn_implementation(ATTENTION_NAME)
+
+    def restore_attention(self) -> None:
+        """From here on, layers use the library's attention again."""
+        self.network.set_attn_implementation(OWN_ATTENTION)
+
     def take_over(self) -> None:
         """From here on, layers use a step's attention.
 
         On a CPU, layers are also replaced by faster ones
         (:mod:`icl_bench.backends.transformers.cpu_layers`).
         """
-        from transformers import AttentionInterface
-
         if self.device.type == "cpu":
+            self.restore_attention()  # layers are tried without a step
             refit(self.core, self.dtype)
-
-        AttentionInterface.register(ATTENTION_NAME, _attention)
-        self.network.set_attn_implementation(ATTENTION_NAME)
+        self.replace_attention()
 
     def shorten_last_layer(self) -> Callable[[], None]:
         """From here on, the last layer is computed only for tokens whose hidden states are read.

@@ -33,12 +33,13 @@ class OutputHead:
         self._rows: tuple[bytes, Tensor, Tensor | float] | None = None
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, *, rounded: bool = True) -> Tensor:
         """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
 
-        Raises ``CellError`` if one is not finite.
+        Hidden states are ``rounded`` to the format of the weights. Raises ``CellError`` if a logit is
+        not finite.
         """
-        logits: Tensor = self._linear(hidden.to(self._linear.weight.dtype)).float()
+        logits: Tensor = self._linear(hidden.to(self._linear.weight.dtype) if rounded else hidden).float()
         self._check(float(logits.sum()))
         return self._as_configured(logits)
 

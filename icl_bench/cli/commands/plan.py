@@ -72,7 +72,7 @@ def plan(
 
     def print_one(spec: RunSpec) -> None:
         with display.preparing() as say:
-            sweep = Sweep.prepare(spec, say, to_run=False)
+            sweep = Sweep.prepare(spec, say, to_run=False, results=results)
             sweep.estimates()  # takes a while
         prices = spec.price
         if prices is not None:

@@ -67,7 +67,7 @@ def study(
     failed = False
     with connected(None if plan else cluster) as connection:
         with display.preparing() as say:
-            laid_out = Study.prepare(read, wanted, say)
+            laid_out = Study.prepare(read, wanted, say, results)
         for job, reason in laid_out.left.items():
             display.problem(f"{job}: {reason}")
         if not plan:

@@ -13,9 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import llama_tokenizer, qwen_tokenizer, tokenized
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from icl_bench.backends.label_constraint import LabelAutomaton, compile_labels, label_trie, token_bytes
+from icl_bench.backends.label_constraint import (
+    LabelAutomaton,
+    _can_write,
+    check_told_apart,
+    compile_labels,
+    label_trie,
+    token_bytes,
+)
 from icl_bench.errors import UserError
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -220,9 +227,71 @@ def test_a_label_that_the_tokenizer_cannot_write_is_an_error():
     letters = models.BPE(vocab={c: i for i, c in enumerate("\u2581ab\n")}, merges=[])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(letters))
     assert compile_labels([" ab\n", " ba\n"], tokenizer).answers == (" ab\n", " ba\n")
-    with pytest.raises(UserError, match="cannot write") as refused:
+    with pytest.raises(UserError, match="label 'xb': this model's tokenizer has no tokens that write it") as refused:
         compile_labels([" ab\n", " xb\n"], tokenizer)
     assert "\n" not in str(refused.value)
+
+
+def lower_case_tokenizer() -> Any:
+    """A tokenizer that knows no case."""
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("abcĠĊ")}, merges=[]))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def test_the_refusal_of_a_label_names_it_and_what_the_tokenizer_makes_of_it():
+    with pytest.raises(UserError) as refused:
+        compile_labels([" abc\n", " ab\n", " cbA\n"], lower_case_tokenizer())
+    assert str(refused.value) == (
+        "label 'cbA': this model's tokenizer has no tokens that write it; write it as the tokenizer does ('cba'), "
+        "or take --score exact"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "labels", "named"),
+    [
+        (qwen_tokenizer(), ["order", "\u00e9tat", "e\u0301tat"], "labels '\u00e9tat' and 'e.u0301tat': .*same tokens"),
+        (lower_case_tokenizer(), ["b", "abc", "ABC"], "labels 'abc' and 'ABC': .*same tokens"),
+        (lower_case_tokenizer(), ["Abc", "b", "ABC"], "labels 'Abc' and 'ABC': .*same tokens"),
+    ],
+)
+def test_two_labels_of_the_same_tokens_are_refused_by_name(tokenizer, labels, named):
+    ids = [tokenized(tokenizer, answer) for answer in answers_of(labels)]
+    with pytest.raises(UserError, match=named) as refused:
+        check_told_apart(labels, ids)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_label_whose_end_has_no_token_is_refused_beside_one_that_continues_it():
+    with pytest.raises(UserError, match=r"labels 'a' and 'a b': .*continuation of the first"):
+        check_told_apart(["b", "a b", "a"], [(2,), (1, 2), (1,)])
+
+
+ids_of_labels = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple), min_size=1, max_size=6)
+
+
+@given(ids_of_labels)
+def test_labels_are_refused_where_they_make_no_tree_and_nowhere_else(ids):
+    labels = [f"label {i}" for i in range(len(ids))]
+    try:
+        label_trie(ids)
+    except ValueError:
+        with pytest.raises(UserError, match=r"^labels 'label \d' and 'label \d': "):
+            check_told_apart(labels, ids)
+    else:
+        check_told_apart(labels, ids)
+
+
+@given(st.text(alphabet="abÄ\n", min_size=1, max_size=6), st.sets(st.text(alphabet="abÄ\n", min_size=1, max_size=3)))
+def test_what_tokens_can_write_is_what_a_pattern_of_them_matches(text, tokens):
+    spelled = {token.encode(): [i] for i, token in enumerate(sorted(tokens))}
+    pattern = f"(?:{'|'.join(map(re.escape, tokens))})+"
+    assert _can_write(text.encode(), spelled) == bool(tokens and re.fullmatch(pattern, text))
 
 
 # -- what tokens write --------------------------------------------------------------------------

@@ -69,8 +69,8 @@ class Model:
         self.tokenizer.save_pretrained(folder)
         self.folder = folder
 
-    def form(self, settings: ChatSettings) -> ChatForm:
-        chat = ChatTemplate.of_folder(self.folder, "mine", dict(settings.arguments))
+    def form(self, settings: ChatSettings, **options: Any) -> ChatForm:
+        chat = ChatTemplate.of_folder(self.folder, "mine", dict(settings.arguments), day=settings.day, **options)
         special = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
         return ChatForm(TASK, settings, chat, special)
 
@@ -464,3 +464,58 @@ def test_what_a_template_refuses_is_told_in_its_words(
     talk = [{"role": role, "content": "x"} for role in ("system", "user", "user")]
     with pytest.raises(UserError, match=rf"^--chat: the chat template of model mine {said}"):
         chat.render(talk)
+
+
+# -- dates and thoughts -------------------------------------------------------------------------
+
+DATED = CHATML.replace("Be brief.", "It is ' + strftime_now('%d %b %Y, %H:%M') + '.")
+OPENED = {
+    "<think>\n": "<think>\n\n</think>\n\n",
+    "<think>": "<think>\n\n</think>\n\n",
+    "[THINK]": "[THINK]\n\n[/THINK]\n\n",
+    "<thought>\n": "<thought>\n\n</thought>\n\n",
+    "<seed:think>": "<seed:think>\n\n</seed:think>\n\n",
+}
+CLOSED = ("", "<think>\n\n</think>\n\n", "<think></think>", "I think", "<b>\n")
+
+
+def test_a_template_writes_the_date_that_it_is_given_whatever_the_clock_says(tmp_path: Path):
+    model = Model(tmp_path, DATED, qwen_tokenizer)
+    one, same, other = (
+        model.form(ChatSettings(style="turns", day=day)) for day in ("2026-01-31", "2026-01-31", "2026-02-01")
+    )
+    assert "It is 31 Jan 2026, 00:00." in one.start
+    assert one.facts() == same.facts() != other.facts()
+    assert one.notes() == ["the chat template may write a date: 2026-01-31, kept for this results folder"]
+    today = datetime.now().strftime("%d %b %Y")
+    assert today in model.form(ChatSettings(style="turns")).start
+    assert Model(tmp_path / "none", CHATML, qwen_tokenizer).form(ChatSettings(style="turns")).notes() == []
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+@pytest.mark.parametrize("opened", OPENED)
+def test_a_thought_that_the_generation_prompt_begins_is_closed_before_a_label(tmp_path: Path, opened: str, style: Any):
+    source = CHATML.replace("<|im_start|>assistant\n'", "<|im_start|>assistant\n" + opened.replace("\n", "\\n") + "'")
+    model = Model(tmp_path, source, qwen_tokenizer)
+    left, form = (model.form(ChatSettings(style=style), closes_thoughts=closes) for closes in (False, True))
+    assert left.query(QUERIES[0]).endswith(opened)
+    assert form.query(QUERIES[0]).endswith("assistant\n" + OPENED[opened])
+    assert form.facts() != left.facts()
+    assert form.answer("order") == "order<|im_end|>"
+    assert form.whole(ROWS[:2], QUERIES[0]).endswith(OPENED[opened])
+    prompts = PromptTokenizer(form, model.tokenizer).shared_prompts(ROWS, [2], QUERIES)[2]
+    assert prompts.text(0) == form.whole(ROWS[:2], QUERIES[0])
+    mark = opened.strip()
+    assert form.notes() == [
+        f"the chat template begins a thought ({mark}) before each answer: it is closed, so that labels stand behind it"
+    ]
+    assert left.notes() == [f"the chat template begins a thought ({mark}) before each answer: answers begin in it"]
+
+
+@pytest.mark.parametrize("written", CLOSED)
+def test_a_generation_prompt_that_begins_no_thought_is_left_as_it_is(tmp_path: Path, written: str):
+    source = CHATML.replace("<|im_start|>assistant\n'", "<|im_start|>assistant\n" + written.replace("\n", "\\n") + "'")
+    model = Model(tmp_path, source, qwen_tokenizer)
+    left, form = (model.form(ChatSettings(style="turns"), closes_thoughts=closes) for closes in (False, True))
+    assert form.facts() == left.facts()
+    assert form.notes() == []

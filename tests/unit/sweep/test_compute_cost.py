@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -237,3 +238,15 @@ def test_costs_are_stored_under_their_names():
         "whole_flops": 3.0,
         "cache_bytes": 4.0,
     }
+
+
+def test_layers_of_different_widths_cost_what_each_of_them_takes():
+    wide, narrow = Architecture(0, 16, (None,), 10), Architecture(0, 4, (3,), 6)
+    both = Architecture(0, 10, (None, 3), 8, layer_widths=((16, 10), (4, 6)))
+    parts = [flops(one, FULL, None, 2, 20) for one in (wide, narrow)]
+    assert flops(both, FULL, None, 2, 20) == sum(parts)
+    assert cache_bytes(both, FULL, 20, "float32") == sum(
+        cache_bytes(one, FULL, 20, "float32") for one in (wide, narrow)
+    )
+    assert both.flops(5, 7) == wide.flops(5, 7) + narrow.flops(5, 7)
+    assert Architecture.of(json.loads(json.dumps(both.as_json()))) == both

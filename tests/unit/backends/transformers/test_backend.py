@@ -20,6 +20,7 @@ from support.models import random_ids as ids
 from icl_bench.backends.device import choose_device
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, token_bytes
+from icl_bench.backends.transformers import loaded_model
 from icl_bench.backends.transformers.attention_steps import Extend, Pack
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.backends.transformers.device_memory import finish, out_of_memory
@@ -27,6 +28,7 @@ from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.kv_cache import Prefix
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import PackLimits
+from icl_bench.backends.transformers.single_precision import in_float32
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import Ids, PromptSet
 
@@ -811,6 +813,21 @@ REFUSED = {
         },
     ),
     "a window that its attention is not told": ("phimoe", {**HEADS, "sliding_window": 64, "num_local_experts": 2}),
+    "sparse layers": (
+        "minimax_m3_vl_text",
+        {
+            **HEADS,
+            "head_dim": 8,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "layer_types": ["full_attention", "minimax_m3_sparse"],
+        },
+    ),
+    "a state beside attention": (
+        "falcon_h1",
+        {**HEADS, "head_dim": 8, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
+    ),
+    "positions of its own": ("marian", {**HEADS, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4}),
     "some layers without attention": (
         "lfm2",
         {**HEADS, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
@@ -822,20 +839,63 @@ REFUSED = {
 def test_a_model_whose_attention_is_not_computed_here_is_refused(name, tokenizer, tmp_path):
     kind, fields = REFUSED[name]
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
-    with pytest.raises(UserError, match=r"not compute|not support") as caught:
-        TransformersBackend.load(folder, tokenizer, dtype="float32", device="cpu")
-    assert len(str(caught.value).replace(str(folder), "")) < 250
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(UserError, match=r"does not compute it \(.*\); vLLM [\d.]+ ") as caught:
+            TransformersBackend.load(folder, tokenizer, dtype=dtype, device="cpu")
+        assert len(str(caught.value).replace(str(folder), "")) < 300
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "phi3", "olmo2", "granite", "qwen3", "qwen2"])
-def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tokenizer, tmp_path):
-    fields = {
-        "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
-        "gpt_neox": {**HEADS, "rotary_pct": 0.5},
-        "granite": {**HEADS, "logits_scaling": 3.0, "attention_multiplier": 0.1},
-        "qwen3": {**HEADS, "head_dim": 16},
-        "qwen2": {**HEADS, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
-    }.get(kind, HEADS)
+MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+COMPUTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
+    "gpt_neox": ("gpt_neox", {**HEADS, "rotary_pct": 0.5}),
+    "granite": ("granite", {**HEADS, "logits_scaling": 3.0, "attention_multiplier": 0.1}),
+    "olmo2": ("olmo2", HEADS),
+    "phi3": ("phi3", HEADS),
+    "qwen2, with windows": (
+        "qwen2",
+        {**HEADS, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {**HEADS, "head_dim": 16}),
+    "a window of no tokens": ("qwen2_moe", {**HEADS, "moe_intermediate_size": 16, "num_experts": 4}),
+    "heads of another width in some layers": (
+        "gemma4_text",
+        {**HEADS, **MIXED, "head_dim": 8, "global_head_dim": 16, "vocab_size_per_layer_input": 421},
+    ),
+    "keys of an earlier layer": (
+        "gemma4_text",
+        {
+            **HEADS,
+            "num_hidden_layers": 4,
+            "layer_types": MIXED["layer_types"] * 2,
+            "sliding_window": WINDOW,
+            "num_kv_shared_layers": 2,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "vocab_size_per_layer_input": 421,
+        },
+    ),
+    "a result that is viewed in another shape": (
+        "afmoe",
+        {**HEADS, "head_dim": 8, "moe_intermediate_size": 16, "num_experts": 8, "num_dense_layers": 1},
+    ),
+}
+
+
+def test_an_encoder_with_a_decoder_is_refused_in_one_line(tokenizer, tmp_path):
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=421, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(
+        UserError, match=r"does not compute it \(it is not a decoder alone\); vLLM [\d.]+ does not list"
+    ):
+        TransformersBackend.load(tmp_path, tokenizer, dtype="float32", device="cpu")
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_other_common_models_are_computed_as_by_their_own_forward_pass(name, tokenizer, tmp_path):
+    kind, fields = COMPUTED[name]
     folder = save_tiny_model(small(kind, **fields), tmp_path / kind)
     backend = TransformersBackend.load(folder, tokenizer, dtype="float32", device="cpu", chunk_tokens=9)
     prompts = prompts_of(50, LENGTHS)
@@ -843,6 +903,97 @@ def test_other_common_models_are_computed_as_by_their_own_forward_pass(kind, tok
     for i, _ in enumerate(LENGTHS):
         expected = plain_logits(reference, prompts.ids(i))[-1]
         torch.testing.assert_close(found[i], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_small_error_of_attention_is_found_in_every_format(dtype, folders, tokenizer, monkeypatch):
+    """Of a size that rounding in 16 bits has, too."""
+    right = loaded_model._attention
+
+    def wrong(*given: Any, scaling: float, **options: Any) -> Any:
+        return right(*given, scaling=scaling * 1.02, **options)
+
+    TransformersBackend.load(folders["llama"], tokenizer, dtype=dtype, device="cpu")
+    monkeypatch.setattr(loaded_model, "_attention", wrong)
+    with pytest.raises(UserError, match="its logits differ from the model's own"):
+        TransformersBackend.load(folders["llama"], tokenizer, dtype=dtype, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"block_indices": torch.zeros(1)}, r"the argument 'block_indices', which is not supported"),
+        ({"is_causal": False}, r"the argument 'is_causal'"),
+        ({"anything": 0.5}, r"the argument 'anything'"),
+        ({"attention_mask": torch.zeros(1)}, r"a mask of its own"),
+        ({"step": None}, r"does not hand options through"),
+    ],
+)
+def test_an_argument_of_attention_that_is_not_known_is_refused_by_name(
+    options, reason, folders, tokenizer, monkeypatch
+):
+    right = loaded_model._attention
+
+    def given(module: Any, query: Any, key: Any, value: Any, mask: Any, **other: Any) -> Any:
+        named = {"attention_mask": mask, **other, **options}
+        return right(module, query, key, value, named.pop("attention_mask"), **named)
+
+    monkeypatch.setattr(loaded_model, "_attention", given)
+    with pytest.raises(UserError, match=rf"{reason}.*\); vLLM [\d.]+ computes it: --backend vllm"):
+        TransformersBackend.load(folders["llama"], tokenizer, dtype="float32", device="cpu")
+
+
+def test_a_layer_of_a_kind_that_is_not_known_is_refused_by_name(folders, tokenizer):
+    model = LoadedModel.load(folders["gemma3_text"], tokenizer, None, "float32", "cpu")
+    model.config.layer_types = ["sliding_attention", "a_new_kind"] * 2
+    with pytest.raises(UserError, match="layers of the kind 'a_new_kind'"):
+        check_forward(model)
+
+
+def test_a_model_that_its_own_library_cannot_compute_is_a_users_error(folders, tokenizer, monkeypatch):
+    model = LoadedModel.load(folders["llama"], tokenizer, None, "float32", "cpu")
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("no such kernel")
+
+    monkeypatch.setattr(model.network, "forward", fails)
+    with pytest.raises(UserError, match=r"its own forward pass fails: no such kernel"):
+        check_forward(model)
+
+
+@pytest.mark.parametrize("fails", ["own", "packed"])
+def test_a_model_without_room_for_a_layer_in_float32_is_compared_in_its_own_format(
+    fails, folders, tokenizer, monkeypatch
+):
+    model = LoadedModel.load(folders["llama"], tokenizer, None, "bfloat16", "cpu")
+    forward, calls = model.network.model.layers[0].forward, 0
+
+    def layer(hidden: torch.Tensor, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == (1 if fails == "own" else 2):
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(hidden, **options)
+
+    monkeypatch.setattr(model.network.model.layers[0], "forward", layer)
+    weights = {name: weight.clone() for name, weight in model.network.state_dict().items()}
+    check_forward(model)
+    assert calls > 3
+    kept = model.network.get_input_embeddings().weight
+    assert torch.equal(kept, weights["model.embed_tokens.weight"])
+
+
+def test_weights_are_the_same_after_a_pass_in_float32(folders, tokenizer):
+    model = LoadedModel.load(folders["gemma3_text"], tokenizer, None, "bfloat16", "cpu")
+    before = {name: weight.clone() for name, weight in model.network.state_dict().items()}
+    with in_float32(model.network):
+        hidden = model.core(torch.tensor([[1, 2, 3]]), use_cache=False).last_hidden_state
+    assert hidden.dtype == torch.float32
+    for name, weight in model.network.state_dict().items():
+        assert weight.dtype == before[name].dtype
+        assert torch.equal(weight, before[name]), name
+    plain = model.core(torch.tensor([[1, 2, 3]]), use_cache=False).last_hidden_state
+    assert plain.dtype == torch.bfloat16
 
 
 def test_a_folder_without_a_model_is_a_users_error(tmp_path, tokenizer):

@@ -1,0 +1,159 @@
+"""Adapters of a model (LoRA and others of peft): merged with their base once, and then a folder like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from icl_bench.errors import UserError
+from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.fingerprints import folder_fingerprint
+from icl_bench.models.in_memory import IDENTITY, MERGED
+from icl_bench.wording import first_line
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+_OF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+_OF_MODELS = frozenset({"config.json", "generation_config.json"})
+_OF_TRAINING = frozenset({CONFIG, "trainer_state.json", "training_args.json"})
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A folder with an adapter's weights, which are changes of another model's."""
+
+    folder: Path
+    base: str
+    """Its base by its config: a hub id or a folder; empty if the config does not say."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Adapter | None:
+        """The adapter in a folder; None if the folder has none, or a whole model. Raises ``UserError``."""
+        if not (folder / CONFIG).is_file() or _has_model(folder):
+            return None
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            base, task = config.get("base_model_name_or_path"), config.get("task_type")
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(f"model {folder}: its {CONFIG} cannot be read ({first_line(error)})") from None
+        if task not in (None, "CAUSAL_LM"):
+            raise UserError(
+                f"model {folder}: an adapter for {task}; only adapters of a language model (CAUSAL_LM) write answers"
+            )
+        if not (folder / WEIGHTS).is_file():
+            raise UserError(
+                f"model {folder}: an adapter without {WEIGHTS}, and pickled weights are never loaded; save it again "
+                "with save_pretrained"
+            )
+        return cls(folder, base if isinstance(base, str) else "")
+
+    def merged(self, base: Path, base_fingerprint: str, *, weights: bool) -> tuple[Path, str]:
+        """The folder of the merged model, and its fingerprint, which identifies adapter and base.
+
+        The model is merged on first use; without ``weights``, only its config and tokenizer are written.
+        Raises ``UserError``.
+        """
+        fingerprint = f"adapter:{folder_fingerprint(self.folder)}+base:{base_fingerprint}"
+        key = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
+        name = self.folder.resolve().name
+        place, planned = (cache_dir() / MERGED / each / name for each in (key, f"{key}-config"))
+        if (place / IDENTITY).exists():
+            return place, fingerprint
+        target = place if weights else planned
+        if (target / "config.json").exists():
+            return target, fingerprint
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=target.parent) as work:
+                saved = Path(work) / "saved"
+                saved.mkdir()
+                if weights:
+                    self._merge(base, saved)
+                    (saved / IDENTITY).write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8")
+                for file in self._copied(base, with_config=not weights):
+                    shutil.copyfile(file, saved / file.name)
+                saved.replace(target)
+        except OSError as error:
+            if not (target / "config.json").exists():  # else another process has written it
+                raise UserError(
+                    f"model {self.folder}: cannot be merged in {target.parent} ({first_line(error)}); set "
+                    "ICL_BENCH_CACHE to a folder with room for the whole model"
+                ) from None
+        return target, fingerprint
+
+    def _copied(self, base: Path, *, with_config: bool) -> Iterator[Path]:
+        """The files beside weights: the adapter's tokenizer if it has one, else its base's."""
+        source = self.folder if (self.folder / "tokenizer_config.json").exists() else base
+        for file in sorted(source.iterdir()):
+            kept = file.suffix in (".json", ".jinja", ".model", ".txt") and not file.name.endswith(_OF_WEIGHTS)
+            if kept and file.is_file() and file.name not in _OF_MODELS | _OF_TRAINING:
+                yield file
+        if with_config:
+            yield from (base / name for name in sorted(_OF_MODELS) if (base / name).exists())
+
+    def _merge(self, base: Path, saved: Path) -> None:
+        """Write the merged weights. Raises ``UserError``."""
+        from icl_bench.quiet_libraries import hush_libraries
+
+        try:
+            from peft import PeftModel, get_peft_model_state_dict
+        except ImportError:
+            raise UserError(
+                f"model {self.folder}: an adapter, and peft is missing; pip install 'icl-bench[finetune]'"
+            ) from None
+        from transformers import AutoModelForCausalLM
+
+        hush_libraries()
+        try:
+            auto: Any = AutoModelForCausalLM
+            network, loading = auto.from_pretrained(base, dtype="auto", output_loading_info=True)
+            self._fit_vocabulary(network)
+            with warnings.catch_warnings(action="ignore"):  # of the trainer's paths, and of keys compared below
+                adapted: Any = PeftModel.from_pretrained(network, self.folder)
+                known = set(get_peft_model_state_dict(adapted))
+            merge = getattr(adapted, "merge_and_unload", None)
+        except Exception as error:  # the libraries raise many kinds
+            raise UserError(f"{self._subject(base)} does not fit it ({first_line(error)[:200]}); give --base") from None
+        if loading["missing_keys"] or loading["mismatched_keys"]:
+            raise UserError(f"{self._subject(base)} lacks weights of its config.json; give --base")
+        stored = set(_shapes(self.folder / WEIGHTS))
+        if differing := stored ^ known:
+            raise UserError(
+                f"{self._subject(base)} does not fit it: {min(differing)} is "
+                f"{'not in the base' if min(differing) in stored else 'not in the adapter'}; give --base"
+            )
+        if merge is None:
+            raise UserError(f"model {self.folder}: an adapter of a kind that cannot be merged into weights")
+        with warnings.catch_warnings(action="ignore"):
+            merge(safe_merge=True).save_pretrained(saved)
+
+    def _subject(self, base: Path) -> str:
+        return f"model {self.folder}: an adapter, and its base {base}"
+
+    def _fit_vocabulary(self, network: Any) -> None:
+        """Give the base as many tokens as the adapter's own embeddings have, if it stores some."""
+        for name, shape in _shapes(self.folder / WEIGHTS).items():
+            if "embed" in name and "lora" not in name and len(shape) == 2:
+                if shape[0] != network.get_input_embeddings().weight.shape[0]:
+                    network.resize_token_embeddings(shape[0], mean_resizing=False)
+                return
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as weights:
+        return {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+
+
+def _has_model(folder: Path) -> bool:
+    """Whether a folder has a whole model's config and weights."""
+    weights = (file.name for file in folder.glob("*.safetensors"))
+    return (folder / "config.json").exists() and any(name != WEIGHTS for name in weights)

@@ -1,0 +1,28 @@
+"""The date that chat templates write: one for a results folder, so that it can be resumed on another day."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+
+from icl_bench.results.storage import Place, storage_at
+
+_FILE = "_chat/date.txt"
+
+
+def day_of(place: Place | None) -> str:
+    """The date of a results folder, like ``2026-01-31``; today's if it has none. Raises ``OSError``."""
+    if place is not None:
+        storage = storage_at(place)
+        if storage.exists() and storage.has(_FILE):
+            text = storage.read(_FILE).decode("ascii", "replace").strip()
+            if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+                return text
+    return date.today().isoformat()
+
+
+def keep_day(place: Place, day: str) -> None:
+    """Make a date that of a results folder, which has none yet. Raises ``OSError``."""
+    storage = storage_at(place)
+    if not storage.has(_FILE):
+        storage.put(_FILE, f"{day}\n".encode())
