@@ -1,1 +1,1 @@
-"""Backends behind HTTP: one client for each provider."""
+"""Backends behind HTTP: one backend, and an interface for each provider."""
