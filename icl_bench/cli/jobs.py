@@ -94,6 +94,8 @@ def carry_out(
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
         raise UserError("--budget: counts the requests of one machine; leave it or --on out")
+    if cluster is not None and options.get("batch"):
+        raise UserError("--batch: a server answers batches, one machine follows them; leave it or --on out")
     purses: dict[float, Purse] = {}
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)

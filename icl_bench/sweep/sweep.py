@@ -22,6 +22,7 @@ from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
+from icl_bench.sweep.batched import BatchRunner
 from icl_bench.sweep.combinations import Combination, CombinationCheck
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import Identities, versions
@@ -188,7 +189,8 @@ class Sweep:
 
         Raises ``UserError``.
         """
-        runner = Runner(
+        kind = BatchRunner if self.spec.batch else Runner
+        runner = kind(
             self.plan,
             Store(results),
             self.loader.identity(),

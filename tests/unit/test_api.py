@@ -189,6 +189,7 @@ ALL = {
     "keep_scores": names("all", "none", "top:3"),
     "calibrate": lists("batch", "batch,of=pool:8", "contextual", parse=Calibration.parse),
     "unconstrained": st.just(([], True)),
+    "batch": st.just(([], True)),
     "labels": names("all", "half:3"),
     "queries": names("test", "copied"),
     "data_dir": paths(),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from icl_bench.backends.servers.replies import Billed
+from icl_bench.errors import OutOfBudgetError
 
 Charge = Callable[[float, float, float, float], float]
 """Money for tokens: of the prompt anew and from the cache, of the answer, and of the prompt into the cache."""
@@ -42,11 +43,23 @@ class Budget:
 
     def reserve(self, prompt: int, answer: int) -> float | None:
         """Reserve the most that a request may take; None if the limit could be passed."""
-        most, purse = self.most(prompt, answer), self.purse
+        return self.reserve_all([(prompt, answer)])
+
+    def reserve_all(self, requests: Iterable[tuple[int, int]]) -> float | None:
+        """The same for several requests, each with the tokens of its prompt and of its answer."""
+        most, purse = sum(self.most(*request) for request in requests), self.purse
         if purse.spent + purse.reserved + most > purse.limit:
             return None
         purse.reserved += most
         return most
+
+    def passed(self, what: str, most: float) -> OutOfBudgetError:
+        """The error of what could pass the limit: the next ``what`` may cost ``most``."""
+        purse = self.purse
+        return OutOfBudgetError(
+            f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next {what} "
+            f"may cost {most:.4f}"
+        )
 
     def settle(self, reserved: float, counted: int, billed: Billed | None) -> None:
         """Replace a reservation by what was billed; a request without a response is not billed."""
