@@ -102,8 +102,8 @@ class BatchRunner(Runner):
     """By the batch's id, in this round."""
     _under_way: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Requests that are done and all requests of each batch, by its token, in this round."""
-    _before: set[str] = field(default_factory=set)
-    """Tokens of those in the round before."""
+    _accepted: set[str] = field(default_factory=set)
+    """Tokens of batches that the server works on."""
     _steps: int = 0
     """Steps that changed something."""
     _succeeded: bool = False
@@ -121,7 +121,7 @@ class BatchRunner(Runner):
         while True:
             steps = self._steps
             self._polled.clear()
-            self._before, self._under_way = set(self._under_way), {}
+            self._under_way.clear()
             self._succeeded, self._passing, self._short = False, None, None
             left = self._round(left, outcome)
             if not left:
@@ -260,6 +260,10 @@ class BatchRunner(Runner):
             self._polled[record.id] = self._batches.progress(record.id)
             self._succeeded = True
         progress = self._polled[record.id]
+        if progress.ended:
+            self._accepted.discard(record.token)
+        else:
+            self._accepted.add(record.token)
         self._under_way[record.token] = (progress.done, len(record.rows))
         return progress
 
@@ -444,10 +448,9 @@ class BatchRunner(Runner):
     def _refused(self, work: _Work, record: BatchRecord, progress: Progress) -> list[BatchRecord]:
         """Plan a batch anew that the server refused because too much is waiting. Raises ``CellError`` otherwise.
 
-        If nothing else of this run is under way, the batch itself is too much and is halved.
+        If the server works on nothing else of this run, the batch itself is too much and is halved.
         """
-        alone = self._before.union(self._under_way) <= {record.token}
-        size = len(record.rows)
+        alone, size = not self._accepted, len(record.rows)
         if not progress.queue_is_full or (alone and size == 1):
             self._remove(work, record)
             raise CellError(f"the server refuses the batch ({progress.failure})")

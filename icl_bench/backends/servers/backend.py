@@ -334,7 +334,9 @@ class ServerBackend:
             del arguments[self._limit]
         kept = {n: value for n, value in arguments.items() if n not in self._refused and value is not None}
         # the library knows some arguments by name, and sends any of these
-        known = {*interface.limits, "temperature", interface.stop, "response_format", "text", "reasoning", "thinking"}
+        known = {*interface.limits, interface.stop, "response_format", "text", "reasoning", "thinking"}
+        if interface.library == "openai":
+            known.add("temperature")
         extra = {name: kept.pop(name) for name in list(kept) if name not in known | {"output_config"}}
         return kept | ({"extra_body": extra} if extra else {})
 
