@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from support.fakes import LABELS
+from support.fakes import LABELS, small_tokenizer
 
 Reply = tuple[int, Any]
 """HTTP status and JSON body, or bytes to be sent as they are."""
@@ -159,10 +159,10 @@ class OpenAIServer(BatchServer):
     def uploaded(self, content: bytes, kind: str) -> Reply:
         """/files/create: a form with ``file`` and ``purpose``."""
         boundary = kind.partition("boundary=")[2].encode()
-        parts = dict(
-            (re.search(rb'name="(\w+)"', head)[1].decode(), body[:-2])  # type: ignore[index]
+        parts = {
+            re.search(rb'name="(\w+)"', head)[1].decode(): body[:-2]  # type: ignore[index]
             for head, _, body in (part.partition(b"\r\n\r\n") for part in content.split(b"--" + boundary)[1:-1])
-        )
+        }
         assert parts["purpose"] == b"batch"
         name = f"file-{len(self.files)}"
         self.files[name] = parts["file"]
@@ -239,20 +239,23 @@ class OpenAIServer(BatchServer):
             **batch.further,
             "status": "failed" if fault else status,
             "errors": {"object": "list", "data": [fault]} if fault else None,
-            "request_counts": {
-                "total": len(batch.requests),
-                "completed": good,
-                "failed": len(batch.answers) - good,
-            },
+            "request_counts": {"total": len(batch.requests), "completed": good, "failed": len(batch.answers) - good},
         }
 
     def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-        size = len(prompt_of(body))
+        size = tokens_of(prompt_of(body))
         if "input" in body:
             part = {"type": "output_text", "text": text}
             usage = {"input_tokens": size, "output_tokens": 3, "input_tokens_details": {"cached_tokens": size // 3}}
             output = [{"type": "message", "content": [part]}]
-            return {"id": "r", "object": "response", "status": "completed", "output": output, "usage": usage, "model": "m"}
+            return {
+                "id": "r",
+                "object": "response",
+                "status": "completed",
+                "output": output,
+                "usage": usage,
+                "model": "m",
+            }
         usage = {
             "prompt_tokens": size,
             "completion_tokens": 3,
@@ -295,7 +298,9 @@ class AnthropicServer(BatchServer):
         assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
         if len(set(names)) != len(names) or len(names) > self.most_requests:
             return 400, {"type": "error", "error": {"type": "invalid_request_error", "message": "not valid"}}
-        batch = Batch(f"msgbatch_{len(self.batches)}", {one["custom_id"]: one["params"] for one in requests}, self.looks)
+        batch = Batch(
+            f"msgbatch_{len(self.batches)}", {one["custom_id"]: one["params"] for one in requests}, self.looks
+        )
         self.batches.append(batch)
         return 200, self.shown(batch)
 
@@ -325,7 +330,7 @@ class AnthropicServer(BatchServer):
         return {"custom_id": name, "result": result}
 
     def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-        size = len(prompt_of(body))
+        size = tokens_of(prompt_of(body))
         usage = {
             "input_tokens": size - size // 3,
             "cache_read_input_tokens": size // 3,
@@ -345,6 +350,11 @@ def prompt_of(body: dict[str, Any]) -> str:
     return "\n".join(
         text if isinstance(text, str) else "".join(block["text"] for block in text) for text in contents if text
     )
+
+
+def tokens_of(prompt: str) -> int:
+    """Tokens of a prompt with the token that begins it, as the program counts them."""
+    return 1 + len(small_tokenizer()([prompt])["input_ids"][0])
 
 
 def label_of(prompt: str) -> str:

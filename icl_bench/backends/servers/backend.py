@@ -55,6 +55,10 @@ class AnotherModelError(CellError):
     """Another model answers than before, which ``--on-model-change`` does not allow."""
 
 
+CANCELLED = "cancelled"
+"""The code of a request of a batch that was cancelled."""
+
+
 class RowError(Exception):
     """The error of one request of a batch, with the fields of the libraries' errors."""
 
@@ -433,6 +437,8 @@ class ServerBackend:
         status = error.status_code
         if error.code == "insufficient_quota":
             raise self._no_credit(error)
+        if error.code == CANCELLED:
+            raise self._failure("the batch was cancelled at the server; run it again to ask for the rest")
         if status is None or status in (408, 409, 429) or status >= 500:
             return Again(str(error))
         if self._leaves_out(error, sent):

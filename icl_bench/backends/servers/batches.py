@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from icl_bench.backends.servers.backend import RowError, code_of, failure_reason
+from icl_bench.backends.servers.backend import CANCELLED, RowError, code_of, failure_reason
 from icl_bench.backends.servers.bodies import TooLargeError, limited_blocking
 from icl_bench.backends.servers.interface import Interface
 from icl_bench.backends.servers.providers import Connection
@@ -93,10 +93,6 @@ class Results:
         if self.cancelled and name not in self.by_name:
             return RowError("cancelled", code=CANCELLED)
         return self.by_name.get(name, RowError("the batch ended without an answer to it"))
-
-
-CANCELLED = "cancelled"
-"""The code of a request that was cancelled."""
 
 
 class Batches(ABC):
