@@ -90,6 +90,7 @@ def carry_out(
     ``on_finished`` is called after each task and model. Raises ``UserError`` as :func:`do_each` does.
     """
     from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.parts import PromptPart
 
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
@@ -100,8 +101,10 @@ def carry_out(
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
-    def run_here(request: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(request, display, purses)
+    def prepared(request: RunSpec | FinetuneSpec) -> Part:
+        return _prepared(request, display, purses)
+
+    def run_part(part: Part) -> Finished:
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
@@ -109,7 +112,14 @@ def carry_out(
         on_finished(done)
         return done
 
-    return do_each(spec, options, run_here, display.problem)
+    if not options.get("batch"):
+        return do_each(spec, options, lambda request: run_part(prepared(request)), display.problem)
+    # the batches of all tasks and models are submitted before the first is waited for
+    parts, problem = do_each(spec, options, prepared, display.problem)
+    for part in parts:
+        if isinstance(part, PromptPart) and len(parts) > 1:
+            part.sweep.submit(results)
+    return [run_part(part) for part in parts], problem
 
 
 def _on_cluster(

@@ -95,8 +95,6 @@ class BatchRunner(Runner):
     now: Callable[[], float] = time.time
     _known: set[str] = field(default_factory=set)
     """Ids of batches of the cells of this plan."""
-    _held: set[str] = field(default_factory=set)
-    """Tokens of batches whose money is reserved."""
     _begun: set[CellSpec] = field(default_factory=set)
     _polled: dict[str, Progress] = field(default_factory=dict)
     """By the batch's id, in this round."""
@@ -113,9 +111,18 @@ class BatchRunner(Runner):
     _short: CellError | None = None
     """Why a batch could not be paid in this round."""
 
+    def submit(self) -> None:
+        """Submit what can be submitted now; :meth:`run` follows it."""
+        self.store.prepare()
+        self._round(self._cells, Outcome())
+
+    @property
+    def _cells(self) -> list[_Planned]:
+        return [(group, cell) for group in self.plan.groups for cell in group.runnable]
+
     def _run_all(self, outcome: Outcome) -> None:
         """Advance all cells in turn until all have ended."""
-        left = [(group, cell) for group in self.plan.groups for cell in group.runnable]
+        left = self._cells
         pause = self.pauses[0]
         failing_since: float | None = None
         while True:
@@ -247,9 +254,10 @@ class BatchRunner(Runner):
         for record in state.batches:
             if record.id is not None:
                 self._known.add(record.id)
-            if record.reserved is not None and self.budget is not None and record.token not in self._held:
-                self._held.add(record.token)
-                self.budget.purse.reserved += record.reserved
+            purse = self.budget.purse if self.budget else None
+            if record.reserved is not None and purse is not None and record.token not in purse.batches:
+                purse.batches.add(record.token)
+                purse.reserved += record.reserved
             if record.creating is not None:
                 self._under_way[record.token] = (0, len(record.rows))
 
@@ -361,15 +369,15 @@ class BatchRunner(Runner):
             self._short = self.budget.passed("batch", sum(self.budget.most(*one) for one in each))
             return False
         record.reserved = reserved
-        self._held.add(record.token)
+        self.budget.purse.batches.add(record.token)
         return True
 
     def _remove(self, work: _Work, record: BatchRecord, *more: BatchRecord) -> None:
         """Remove a batch that is read or does not exist from the cell's file, and add others."""
-        if record.reserved is not None and self.budget is not None and record.token in self._held:
-            purse = self.budget.purse
+        purse = self.budget.purse if self.budget else None
+        if record.reserved is not None and purse is not None and record.token in purse.batches:
             purse.reserved = max(purse.reserved - record.reserved, 0.0)
-            self._held.discard(record.token)
+            purse.batches.discard(record.token)
         work.state.batches.remove(record)
         work.state.batches += more
         work.state.refused = self._server.refused

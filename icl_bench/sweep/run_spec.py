@@ -159,8 +159,6 @@ class RunSpec(RunOptions):
             raise UserError(f"--hold {self.hold}: task {task.name} is free text, it has no labels to hold answers to")
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
-        if self.batch:
-            loader.check_batches(to_run=to_run)
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
         always = "end of turn" if self.chat else task.template.separator
         if loader.most_stops and len(stops := task.stops_beside(always)) > loader.most_stops:
@@ -169,6 +167,8 @@ class RunSpec(RunOptions):
                 f"answer; task {task.name} has {len(stops)} (stop, and what ends its prompts' "
                 "answers); leave some of stop out"
             )
+        if self.batch:
+            loader.check_batches(to_run=to_run)
 
     def _check_numbers(self) -> None:
         """Raise ``UserError`` unless exactly one option gives the numbers of demonstrations."""

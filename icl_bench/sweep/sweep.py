@@ -189,8 +189,24 @@ class Sweep:
 
         Raises ``UserError``.
         """
+        runner = self._runner(results, watcher, load)
+        outcome = runner.run()
+        for name, shares in self.priors.items():
+            try:
+                state_prior(results, self.task.data.spec.name, name, shares)
+            except OSError as error:
+                raise runner.store.unwritable(error) from None
+        return outcome
+
+    def submit(self, results: Place) -> None:
+        """With ``batch``: submit the batches of what is missing, which :meth:`run` follows. Raises ``UserError``."""
+        runner = self._runner(results, None, None)
+        assert isinstance(runner, BatchRunner), "only batches are submitted"
+        runner.submit()
+
+    def _runner(self, results: Place, watcher: Watcher | None, load: Callable[[], Backend] | None) -> Runner:
         kind = BatchRunner if self.spec.batch else Runner
-        runner = kind(
+        return kind(
             self.plan,
             Store(results),
             self.loader.identity(),
@@ -203,13 +219,6 @@ class Sweep:
             keep_scores=self.kept_scores,
             budget=self.budget,
         )
-        outcome = runner.run()
-        for name, shares in self.priors.items():
-            try:
-                state_prior(results, self.task.data.spec.name, name, shares)
-            except OSError as error:
-                raise runner.store.unwritable(error) from None
-        return outcome
 
     @property
     def kept_scores(self) -> KeptScores:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from icl_bench.backends.servers.replies import Billed
 from icl_bench.errors import OutOfBudgetError
@@ -21,6 +21,8 @@ class Purse:
     reserved: float = 0.0
     """For requests under way."""
     requests: int = 0
+    batches: set[str] = field(default_factory=set)
+    """Tokens of batches whose money is reserved."""
 
 
 @dataclass
