@@ -91,11 +91,13 @@ def carry_out(
     """
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.parts import PromptPart
+    from icl_bench.sweep.run_spec import RunSpec
 
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
         raise UserError("--budget: counts the requests of one machine; leave it or --on out")
-    if cluster is not None and options.get("batch"):
+    in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # of finetune it is a size
+    if cluster is not None and in_batches:
         raise UserError("--batch: a server answers batches, one machine follows them; leave it or --on out")
     purses: dict[float, Purse] = {}
     if cluster is not None:
@@ -112,12 +114,12 @@ def carry_out(
         on_finished(done)
         return done
 
-    if not options.get("batch"):
+    if not in_batches:
         return do_each(spec, options, lambda request: run_part(prepared(request)), display.problem)
     # the batches of all tasks and models are submitted before the first is waited for
     parts, problem = do_each(spec, options, prepared, display.problem)
     for part in parts:
-        if isinstance(part, PromptPart) and len(parts) > 1:
+        if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
             part.sweep.submit(results)
     return [run_part(part) for part in parts], problem
 
