@@ -21,5 +21,9 @@ class CellError(Exception):
     """One cell cannot be computed; its reason is stored and the other cells go on."""
 
 
-class OutOfBudgetError(CellError):
-    """The next request could pass the run's budget; the run ends, and what is answered is kept."""
+class StopRunError(CellError):
+    """The run ends before its last cell; what is answered is kept."""
+
+
+class OutOfBudgetError(StopRunError):
+    """The next request could pass the run's budget."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
 from icl_bench.backends.spec import BackendSpec
+from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 
@@ -230,6 +231,10 @@ class BackendLoader(ABC):
     def check(self) -> None:
         """Raise ``UserError`` for other problems that are known before loading, like a missing key."""
         return
+
+    def check_batches(self, *, to_run: bool) -> None:  # noqa: ARG002 - a server is asked only then
+        """Raise ``UserError`` if it takes no requests in batches."""
+        raise UserError(f"--batch: is for OpenAI's and Anthropic's interfaces; this is --backend {self.name}")
 
     def settled(self, model: str) -> BackendLoader:  # noqa: ARG002 - for those that ask a server
         """The same where what ``auto`` options mean for this model is found. Raises ``UserError``."""

@@ -176,6 +176,15 @@ class OpenAILoader(BackendLoader):
             )
         self._provider.secret()
 
+    def check_batches(self, *, to_run: bool) -> None:
+        """See ``BackendLoader``: asks the server for its list of batches."""
+        if self._interface.batches is None:
+            super().check_batches(to_run=to_run)
+        if to_run:
+            from icl_bench.backends.servers.batches import check_batches
+
+            check_batches(self._interface, self._connection)
+
     def settled(self, model: str) -> BackendLoader:
         """See ``BackendLoader``: asks the server what it has for ``--hold auto``."""
         if self.spec.hold != "auto":

@@ -104,16 +104,23 @@ def carry_out(
     ``on_finished`` is called after each task and model. Raises ``UserError`` as :func:`do_each` does.
     """
     from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.parts import PromptPart
+    from icl_bench.sweep.run_spec import RunSpec
 
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
         raise UserError("--budget: counts the requests of one machine; leave it or --on out")
+    in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # of finetune it is a size
+    if cluster is not None and in_batches:
+        raise UserError("--batch: a server answers batches, one machine follows them; leave it or --on out")
     purses: dict[float, Purse] = {}
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
-    def run_here(request: RunSpec | FinetuneSpec) -> Finished:
-        part = _prepared(request, display, results, purses)
+    def prepared(request: RunSpec | FinetuneSpec) -> Part:
+        return _prepared(request, display, results, purses)
+
+    def run_part(part: Part) -> Finished:
         display.part(part)
         outcome = part.run_alone(results, display)
         display.outcome(outcome, results)
@@ -121,7 +128,14 @@ def carry_out(
         on_finished(done)
         return done
 
-    return do_each(spec, options, run_here, display.problem)
+    if not in_batches:
+        return do_each(spec, options, lambda request: run_part(prepared(request)), display.problem)
+    # the batches of all tasks and models are submitted before the first is waited for
+    parts, problem = do_each(spec, options, prepared, display.problem)
+    for part in parts:
+        if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
+            part.sweep.submit(results)
+    return [run_part(part) for part in parts], problem
 
 
 def _on_cluster(

@@ -20,8 +20,8 @@ PROTOCOL = 1
 """Increased when a change of the program changes predictions."""
 
 
-FINISHED, JOURNAL, FAILED = ".parquet", ".journal.jsonl", ".failed.json"
-"""Suffixes of a finished cell's file, an unfinished cell's journal and a failed cell's mark."""
+FINISHED, JOURNAL, FAILED, BATCHES = ".parquet", ".journal.jsonl", ".failed.json", ".batches.json"
+"""Suffixes of a finished cell's file, an unfinished cell's journal, a failed cell's mark and a cell's batches."""
 
 
 PRIORS = "_calibration"

@@ -18,9 +18,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.errors import UserError
+from icl_bench.errors import CellError, UserError
+from icl_bench.results.batches import CellBatches
 from icl_bench.results.cells import (
     ALWAYS,
+    BATCHES,
     FAILED,
     FINISHED,
     PROTOCOL,
@@ -99,7 +101,9 @@ class Store:
             try:
                 opened = None
                 if self.is_done(identity, rows):
-                    self.journals.delete(identity.name)  # of a process that died after writing the cell
+                    # of a process that died after writing the cell
+                    self.journals.delete(identity.name)
+                    self.storage.delete(f"{identity.name}{BATCHES}")
                 else:
                     opened = OpenCell.resume(self, identity)
             except OSError as error:
@@ -111,6 +115,23 @@ class Store:
                 yield opened
         finally:
             give_back()
+
+    def batches(self, identity: Identity) -> CellBatches | None:
+        """The batches of an unfinished cell; None if it never had any. Raises ``CellError`` for a damaged file."""
+        name = f"{identity.name}{BATCHES}"
+        try:
+            content = self.storage.read(name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self.unwritable(error) from None
+        try:
+            return CellBatches.model_validate(json.loads(content))
+        except ValueError:
+            raise CellError(
+                f"{self.storage.where(name)}: is damaged, so its batches at the server are not known; "
+                "delete it to ask the cell's requests again"
+            ) from None
 
     def mark_failed(self, identity: Identity, reason: str) -> None:
         """Mark a cell as failed, with the reason. Raises ``UserError`` on a full disk."""
@@ -187,6 +208,23 @@ class OpenCell:
                 "(another library or machine chose other demonstrations?); computed again"
             )
 
+    @property
+    def batches_file(self) -> str:
+        """Where the cell's batches are written."""
+        return self.store.storage.where(f"{self.identity.name}{BATCHES}")
+
+    def batches(self) -> CellBatches | None:
+        """The cell's batches; None if it never had any. Raises ``CellError``."""
+        return self.store.batches(self.identity)
+
+    def keep_batches(self, batches: CellBatches) -> None:
+        """Write the cell's batches. Raises ``UserError`` if the disk is full."""
+        content = json.dumps(batches.model_dump(exclude_defaults=True)).encode()
+        try:
+            self.store.storage.put(f"{self.identity.name}{BATCHES}", content)
+        except OSError as error:
+            raise self.store.unwritable(error) from None
+
     def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
         """Append a pack of predictions to the journal; they are on disk when this returns.
 
@@ -203,12 +241,12 @@ class OpenCell:
     def finish(
         self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None
     ) -> str:
-        """Write the cell's file, and remove its journal and its mark of failure. Returns the name.
+        """Write the cell's file, and remove its journal, its batches and its mark of failure. Returns the name.
 
         Rows are in the ``order`` of test ids. ``meta`` is the file's metadata, to which the seconds
-        are added. ``scores`` are columns of floats in the same order. Raises ``UserError`` if the disk
-        is full (the journal then stays), and ``ValueError`` for a score with the name of another
-        column.
+        are added, unless answers came in batches. ``scores`` are columns of floats in the same order. Raises
+        ``UserError`` if the disk is full (the journal then stays), and ``ValueError`` for a score with the name of
+        another column.
         """
         name = f"{self.identity.name}{FINISHED}"
         rows = [self.done[test_id] for test_id in order]
@@ -217,7 +255,8 @@ class OpenCell:
             self.store.storage.put(name, content)
             self.journal.close()
             self.store.journals.delete(self.identity.name)
-            self.store.storage.delete(f"{self.identity.name}{FAILED}")
+            for other in (BATCHES, FAILED):
+                self.store.storage.delete(f"{self.identity.name}{other}")
         except OSError as error:
             raise self.store.unwritable(error) from None
         return name
@@ -253,7 +292,8 @@ class OpenCell:
         columns |= scores
         fields = [*prediction_schema(), *further_fields(), *(pa.field(name, pa.float64()) for name in scores)]
         valued = {name for name, values in columns.items() if any(value is not None for value in values)}
-        meta = meta.model_copy(update={"protocol": PROTOCOL, "seconds": round(self.seconds, 3)})
+        seconds = None if meta.batched else round(self.seconds, 3)
+        meta = meta.model_copy(update={"protocol": PROTOCOL, "seconds": seconds})
         stored = json.dumps(as_stored(meta), ensure_ascii=False)
         schema = pa.schema([f for f in fields if f.name in valued.union(ALWAYS)], {CELL_META: stored})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)

@@ -149,6 +149,8 @@ class CellMeta(StoredModel):
     peak_cache_bytes: float | None = None
     served: dict[str, str] | None = None
     """What a server says of who answered: ``model`` (several with commas), and ``host`` if it redirected."""
+    batched: bool | None = None
+    """Whether answers were asked for in batches, which providers bill at half price."""
 
     calibration: CalibrationMeta | None = Field(None, exclude=True)
     """What a derived cell's calibration took."""

@@ -342,6 +342,15 @@ class RunOptions(BackendSpec):
             "MONEY",
         ),
     ] = Field(default=None, gt=0)
+    batch: Annotated[
+        bool,
+        Option(
+            "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted, "
+            "then followed; run the same command again to go on after an interruption. --price are the prices of "
+            "batches then.",
+            SERVERS,
+        ),
+    ] = False
     system: Annotated[
         str | None, Option("With --chat: text of the system turn; @FILE reads it from a file.", PROMPTS, "TEXT")
     ] = None
@@ -358,8 +367,8 @@ class RunOptions(BackendSpec):
     ] = ()
 
 
-OF_MONEY = frozenset({"price", "budget"})
-"""Options that decide what a run may cost, not what it computes."""
+OF_MONEY = frozenset({"price", "budget", "batch"})
+"""Options that decide what a run costs or may cost, not what it computes."""
 
 OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} - OF_MONEY | {"chat", "system", "chat_arg"}
 """Options of the model: its engine, and its chat format."""

@@ -189,6 +189,8 @@ class RunSpec(RunOptions):
                 f"answer; task {task.name} has {len(stops)} (stop, and what ends its prompts' "
                 "answers); leave some of stop out"
             )
+        if self.batch:
+            loader.check_batches(to_run=to_run)
 
     def _check_numbers(self) -> None:
         """Raise ``UserError`` unless exactly one option gives the numbers of demonstrations."""

@@ -14,7 +14,7 @@ import numpy as np
 from icl_bench.backends.interface import Answer, Backend
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
-from icl_bench.errors import CellError, OutOfBudgetError
+from icl_bench.errors import CellError, StopRunError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
@@ -59,6 +59,9 @@ class Watcher:
 
     def cell_ended(self, cell: CellPlan, outcome: str) -> None:
         """A cell ended: ``done``, ``kept`` (finished before) or the reason of its failure."""
+
+    def following(self, batches: int, done: int, requests: int) -> None:
+        """Batches are under way at a server; so many of their requests are done."""
 
     def waiting(self, cells: int) -> None:
         """Only cells that other processes are computing remain."""
@@ -210,7 +213,7 @@ class Runner:
         before = self.budget.purse.spent if self.budget else 0.0
         try:
             self._run_all(outcome)
-        except OutOfBudgetError as error:
+        except StopRunError as error:
             cells = sum(len(group.runnable) for group in self.plan.groups)
             left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
             outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
@@ -260,32 +263,38 @@ class Runner:
                 self._run_cell(group, cell, opened, outcome)
         return busy
 
-    def _run_cell(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
+    def _run_cell(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> bool:
+        """Compute a cell. Returns whether it has ended, which a cell in batches has not before they have."""
         try:
-            self._compute(group, cell, opened, outcome)
-        except OutOfBudgetError:
+            ended = self._compute(group, cell, opened, outcome)
+        except StopRunError:
             raise
         except CellError as error:
             opened.fail(str(error))
             outcome.failed[cell.spec] = str(error)
             self.watcher.cell_ended(cell, str(error))
-        else:
+            return True
+        if ended:
             outcome.computed.append(cell.spec)
             self.watcher.cell_ended(cell, "done")
+        return ended
 
-    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> None:
+    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> bool:
         task = cell.task
         queries = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
         if prompts.longest + task.answer_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
-        maker = _PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
+        maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
-        self.watcher.cell_started(cell, len(opened.done))
+        self._begin(cell, len(opened.done))
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done]
-        measured = {}
+        measured: dict[str, Any] = {}
         if todo:
-            measured = self._answer(prompts, todo, group, cell, maker, opened, outcome)
+            answered = self._answer(prompts, todo, group, cell, maker, opened, outcome)
+            if answered is None:
+                return False
+            measured = answered
         meta = cell_meta(
             opened.identity,
             task,
@@ -297,6 +306,7 @@ class Runner:
             architecture=self._architecture,
             training=self._training(cell),
             compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
+            batched=True if opened.batches() is not None else None,
             **measured,
         )
         for pattern, reason in maker.slow.items():
@@ -308,6 +318,11 @@ class Runner:
         opened.finish(names, meta, scores)
         if task.asked is None and (first := task.first_scores(rows, scores)) is not None:
             self.watcher.scored(cell, *first)
+        return True
+
+    def _begin(self, cell: CellPlan, already: int) -> None:
+        """Report that a cell begins, of which so many predictions are there."""
+        self.watcher.cell_started(cell, already)
 
     def _answer(
         self,
@@ -315,11 +330,14 @@ class Runner:
         todo: Sequence[int],
         group: PlannedGroup,
         cell: CellPlan,
-        maker: _PredictionMaker,
+        maker: PredictionMaker,
         opened: OpenCell,
         outcome: Outcome,
-    ) -> dict[str, Any]:
-        """Answer the remaining queries. Returns measurements other than seconds."""
+    ) -> dict[str, Any] | None:
+        """Answer the remaining queries. Returns measurements other than seconds; None if answers are under way."""
+        if (batches := opened.batches()) is not None and batches.batches:
+            file = opened.batches_file
+            raise CellError(f"has a batch under way at the server; add --batch to go on with it, or delete {file}")
         queries, same = group.group.queries(cell.spec.k), self._same_answers
         todo = self._copy(todo, queries, cell, maker, opened, outcome)
         if not todo:
@@ -339,7 +357,7 @@ class Runner:
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]
         if backend.peak_prefix_bytes is None:
-            return {"served": dict(backend.counters.served)} if backend.counters.served else {}
+            return served_by(backend)
         prefill = backend.counters.prefix_seconds - before
         return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
 
@@ -348,7 +366,7 @@ class Runner:
         todo: Sequence[int],
         queries: Sequence[Example],
         cell: CellPlan,
-        maker: _PredictionMaker,
+        maker: PredictionMaker,
         opened: OpenCell,
         outcome: Outcome,
     ) -> list[int]:
@@ -407,7 +425,12 @@ class Runner:
         return self._backend
 
 
-class _PredictionMaker:
+def served_by(backend: Backend) -> dict[str, Any]:
+    """What a server says of who answered, as metadata of a cell."""
+    return {"served": dict(backend.counters.served)} if backend.counters.served else {}
+
+
+class PredictionMaker:
     """Turns a backend's answers into predictions that can be traced to their prompts."""
 
     def __init__(

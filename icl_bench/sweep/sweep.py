@@ -23,6 +23,7 @@ from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
+from icl_bench.sweep.batched import BatchRunner
 from icl_bench.sweep.combinations import Combination, CombinationCheck
 from icl_bench.sweep.compute_cost import ComputeCost, cost_of
 from icl_bench.sweep.facts import Identities, versions
@@ -200,9 +201,30 @@ class Sweep:
 
         Raises ``UserError``.
         """
-        runner = Runner(
+        runner = self._runner(results, watcher, load)
+        outcome = runner.run()
+        for name, shares in self.priors.items():
+            try:
+                state_prior(results, self.task.data.spec.name, name, shares)
+            except OSError as error:
+                raise runner.store.unwritable(error) from None
+        return outcome
+
+    def submit(self, results: Place) -> None:
+        """With ``batch``: submit the batches of what is missing, which :meth:`run` follows. Raises ``UserError``."""
+        runner = self._runner(results, None, None)
+        assert isinstance(runner, BatchRunner), "only batches are submitted"
+        runner.submit()
+
+    def _runner(self, results: Place, watcher: Watcher | None, load: Callable[[], Backend] | None) -> Runner:
+        store = Store(results)
+        if (day := self.task.chat_day) is not None:
+            store.storage.prepare()
+            keep_day(results, day)
+        kind = BatchRunner if self.spec.batch else Runner
+        return kind(
             self.plan,
-            Store(results),
+            store,
             self.loader.identity(),
             load or self.load_backend,
             watcher or Watcher(),
@@ -213,16 +235,6 @@ class Sweep:
             keep_scores=self.kept_scores,
             budget=self.budget,
         )
-        if (day := self.task.chat_day) is not None:
-            runner.store.storage.prepare()
-            keep_day(results, day)
-        outcome = runner.run()
-        for name, shares in self.priors.items():
-            try:
-                state_prior(results, self.task.data.spec.name, name, shares)
-            except OSError as error:
-                raise runner.store.unwritable(error) from None
-        return outcome
 
     @property
     def kept_scores(self) -> KeptScores:

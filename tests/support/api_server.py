@@ -81,6 +81,7 @@ def serving(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or each answer waits for an acknowledgement
 
         def log_message(self, *_: Any) -> None:
             pass

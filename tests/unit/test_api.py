@@ -210,12 +210,16 @@ ALL = {
 }
 """Options by name -> what the command line writes and what Python gives for it. Any other is a whole number."""
 
+OF_RUN = {"batch": st.just(([], True))}
+"""The same for options of ``run`` whose names mean something else in ``finetune``."""
+
 
 def of(spec: type[Any]) -> st.SearchStrategy[dict[str, tuple[list[str], Any]]]:
     known = {name for each in (spec, MachineOptions) for name in each.declared()} - {"task", "model"}
     needed = [name for name in ("k",) if spec.declared()[name].field.is_required()]
     some = st.lists(st.sampled_from(sorted(known)), unique=True, max_size=6).map(lambda chosen: {*needed, *chosen})
-    return some.flatmap(lambda chosen: st.fixed_dictionaries({name: ALL.get(name, whole()) for name in chosen}))
+    values = ALL | (OF_RUN if spec is RunSpec else {})
+    return some.flatmap(lambda chosen: st.fixed_dictionaries({name: values.get(name, whole()) for name in chosen}))
 
 
 def asked(call: Callable[[], object]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -26,7 +27,7 @@ from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.backends.servers.replies import Billed
 from icl_bench.backends.servers.thinking import Thinking
-from icl_bench.errors import CellError, OutOfBudgetError
+from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 
@@ -48,6 +49,35 @@ LEAST_ANSWER = 64
 
 _Reply = tuple[Answer, Billed]
 """A server's answer to one prompt, and what it bills for it."""
+
+
+class AnotherModelError(CellError):
+    """Another model answers than before, which ``--on-model-change`` does not allow."""
+
+
+CANCELLED = "cancelled"
+"""The code of a request of a batch that was cancelled."""
+
+
+class RowError(Exception):
+    """The error of one request of a batch, with the fields of the libraries' errors."""
+
+    def __init__(self, message: str, status_code: int | None = None, code: str = "", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status_code, self.code = status_code, code
+        """The status is None if the request was not carried out."""
+        self.body = {"code": code, "type": code, "param": param, "message": message}
+
+
+@dataclass(frozen=True)
+class Again:
+    """A request of a batch that is to be repeated."""
+
+    reason: str
+    bare: bool = False
+    """Without the texts that end an answer."""
+    is_failure: bool = True
+    """Whether the server failed. If not, the request is repeated with other arguments."""
 
 
 class ServerBackend:
@@ -78,7 +108,7 @@ class ServerBackend:
         self.name = identity.get("backend", "openai")
         self.counters = Counters()
         self._library: Any = importlib.import_module(interface.library)
-        self._interface, self._connection, self._identity = interface, connection, dict(identity)
+        self.interface, self.connection, self._identity = interface, connection, dict(identity)
         self._model, self._concurrency, self._patience = model, concurrency, patience_seconds
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
         self.budget, self._on_model_change = budget, on_model_change
@@ -131,7 +161,7 @@ class ServerBackend:
         in_flight = asyncio.Semaphore(self._concurrency)
         failures: list[CellError] = []
         ends = self._shared_ends(prompts, todo)
-        warms = len(todo) > 1 and len(prompts.prefix) >= self._interface.cached_from
+        warms = len(todo) > 1 and len(prompts.prefix) >= self.interface.cached_from
 
         async def ask(index: int, *, warm: bool) -> None:
             async with in_flight:
@@ -159,9 +189,9 @@ class ServerBackend:
 
     def _client(self) -> Any:
         """A client of the provider's library."""
-        kind = getattr(self._library, self._interface.client)
+        kind = getattr(self._library, self.interface.client)
         return kind(
-            **self._connection.client_arguments,
+            **self.connection.client_arguments,
             timeout=_TIMEOUT_SECONDS,
             max_retries=2,
             http_client=limited(self._library.DefaultAsyncHttpxClient),
@@ -171,7 +201,7 @@ class ServerBackend:
 
     def _shared_ends(self, prompts: PromptSet, todo: Sequence[int]) -> tuple[End, ...]:
         """Where shared parts end: that of the cell before, if these prompts begin with it, and theirs."""
-        if not self._interface.chat or len(prompts.prefix) < self._interface.cached_from:
+        if not self.interface.chat or len(prompts.prefix) < self.interface.cached_from:
             return ()
         if (end := shared_end(prompts, todo)) is None:
             return ()
@@ -183,7 +213,7 @@ class ServerBackend:
 
     def _question(self, prompts: PromptSet, index: int, ends: tuple[End, ...]) -> Question:
         """One prompt: its messages, or its text."""
-        if self._interface.chat:
+        if self.interface.chat:
             return Question("", prompts.messages(index), ends)
         return Question(prompts.text(index), ())
 
@@ -213,49 +243,47 @@ class ServerBackend:
         library = self._library
         passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
-        prompt = self._interface.marked(question)
-        lines = not self._interface.chat and self._hold is None
-        stops = list(decoding.stops) if lines or not decoding.of_labels else []
+        prompt = self.interface.marked(question)
+        stops = self._stops(decoding)
         while True:
             arguments = self._arguments(decoding, stops)
             reserved = await self._reserved(counted, self._longest(decoding, stops))
             billed: Billed | None = None
             try:
                 async with asyncio.timeout(_WHOLE_SECONDS):
-                    response = await self._interface.create(client)(model=self._model, **prompt, **arguments)
-                reply = self._reply(index, response.http_response, decoding)
+                    response = await self.interface.create(client)(model=self._model, **prompt, **arguments)
+                http = response.http_response
+                if http.history:
+                    self.counters.served["host"] = str(http.url.host)[:300]
+                reply = self._reply(index, http.content, _content_type(http), decoding)
                 billed = reply[1]
             except (*passing, _ErrorBodyError, TimeoutError) as error:
-                if _code(error) == "insufficient_quota":
-                    raise self._failure(f"the account has no credit left ({_failure_reason(error)})") from None
+                if code_of(error) == "insufficient_quota":
+                    raise self._no_credit(error) from None
                 if time.monotonic() > deadline:
                     self._lost = True  # later cells are tried once, without waiting
-                    reason = f"the server failed for long ({_failure_reason(error)})"
+                    reason = f"the server failed for long ({failure_reason(error)})"
                     raise self._failure(reason) from None
                 await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
             except TooLargeError as error:
                 raise self._failure(str(error)) from None
             except library.AuthenticationError:
-                raise self._failure(f"the server refuses the key in {self._connection.variable}") from None
+                raise self._failure(f"the server refuses the key in {self.connection.variable}") from None
             except library.APIError as error:
-                if _code(error) == "content_filter":  # Azure's filter of prompts
-                    return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
-                if self._leaves_out(error, arguments):
+                if (filtered := _filtered(index, error)) is not None:
+                    return filtered
+                if self._leaves_out(error, {*arguments, *arguments["extra_body"]}):
                     continue
-                lists = ""
-                if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
-                    lists = f"; it lists {', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
-                reason = f"the server refuses the request ({_failure_reason(error)}){lists}"
-                raise self._failure(reason) from None
+                raise self._refusal(error) from None
             else:
                 self._lost = False
-                if stops and decoding.of_labels and reply[0].text == "" and reply[0].reason is None:
-                    stops = []  # its answer begins with the line break that ends it
+                if stops and _ended_at_once(reply[0], decoding):
+                    stops = []
                     continue
                 return reply
             finally:
                 if self.budget is not None and reserved is not None:
-                    self.budget.settle(reserved, counted, billed)
+                    self.budget.ended(reserved, counted, billed)
 
     async def _reserved(self, prompt: int, answer: int) -> float | None:
         """Money that is reserved for a request. Raises ``OutOfBudgetError`` if it could pass the budget."""
@@ -265,12 +293,24 @@ class ServerBackend:
         purse = budget.purse
         while (reserved := budget.reserve(prompt, answer)) is None:
             if not purse.under_way:
-                raise OutOfBudgetError(
-                    f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next one "
-                    f"may cost {budget.most(prompt, answer):.4f}"
-                )
+                raise budget.passed("one", budget.most(prompt, answer))
             await asyncio.sleep(0.05)  # until requests under way cost less than they might have
         return reserved
+
+    def _stops(self, decoding: Free) -> list[str]:
+        """The texts that end an answer, as far as they are sent."""
+        lines = not self.interface.chat and self._hold is None
+        return list(decoding.stops) if lines or not decoding.of_labels else []
+
+    def _no_credit(self, error: Any) -> CellError:
+        return self._failure(f"the account has no credit left ({failure_reason(error)})")
+
+    def _refusal(self, error: Any) -> CellError:
+        """The error of a request that the server refuses."""
+        lists = ""
+        if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
+            lists = f"; it lists {', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
+        return self._failure(f"the server refuses the request ({failure_reason(error)}){lists}")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
         """The most tokens of an answer, with its thoughts."""
@@ -282,7 +322,7 @@ class ServerBackend:
 
     def _arguments(self, decoding: Free, stops: Sequence[str]) -> dict[str, Any]:
         """A request's arguments other than the prompt, without those that the server refuses."""
-        interface = self._interface
+        interface = self.interface
         arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
         # Anthropic refuses stops of blanks alone; what is behind one is cut off here in any case
         if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.library == "openai"]):
@@ -300,16 +340,15 @@ class ServerBackend:
         named = {name: kept.pop(name) for name in interface.named & kept.keys()}
         return {**named, "extra_body": kept}  # which the library sends as they are
 
-    def _leaves_out(self, error: Any, arguments: Mapping[str, Any]) -> bool:
+    def _leaves_out(self, error: Any, arguments: Collection[str]) -> bool:
         """Whether the server refuses one of the program's own arguments, which is renamed or left out from here on.
 
         What the user asks for is never left out.
         """
         if getattr(error, "status_code", None) not in (400, 422):
             return False
-        limits = self._interface.limits
-        own = {*limits, "temperature", self._interface.stop or "stop"}
-        name = _refused_argument(error, own & {*arguments, *arguments["extra_body"]})
+        limits = self.interface.limits
+        name = _refused_argument(error, self._own & set(arguments))
         if name is None or name in self._further:
             return False
         if name in self._refused:  # several requests were under way
@@ -324,28 +363,106 @@ class ServerBackend:
         self._note(said)
         return True
 
+    @property
+    def _own(self) -> set[str]:
+        """The program's own arguments, which a server may refuse."""
+        return {*self.interface.limits, "temperature", self.interface.stop or "stop"}
+
+    # -- requests of a batch --------------------------------------------------------------------------
+
+    def bodies(
+        self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], *, bare: bool = False
+    ) -> list[dict[str, Any]]:
+        """The bodies that single requests of these prompts would have.
+
+        With ``bare`` the texts that end an answer are not sent.
+        """
+        ends = self._shared_ends(prompts, todo)
+        return [self._body(self._question(prompts, at, ends), decodings[at], bare=bare) for at in todo]
+
+    def _body(self, question: Question, decoding: Decoding, *, bare: bool) -> dict[str, Any]:
+        assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+        arguments = self._arguments(decoding, [] if bare else self._stops(decoding))
+        extra = arguments.pop("extra_body", {})
+        return {"model": self._model, **self.interface.marked(question), **arguments, **extra}
+
+    def own_arguments(self, body: Mapping[str, Any]) -> list[str]:
+        """The arguments of a body that are left out or renamed if the server refuses them."""
+        return sorted(self._own & body.keys())
+
+    @property
+    def refused(self) -> list[str]:
+        """Arguments that the server refuses."""
+        return sorted(self._refused)
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Leave out arguments that the server refused in an earlier run."""
+        self._refused |= set(names)
+        self._limit = next((name for name in self.interface.limits if name not in self._refused), self._limit)
+
+    def most(self, counted: int, decoding: Free, *, bare: bool) -> tuple[int, int]:
+        """The most tokens of a request of a batch: its prompt's, counted here, and its answer's."""
+        return counted, self._longest(decoding, [] if bare else self._stops(decoding))
+
+    def batch_reply(
+        self, index: int, content: bytes | RowError, decoding: Free, counted: int, *, bare: bool, sent: Collection[str]
+    ) -> tuple[Answer | Again, Billed | None]:
+        """What one request of a batch was answered, with what is billed for it.
+
+        ``content`` is the body of its response, or its error; ``counted`` are the prompt's tokens as they are counted
+        here; ``sent`` are :meth:`own_arguments` of its body. Raises ``CellError`` as for a single request.
+        """
+        if isinstance(content, RowError):
+            if (filtered := _filtered(index, content)) is not None:
+                return filtered
+            return self._batch_failure(content, sent), None
+        try:
+            answer, billed = self._reply(index, content, "application/json", decoding)
+        except _ErrorBodyError as error:
+            return Again(str(error)), None
+        if answer.prompt_tokens is not None:
+            self._check_count(counted, answer.prompt_tokens)
+        if not bare and self._stops(decoding) and _ended_at_once(answer, decoding):
+            return Again("an empty answer", bare=True, is_failure=False), billed
+        self.counters.own_tokens += (billed.prompt or 0) - (billed.cached or 0)
+        self.counters.answer_tokens += answer.answer_tokens
+        return answer, billed
+
+    def _batch_failure(self, error: RowError, sent: Collection[str]) -> Again:
+        """What becomes of a request of a batch with an error. Raises ``CellError`` if it is refused."""
+        status = error.status_code
+        if error.code == "insufficient_quota":
+            raise self._no_credit(error)
+        if error.code == CANCELLED:
+            raise self._failure("the batch was cancelled at the server; run it again to ask for the rest")
+        if status is None or status in (408, 409, 429) or status >= 500:
+            return Again(str(error))
+        if self._leaves_out(error, sent):
+            return Again(str(error), is_failure=False)
+        raise self._refusal(error)
+
     # -- one response -------------------------------------------------------------------------------
 
-    def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
-        """Parse a response.
+    def _reply(self, index: int, content: bytes, kind: str, decoding: Free) -> _Reply:
+        """Parse the body of a response, which has this content type.
 
         Raises ``CellError`` if it is not valid, and :class:`_ErrorBodyError` if it is an error with
         status 200.
         """
-        if (message := _error_in(response.content)) is not None:
+        if (message := _error_in(content)) is not None:
             raise _ErrorBodyError(message)
         try:
-            said = self._interface.read(response.content)
+            said = self.interface.read(content)
         except ValidationError as error:
-            content = self._connection.without_key(response.content[:2000].decode(errors="replace"))
-            raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
-        self._check_source(said.model, response)
+            begin = self.connection.without_key(content[:2000].decode(errors="replace"))
+            raise self._failure(_invalid_answer(error, kind, begin)) from None
+        self._check_model(said.model)
         written, billed = said.written, said.billed
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
         text = written.text.lstrip() if decoding.of_labels else written.text
         # of a chat's label the first line with a text is read, or JSON of several lines
-        ended = None if decoding.of_labels and self._interface.chat else decoding.before_stop(text)
+        ended = None if decoding.of_labels and self.interface.chat else decoding.before_stop(text)
         answer = Answer(
             index,
             billed.cached or 0,
@@ -353,18 +470,16 @@ class ServerBackend:
             text=text if ended is None else ended,
             truncated=written.truncated,
             raw=written.raw or "",
-            reason=None if written.reason is None else self._connection.without_key(written.reason)[:300],
+            reason=None if written.reason is None else self.connection.without_key(written.reason)[:300],
             prompt_tokens=billed.prompt,
             written_tokens=billed.written,
             reasoning_tokens=billed.reasoning,
         )
         return answer, billed
 
-    def _check_source(self, model: str | None, response: Any) -> None:
-        """Keep which model answers and which host. Raises ``CellError`` if another model answers than before."""
+    def _check_model(self, model: str | None) -> None:
+        """Keep which model answers. Raises :class:`AnotherModelError` if another one answers than before."""
         served = self.counters.served
-        if response.history:
-            served["host"] = str(response.url.host)[:300]
         if model is None:
             return
         before = served.setdefault("model", model[:300])
@@ -372,15 +487,14 @@ class ServerBackend:
             return
         said = f"another model answers than before ({model[:100]}, not {before[:100]})"
         if self._on_model_change == "fail":
-            raise self._failure(
-                f"{said}: name one that does not change, like one with a date, or take --on-model-change mark"
-            )
+            advice = "name one that does not change, like one with a date, or take --on-model-change mark"
+            raise AnotherModelError(self.connection.without_key(f"{said}: {advice}"))
         served["model"] = f"{before}, {model[:300]}"
         self._note(said)
 
     def _failure(self, reason: str) -> CellError:
         """The error of a failed cell, with a reason that is shown and stored."""
-        return CellError(self._connection.without_key(reason))
+        return CellError(self.connection.without_key(reason))
 
 
 _NO_BOS = (
@@ -408,6 +522,18 @@ def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
     return {**arguments, **more, **both}
 
 
+def _filtered(index: int, error: Any) -> _Reply | None:
+    """The reply to a prompt that Azure's filter stops; None for another error."""
+    if code_of(error) != "content_filter":
+        return None
+    return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
+
+
+def _ended_at_once(answer: Answer, decoding: Free) -> bool:
+    """Whether an answer is empty because it begins with the line break that ends it."""
+    return decoding.of_labels and answer.text == "" and answer.reason is None
+
+
 class _ErrorBodyError(Exception):
     """An error that a server reports with status 200, as gateways do."""
 
@@ -424,7 +550,7 @@ def _error_in(content: bytes) -> str | None:
     return str(message)[:300]
 
 
-def _code(error: Any) -> str:
+def code_of(error: Any) -> str:
     """The code of a provider's error: ``insufficient_quota``, ``content_filter``, ..."""
     body = getattr(error, "body", None)
     code = getattr(error, "code", None) or (body.get("code") if isinstance(body, Mapping) else None)
@@ -452,7 +578,7 @@ def _refused_argument(error: Any, arguments: Collection[str]) -> str | None:
     return named[0] if named else None
 
 
-def _failure_reason(error: Any) -> str:
+def failure_reason(error: Any) -> str:
     """Why a request failed."""
     cause = error.__cause__ if str(error) == "Connection error." else None
     text = str(cause or error) or type(error).__name__

@@ -13,34 +13,65 @@ class TooLargeError(Exception):
 
 
 def limited(client: type[Any], largest: int = LARGEST) -> Any:
-    """A library's HTTP client that raises :class:`TooLargeError` for a larger response."""
+    """A library's asynchronous HTTP client that raises :class:`TooLargeError` for a larger response."""
 
     class Limited(client):  # type: ignore[misc]
         async def send(self, request: Any, *, stream: bool = False, **further: Any) -> Any:
             response = await super().send(request, stream=True, **further)
-            if not stream:
-                size = 0
-                body = bytearray()
-                try:
-                    async for part in response.aiter_bytes():
-                        size += len(part)
-                        if size > largest:
-                            raise TooLargeError(f"the server answered with more than {largest // 2**20} MiB")
-                        body += part
-                finally:
-                    await response.aclose()
-                whole = type(response)(
-                    response.status_code,
-                    headers=[(name, value) for name, value in response.headers.items() if name not in _OF_THE_WIRE],
-                    content=bytes(body),
-                    request=response.request,
-                    extensions=response.extensions,
-                    history=response.history,
-                )
-                response = whole
-            return response
+            if stream:
+                return response
+            body = _Body(largest)
+            try:
+                async for part in response.aiter_bytes():
+                    body.add(part)
+            finally:
+                await response.aclose()
+            return body.whole(response)
 
     return Limited()
+
+
+def limited_blocking(client: type[Any], largest: int = LARGEST) -> Any:
+    """The same of a blocking HTTP client."""
+
+    class Limited(client):  # type: ignore[misc]
+        def send(self, request: Any, *, stream: bool = False, **further: Any) -> Any:
+            response = super().send(request, stream=True, **further)
+            if stream:
+                return response
+            body = _Body(largest)
+            try:
+                for part in response.iter_bytes():
+                    body.add(part)
+            finally:
+                response.close()
+            return body.whole(response)
+
+    return Limited()
+
+
+class _Body:
+    """The body of a response so far."""
+
+    def __init__(self, largest: int) -> None:
+        self._largest, self._content = largest, bytearray()
+
+    def add(self, part: bytes) -> None:
+        """A further part. Raises :class:`TooLargeError`."""
+        if len(self._content) + len(part) > self._largest:
+            raise TooLargeError(f"the server answered with more than {self._largest // 2**20} MiB")
+        self._content += part
+
+    def whole(self, response: Any) -> Any:
+        """The response with all of its body."""
+        return type(response)(
+            response.status_code,
+            headers=[(name, value) for name, value in response.headers.items() if name not in _OF_THE_WIRE],
+            content=bytes(self._content),
+            request=response.request,
+            extensions=response.extensions,
+            history=response.history,
+        )
 
 
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from icl_bench.backends.servers.replies import Billed
+from icl_bench.errors import OutOfBudgetError
 
 Charge = Callable[[float, float, float, float], float]
 """Money for tokens: of the prompt anew and from the cache, of the answer, and of the prompt into the cache."""
@@ -20,7 +21,10 @@ class Purse:
     reserved: float = 0.0
     """For requests under way."""
     under_way: int = 0
+    """Requests that are reserved by themselves."""
     requests: int = 0
+    batches: set[str] = field(default_factory=set)
+    """Tokens of batches whose money is reserved."""
 
 
 @dataclass
@@ -43,18 +47,35 @@ class Budget:
 
     def reserve(self, prompt: int, answer: int) -> float | None:
         """Reserve the most that a request may take; None if the limit could be passed."""
-        most, purse = self.most(prompt, answer), self.purse
+        most = self.reserve_all([(prompt, answer)])
+        self.purse.under_way += most is not None
+        return most
+
+    def reserve_all(self, requests: Iterable[tuple[int, int]]) -> float | None:
+        """The same for several requests, each with the tokens of its prompt and of its answer."""
+        most, purse = sum(self.most(*request) for request in requests), self.purse
         if purse.spent + purse.reserved + most > purse.limit:
             return None
         purse.reserved += most
-        purse.under_way += 1
         return most
+
+    def passed(self, what: str, most: float) -> OutOfBudgetError:
+        """The error of what could pass the limit: the next ``what`` may cost ``most``."""
+        purse = self.purse
+        return OutOfBudgetError(
+            f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next {what} "
+            f"may cost {most:.4f}"
+        )
+
+    def ended(self, reserved: float, counted: int, billed: Billed | None) -> None:
+        """The same as :meth:`settle`, for a request that was reserved by itself."""
+        self.settle(reserved, counted, billed)
+        self.purse.under_way -= 1
 
     def settle(self, reserved: float, counted: int, billed: Billed | None) -> None:
         """Replace a reservation by what was billed; a request without a response is not billed."""
         purse = self.purse
-        purse.under_way -= 1
-        purse.reserved = purse.reserved - reserved if purse.under_way else 0.0  # nothing is left of rounding
+        purse.reserved = max(purse.reserved - reserved, 0.0)
         if billed is None:
             return
         purse.requests += 1

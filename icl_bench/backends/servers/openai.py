@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from icl_bench.backends.servers.interface import Held, Interface, Question, label_schema
 from icl_bench.backends.servers.replies import Completion, Response, Said
@@ -21,7 +21,7 @@ class Completions(Interface):
     name = "completions"
     chat = False
     limits = ("max_tokens", "max_completion_tokens")
-    batches = "openai"
+    batches: ClassVar[str | None] = "openai"
 
     def marked(self, question: Question) -> Mapping[str, Any]:
         """See ``Interface.marked``."""
@@ -94,7 +94,12 @@ class OwnServerChat(Chat):
 
 
 class GoogleChat(Chat):
-    """Google's copy of chat completions: https://ai.google.dev/gemini-api/docs/openai."""
+    """Google's copy of chat completions: https://ai.google.dev/gemini-api/docs/openai.
+
+    Its batches take files of Google's own interface.
+    """
+
+    batches = None
 
     def thinking(self, thinking: Thinking) -> dict[str, Any]:
         """See ``Interface.thinking``: the field ``extra_body`` is Google's own."""

@@ -177,6 +177,8 @@ class _Bar(Watcher):
         self._predictions = sum(cell.queries for cell in cells)
         self._draws = max(cell.spec.draw for cell in cells) + 1
         self._done, self._computed, self._weight = 0, 0, 0.0
+        self._follows = False
+        """Whether a server answers batches, whose time says nothing of what is left."""
         self._cell: CellPlan | None = None
         self._working_seconds, self._since = 0.0, time.monotonic()
         self._title = Text("looking for what is there already")
@@ -221,6 +223,10 @@ class _Bar(Watcher):
         self._scores.add(cell, measure, scores)
         self._live.changed()
 
+    def following(self, batches: int, done: int, requests: int) -> None:
+        self._follows = True
+        self._say(f"{done:,} of {requests:,} requests done, in {batches:,} {'batch' if batches == 1 else 'batches'}")
+
     def waiting(self, cells: int) -> None:
         self._say(f"waiting for another process, which is at work on {cells} of the cells")
 
@@ -239,7 +245,7 @@ class _Bar(Watcher):
         self._done += predictions
         self._left -= share
         said = [f"{self._done:,} of {self._predictions:,} predictions"]
-        if self._weight and self._working_seconds:
+        if self._weight and self._working_seconds and not self._follows:
             left = self._left * self._working_seconds / self._weight
             said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
             said.append(f"{timedelta(seconds=round(left))} left")

@@ -601,6 +601,57 @@ def test_a_served_model_is_run_shown_and_summarised(icl: Run, task: Path, tiny: 
     assert prompts == {r["prompt"] for r in server.requests if r["prompt"].count("==") == 3}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["--backend", "transformers"],
+            "--batch: is for OpenAI's and Anthropic's interfaces; this is --backend transf",
+        ),
+        (["--backend", "google", "--tokenizer", "TINY"], "--batch: is for OpenAI's .* this is --backend google"),
+        (
+            ["--backend", "openai", "--tokenizer", "TINY"],
+            r"--batch: http://127.*/v1 has no batches \(.*404.*leave it out",
+        ),
+    ],
+)
+def test_batches_where_there_are_none_are_refused_before_anything_is_asked(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
+):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("GEMINI_API_KEY", "sk-secret")
+    words = [str(tiny) if word == "TINY" else word for word in words]
+    with serving(lambda _: completion("x"), models=(404, {"detail": "Not Found"})) as server:
+        words += ["--base-url", server.url] if words[1] != "transformers" else []
+        refused(icl("run", "--batch", "--task", task, "--model", str(tiny), "--k", "1", *words), expected)
+    assert server.requests == []
+
+
+def test_batches_of_all_models_are_submitted_before_the_first_is_followed(
+    icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("openai")
+    from support.batch_servers import OpenAIServer, serving_batches
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr("icl_bench.sweep.batched.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    asked: list[str] = []
+    with serving_batches(OpenAIServer(broken=lambda method, path: asked.append(f"{method} {path}"))) as server:
+        where = ("--backend", "openai", "--base-url", server.url, "--tokenizer", tiny)
+        words = ("run", "--batch", "--task", task, "--model", "a,b", *where, *as_words("--k 1,3 --draws 1"))
+        done = icl(*words, *as_words("--price input=1,cached=1,output=1 --budget 1"))
+        again = icl(*words)
+    assert done.code == 0, done.err
+    steps = [one for one in asked if "batches" in one and "?" not in one]
+    assert steps[:4] == ["POST /v1/batches"] * 4
+    assert set(server.answered.values()) <= {1, 2}  # by each of the models
+    assert len(server.batches) == 4
+    assert "0 cells computed, 2 already there" in again.err
+    assert "sk-secret" not in done.err + done.out
+
+
 def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
     icl: Run, task: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -83,7 +83,7 @@ def test_each_block_is_run_with_its_tasks_and_models_model_by_model(tmp_path: Pa
 
 
 def test_every_option_of_a_run_is_an_option_of_a_block_under_the_same_name():
-    assert RunOptions.declared().keys() - {"task", "model", "price", "budget"} == RUN
+    assert RunOptions.declared().keys() - {"task", "model", "price", "budget", "batch"} == RUN
     assert {"chat", "system", "dtype", "base_url"} <= OF_THE_MODEL <= RUN
 
 

@@ -150,6 +150,17 @@ def test_a_run_shows_the_scores_of_its_finished_cells(tmp_path: Path, screen: Sc
     assert "accuracy so far, of the cells that this run finished:" in screen()
 
 
+def test_a_run_in_batches_shows_their_requests_and_no_time_left(tmp_path: Path, screen: Screen):
+    made = plan(tmp_path / "task", "1,2", draws=1)
+    with Display(quiet=False).running(made) as watcher:
+        watcher.cell_started(made.cells[0], 0)
+        watcher.following(2, 5, 12)
+        watcher.predicted(3, 100)
+        time.sleep(0.3)
+    assert "5 of 12 requests done, in 2 batches" in screen()
+    assert "tokens/s" not in screen()
+
+
 # -- colour -------------------------------------------------------------------------------------
 
 

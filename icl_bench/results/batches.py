@@ -1,0 +1,50 @@
+"""Batches of requests that a cell has at a server, in a small file beside its journal until the cell is finished.
+
+The file is written before a batch is created and after its id is known, so that after a kill between any
+two steps the batch is found again.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from pydantic import BaseModel, Field
+
+
+class BatchRecord(BaseModel):
+    """Some requests of a cell in one batch."""
+
+    rows: list[tuple[str, str]]
+    """Test id and hash of the prompt of each request. Its name in the batch is the token and its number here."""
+    attempt: int = 1
+    """1, and one more for each batch in which the server failed to answer these requests."""
+    bare: bool = False
+    """Whether the texts that end an answer are not sent."""
+    token: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the batch at the server."""
+    creating: float | None = None
+    """When its creation began (seconds since 1970); None if it certainly does not exist."""
+    not_before: float = 0.0
+    """When it may be created (seconds since 1970)."""
+    file: str | None = None
+    """The uploaded file with its requests."""
+    after: str | None = None
+    """The newest batch at the server before it was created."""
+    id: str | None = None
+    """None until the server's answer to its creation is known."""
+    sent: list[str] = Field(default_factory=list)
+    """The program's own arguments in its requests, which the server may refuse."""
+    reserved: float | None = None
+    """Money that it may take, by the prices of the run that created it; None if there was no budget."""
+
+    def name(self, number: int) -> str:
+        """The name of one of its requests."""
+        return f"{self.token}-{number}"
+
+
+class CellBatches(BaseModel):
+    """The batches of a cell that are planned or not read yet."""
+
+    batches: list[BatchRecord] = Field(default_factory=list)
+    refused: list[str] = Field(default_factory=list)
+    """Arguments that the server refuses."""

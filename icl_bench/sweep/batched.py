@@ -1,0 +1,476 @@
+"""Runs a plan in batches at a server: all cells are submitted first, then followed, and stored when they are ready.
+
+A cell is advanced a step at a time under its lock, and what was done is written before the next step
+(:mod:`icl_bench.results.batches`). So a run may be killed between any two steps and started again, and several
+processes may follow the same cells: no request is asked twice.
+
+A batch is created in three steps: its token is written, it is created, its id is written. A token without
+an id means that the batch may exist: it is looked for among those of the server. Answers are read into the
+cell's journal first, then the batch is removed from its file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from icl_bench.backends.interface import Answer, Decoding, Free
+from icl_bench.backends.servers.backend import RETRY_SECONDS, AnotherModelError, ServerBackend
+from icl_bench.backends.servers.batches import Batches, Intent, NotThereError, PassingError, Progress, batches_of
+from icl_bench.errors import CellError, StopRunError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.batches import BatchRecord, CellBatches
+from icl_bench.results.cells import CellSpec
+from icl_bench.results.reading import warn
+from icl_bench.results.store import OpenCell
+from icl_bench.sweep.plan import CellPlan, PlannedGroup
+from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner, served_by
+from icl_bench.wording import counted
+
+MOST_ATTEMPTS = 3
+"""Batches in which the server may fail to answer a request before its cell fails."""
+
+SETTLE_SECONDS = 60.0
+"""How long after its creation a batch may be missing in the server's list."""
+
+QUEUE_SECONDS = 300.0
+"""How long a batch waits that the server refuses because too much is waiting."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
+"""Seconds between two looks at the batches; the pause grows while nothing happens."""
+
+_MARGIN = 0.95
+"""Share of the largest size of a batch that is used."""
+
+
+_Planned = tuple[PlannedGroup, CellPlan]
+"""A cell with its group."""
+
+
+@dataclass
+class _Work:
+    """A cell that is advanced: its prompts, and what was asked of them."""
+
+    cell: CellPlan
+    prompts: PromptSet
+    decodings: Sequence[Decoding]
+    maker: PredictionMaker
+    opened: OpenCell
+    outcome: Outcome
+    indices: dict[str, int]
+    """Test id -> index of its prompt."""
+    hashes: dict[str, str]
+    """Test id -> hash of its prompt."""
+    state: CellBatches
+
+    def counted(self, index: int) -> int:
+        """Tokens of a prompt, as they are counted here."""
+        return len(self.prompts.ids(index))
+
+    def decoding(self, index: int) -> Free:
+        """How a prompt is answered."""
+        decoding = self.decodings[index]
+        assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+        return decoding
+
+    def keep(self) -> None:
+        """Write the batches."""
+        self.opened.keep_batches(self.state)
+
+
+@dataclass
+class BatchRunner(Runner):
+    """Computes the cells of a plan in batches."""
+
+    settle_seconds: float = SETTLE_SECONDS
+    queue_seconds: float = QUEUE_SECONDS
+    patience_seconds: float = RETRY_SECONDS
+    pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE)
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
+    _known: set[str] = field(default_factory=set)
+    """Ids of batches of the cells of this plan."""
+    _begun: set[CellSpec] = field(default_factory=set)
+    _polled: dict[str, Progress] = field(default_factory=dict)
+    """By the batch's id, in this round."""
+    _under_way: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Requests that are done and all requests of each batch, by its token, in this round."""
+    _accepted: set[str] = field(default_factory=set)
+    """Tokens of batches that the server works on."""
+    _steps: int = 0
+    """Steps that changed something."""
+    _succeeded: bool = False
+    """Whether the server answered in this round."""
+    _passing: PassingError | None = None
+    """Why it did not."""
+    _short: CellError | None = None
+    """Why a batch could not be paid in this round."""
+
+    def submit(self) -> None:
+        """Submit what can be submitted now; :meth:`run` follows it."""
+        self.store.prepare()
+        self._round(self._cells, Outcome())
+
+    @property
+    def _cells(self) -> list[_Planned]:
+        return [(group, cell) for group in self.plan.groups for cell in group.runnable]
+
+    def _run_all(self, outcome: Outcome) -> None:
+        """Advance all cells in turn until all have ended."""
+        left = self._cells
+        pause = self.pauses[0]
+        failing_since: float | None = None
+        while True:
+            steps = self._steps
+            self._polled.clear()
+            self._under_way.clear()
+            self._succeeded, self._passing, self._short = False, None, None
+            left = self._round(left, outcome)
+            if not left:
+                return
+            idle = self._steps == steps
+            self._check_budget(idle)
+            failing_since = self._check_patience(failing_since)
+            requests = list(self._under_way.values())
+            self.watcher.following(len(requests), sum(done for done, _ in requests), sum(all_ for _, all_ in requests))
+            pause = min(1.5 * pause, self.pauses[1]) if idle else self.pauses[0]
+            self.sleep(pause)
+
+    def _round(self, cells: Sequence[_Planned], outcome: Outcome) -> list[_Planned]:
+        """Advance each of these cells. Returns those that have not ended."""
+        left: list[_Planned] = []
+        unended: set[CellSpec] = set()
+        for group, cell in cells:
+            # draws that share prompts follow each other, so that these are answered once
+            waits = bool(cell.same_prompts) and cell.curve_point in unended
+            if waits or not self._advance(group, cell, outcome):
+                left.append((group, cell))
+                unended.add(cell.curve_point)
+        return left
+
+    def _check_budget(self, idle: bool) -> None:
+        """Raise ``OutOfBudgetError`` if a batch cannot be paid and nothing is under way that may cost less."""
+        if self._short is not None and idle and not self._under_way:
+            raise self._short
+
+    def _check_patience(self, since: float | None) -> float | None:
+        """When the server began to fail in every round; None if it answers. Raises ``StopRunError`` after long."""
+        if self._succeeded or self._passing is None:
+            return None
+        now = time.monotonic()
+        since = now if since is None else since
+        if now - since >= self.patience_seconds:
+            raise StopRunError(f"the server failed for long ({self._passing})")
+        return since
+
+    def _advance(self, group: PlannedGroup, cell: CellPlan, outcome: Outcome) -> bool:
+        """Do what can be done for a cell. Returns whether it has ended."""
+        identity = self.identity(cell)
+        outcome.names[identity.name] = identity.spec
+        try:
+            if not self._is_due(cell):
+                return False
+            with self.store.claim(identity, cell.queries) as opened:
+                if opened is not None:
+                    return self._run_cell(group, cell, opened, outcome)
+                if not self.store.has(identity):
+                    return False  # another process is advancing it
+                outcome.kept.append(cell.spec)
+                self.watcher.cell_ended(cell, "kept")
+                return True
+        except PassingError as error:
+            self._passing = error
+            return False
+
+    def _is_due(self, cell: CellPlan) -> bool:
+        """Whether a cell has something to do other than wait for its batches, which needs no lock."""
+        try:
+            state = self.store.batches(self.identity(cell))
+            if state is None or not state.batches:
+                return True
+            self._register(state)
+            created = [record for record in state.batches if record.id is not None]
+            waiting = [record for record in state.batches if record.id is None and record.not_before > self.now()]
+            if len(created) + len(waiting) < len(state.batches):
+                return True
+            ended = [self._progress(record).ended for record in created]
+        except CellError:
+            return True  # which shows again under the lock
+        return any(ended)
+
+    def _begin(self, cell: CellPlan, already: int) -> None:
+        """Report a cell that begins, and what was there before this run once."""
+        self.watcher.cell_started(cell, 0 if cell.spec in self._begun else already)
+        self._begun.add(cell.spec)
+
+    def _answer(
+        self,
+        prompts: PromptSet,
+        todo: Sequence[int],
+        group: PlannedGroup,
+        cell: CellPlan,
+        maker: PredictionMaker,
+        opened: OpenCell,
+        outcome: Outcome,
+    ) -> dict[str, Any] | None:
+        """Advance the batches of a cell. See ``Runner._answer``."""
+        queries = group.group.queries(cell.spec.k)
+        todo = self._copy(todo, queries, cell, maker, opened, outcome)
+        state = opened.batches() or CellBatches()
+        indices = {row.id: at for at, row in enumerate(queries)}
+        work = _Work(cell, prompts, cell.task.decodings(queries), maker, opened, outcome, indices, maker.hashes, state)
+        self._register(state)
+        self._server.leave_out(state.refused)
+        queue = deque(state.batches)
+        asked = {row for record in state.batches for row in record.rows}
+        unanswered = [(queries[at].id, work.hashes[queries[at].id]) for at in todo]
+        queue.extend(self._planned(work, [row for row in unanswered if row not in asked]))
+        while queue:
+            record = queue.popleft()
+            if record.id is None:
+                self._submit(work, record)
+            elif (progress := self._progress_of(work, record)).ended:
+                queue.extend(self._read(work, record, progress))
+        outcome.notes += [note for note in self._server.counters.notes if note not in outcome.notes]
+        return None if state.batches else served_by(self._server)
+
+    @property
+    def _server(self) -> ServerBackend:
+        backend = self._loaded()
+        assert isinstance(backend, ServerBackend), "refused before"
+        return backend
+
+    @cached_property
+    def _batches(self) -> Batches:
+        return batches_of(self._server.interface, self._server.connection)
+
+    def _register(self, state: CellBatches) -> None:
+        """Keep what is known of batches that are or may be under way, and reserve their money."""
+        for record in state.batches:
+            if record.id is not None:
+                self._known.add(record.id)
+            purse = self.budget.purse if self.budget else None
+            if record.reserved is not None and purse is not None and record.token not in purse.batches:
+                purse.batches.add(record.token)
+                purse.reserved += record.reserved
+            if record.creating is not None:
+                self._under_way[record.token] = (0, len(record.rows))
+
+    def _progress(self, record: BatchRecord) -> Progress:
+        """How far a batch is, asked once in a round."""
+        assert record.id is not None
+        if record.id not in self._polled:
+            self._polled[record.id] = self._batches.progress(record.id)
+            self._succeeded = True
+        progress = self._polled[record.id]
+        if progress.ended:
+            self._accepted.discard(record.token)
+        else:
+            self._accepted.add(record.token)
+        self._under_way[record.token] = (progress.done, len(record.rows))
+        return progress
+
+    def _progress_of(self, work: _Work, record: BatchRecord) -> Progress:
+        """The same. Raises ``CellError`` if the server does not have the batch."""
+        try:
+            return self._progress(record)
+        except NotThereError as error:
+            raise CellError(
+                f"the server does not have batch {record.id} ({error}); take the key of the account that created it, "
+                f"or delete {work.opened.batches_file} to ask its requests again"
+            ) from None
+
+    # -- submitting ---------------------------------------------------------------------------------
+
+    def _planned(self, work: _Work, rows: Sequence[tuple[str, str]]) -> list[BatchRecord]:
+        """Divide requests into batches within the server's limits, and write them down."""
+        if not rows:
+            return []
+        kind = self._batches
+        parts: list[list[tuple[str, str]]] = [[]]
+        size = 0
+        for row, line in zip(rows, self._lines(work, BatchRecord(rows=list(rows))), strict=True):
+            size += len(line) + 2
+            if len(parts[-1]) >= kind.most_requests or (parts[-1] and size > _MARGIN * kind.most_bytes):
+                parts.append([])
+                size = len(line) + 2
+            parts[-1].append(row)
+        records = [BatchRecord(rows=part) for part in parts]
+        work.state.batches += records
+        work.keep()
+        return records
+
+    def _lines(self, work: _Work, record: BatchRecord) -> list[bytes]:
+        """The requests of a batch as they are sent."""
+        todo = [work.indices[test_id] for test_id, _ in record.rows]
+        bodies = self._server.bodies(work.prompts, todo, work.decodings, bare=record.bare)
+        record.sent = self._server.own_arguments(bodies[0])
+        return [self._batches.line(record.name(number), body) for number, body in enumerate(bodies)]
+
+    def _submit(self, work: _Work, record: BatchRecord) -> None:
+        """Create a batch, unless it exists, may exist, must wait or cannot be paid."""
+        if record.creating is not None:
+            found = self._batches.find(_intent(record), self._known - {record.id})
+            self._succeeded = True
+            if found.id is not None:
+                self._created(work, record, found.id)
+                return
+            if not found.is_sure or abs(self.now() - record.creating) < self.settle_seconds:
+                return
+        # a prompt that has changed since is in another batch
+        record.rows = [(test_id, prompt) for test_id, prompt in record.rows if work.hashes.get(test_id) == prompt]
+        if not record.rows:
+            self._remove(work, record)
+            return
+        if self.now() < record.not_before or not self._is_paid(work, record):
+            return
+        lines = self._lines(work, record)
+        if record.file is None:
+            record.file = self._batches.upload(record.token, lines)
+        if record.creating is None:
+            record.after = self._batches.newest()
+        record.creating = self.now()
+        work.keep()
+        try:
+            created = self._batches.create(_intent(record), lines)
+        except PassingError as error:
+            if error.nothing_done:
+                record.creating = None
+                work.keep()
+            raise
+        except CellError:
+            self._remove(work, record)
+            raise
+        self._created(work, record, created)
+
+    def _created(self, work: _Work, record: BatchRecord, batch: str) -> None:
+        record.id = batch
+        self._known.add(batch)
+        self._under_way[record.token] = (0, len(record.rows))
+        self._succeeded = True
+        self._steps += 1
+        work.keep()
+
+    def _is_paid(self, work: _Work, record: BatchRecord) -> bool:
+        """Reserve the money that a batch may take. Returns whether the budget has it."""
+        if self.budget is None or record.reserved is not None:
+            return True
+        each = []
+        for test_id, _ in record.rows:
+            index = work.indices[test_id]
+            each.append(self._server.most(work.counted(index), work.decoding(index), bare=record.bare))
+        reserved = self.budget.reserve_all(each)
+        if reserved is None:
+            self._short = self.budget.passed("batch", sum(self.budget.most(*one) for one in each))
+            return False
+        record.reserved = reserved
+        self.budget.purse.batches.add(record.token)
+        return True
+
+    def _remove(self, work: _Work, record: BatchRecord, *more: BatchRecord) -> None:
+        """Remove a batch that is read or does not exist from the cell's file, and add others."""
+        purse = self.budget.purse if self.budget else None
+        if record.reserved is not None and purse is not None and record.token in purse.batches:
+            purse.reserved = max(purse.reserved - record.reserved, 0.0)
+            purse.batches.discard(record.token)
+        work.state.batches.remove(record)
+        work.state.batches += more
+        work.state.refused = self._server.refused
+        self._under_way.pop(record.token, None)
+        self._steps += 1
+        work.keep()
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def _read(self, work: _Work, record: BatchRecord, progress: Progress) -> list[BatchRecord]:
+        """Read a batch that has ended. Returns the batches with the requests that are to be repeated."""
+        assert record.id is not None
+        if progress.failure is not None:
+            return self._refused(work, record, progress)
+        results = self._batches.results(record.id)
+        self._succeeded = True
+        share = (record.reserved or 0.0) / len(record.rows)
+        again: dict[tuple[int, bool], list[tuple[str, str]]] = {}
+        answers: list[Answer] = []
+        problem: CellError | None = None
+        reason, stale = "", 0
+        for number, row in enumerate(record.rows):
+            test_id, prompt = row
+            if work.hashes.get(test_id) != prompt:
+                stale += 1
+                continue
+            if test_id in work.opened.done:
+                continue  # the run was killed after it had written the journal
+            index = work.indices[test_id]
+            decoding, tokens = work.decoding(index), work.counted(index)
+            try:
+                reply, billed = self._server.batch_reply(
+                    index, results.of(record.name(number)), decoding, tokens, bare=record.bare, sent=record.sent
+                )
+            except AnotherModelError:
+                raise  # the answers are good if the user says so
+            except CellError as error:
+                problem = problem or error
+                continue
+            if billed is not None and self.budget is not None:
+                self.budget.settle(share, tokens, billed)
+                record.reserved = record.reserved and max(record.reserved - share, 0.0)
+            if isinstance(reply, Answer):
+                answers.append(reply)
+                continue
+            reason = reply.reason
+            again.setdefault((record.attempt + reply.is_failure, record.bare or reply.bare), []).append(row)
+        if stale:
+            where = work.opened.batches_file
+            warn(f"{where}: {counted(stale, 'answer')} of a batch had other prompts than now; asked again")
+        self._journal(work, answers)
+        failed = [row for (attempt, _), rows in again.items() if attempt > MOST_ATTEMPTS for row in rows]
+        if failed and problem is None:
+            count = counted(len(failed), "request")
+            problem = CellError(f"the server failed to answer {count} in {MOST_ATTEMPTS} batches ({reason})")
+        more = []
+        if problem is None:
+            more = [BatchRecord(rows=rows, attempt=attempt, bare=bare) for (attempt, bare), rows in again.items()]
+        self._remove(work, record, *more)
+        if problem is not None:
+            raise problem
+        return more
+
+    def _journal(self, work: _Work, answers: Sequence[Answer]) -> None:
+        """Write answers into the cell's journal."""
+        if not answers:
+            return
+        predictions = [work.maker.make(answer) for answer in answers]
+        work.opened.append(predictions)
+        for answer, prediction in zip(answers, predictions, strict=True):
+            self._same_answers.keep(work.cell, prediction.test_id, prediction.prompt_hash, answer, 0.0)
+        work.outcome.count(predictions)
+        computed = sum(one.prompt_tokens - one.cached_tokens for one in predictions)
+        self.watcher.predicted(len(predictions), computed)
+
+    def _refused(self, work: _Work, record: BatchRecord, progress: Progress) -> list[BatchRecord]:
+        """Plan a batch anew that the server refused because too much is waiting. Raises ``CellError`` otherwise.
+
+        If the server works on nothing else of this run, the batch itself is too much and is halved.
+        """
+        alone, size = not self._accepted, len(record.rows)
+        if not progress.queue_is_full or (alone and size == 1):
+            self._remove(work, record)
+            raise CellError(f"the server refuses the batch ({progress.failure})")
+        cuts = [0, size // 2, size] if alone and size > 1 else [0, size]
+        wait = self.now() + self.queue_seconds
+        more = [
+            BatchRecord(rows=record.rows[start:end], attempt=record.attempt, bare=record.bare, not_before=wait)
+            for start, end in pairwise(cuts)
+        ]
+        self._remove(work, record, *more)
+        return more
+
+
+def _intent(record: BatchRecord) -> Intent:
+    return Intent(record.token, len(record.rows), record.file, record.after)

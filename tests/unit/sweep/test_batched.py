@@ -1,0 +1,582 @@
+"""Batches give the results of single requests, and a killed run goes on without asking anything twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support import fakes
+from support.in_memory import MemoryJournals, MemoryStorage
+
+from icl_bench.results.cells import BATCHES
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.store import Store
+from icl_bench.sweep.plan import Plan
+from icl_bench.sweep.runner import Outcome, Runner, Watcher
+
+pytest.importorskip("openai")
+pytest.importorskip("anthropic")
+from support.batch_servers import (
+    AnthropicServer,
+    BatchServer,
+    Failure,
+    OpenAIServer,
+    label_of,
+    prompt_of,
+    serving_batches,
+    tokens_of,
+)
+from support.servers import server_backend
+
+from icl_bench.backends.servers.batches import Batches, batches_of
+from icl_bench.backends.servers.budget import Budget, Purse
+from icl_bench.sweep import batched
+from icl_bench.sweep.batched import BatchRunner
+
+WAYS = [("openai", "completions"), ("openai", "chat"), ("openai", "responses"), ("anthropic", "messages")]
+KINDS: dict[str, type[BatchServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer}
+
+
+class Killed(BaseException):
+    """Stands for a kill between two steps."""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_context() -> Iterator[None]:
+    """Clients share the certificates of https, which take most of the time of a new one."""
+    context = ssl.create_default_context()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", lambda *_, **__: context)
+        yield
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return fakes.plan(tmp_path / "task", k="0,2,4", draws=2, scoring="unconstrained")
+
+
+class Results(Store):
+    """A results folder in memory, whose journals survive a kill."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage(), MemoryJournals())
+
+    @property
+    def batches_left(self) -> list[dict[str, Any]]:
+        """Batches in the files beside the journals."""
+        files = self.storage.files  # type: ignore[attr-defined]
+        return [one for name in files if name.endswith(BATCHES) for one in json.loads(files[name]).get("batches", [])]
+
+
+def runner(
+    plan: Plan, store: Store, server: BatchServer, way: tuple[str, str] = WAYS[0], **options: Any
+) -> BatchRunner:
+    """A run in batches that does not wait."""
+    own = {name: options.pop(name) for name in ("watcher", "budget", "patience_seconds") if name in options}
+    return BatchRunner(
+        plan,
+        store,
+        {"backend": way[0]},
+        lambda: server_backend(server.url, endpoint=way[1], provider=way[0], **options),
+        **{"settle_seconds": 0.0, "queue_seconds": 0.0, "sleep": lambda _: None, **own},
+    )
+
+
+def single(plan: Plan, store: Store, server: BatchServer, way: tuple[str, str] = WAYS[0], **options: Any) -> Outcome:
+    """The same run in single requests."""
+    load = lambda: server_backend(server.url, endpoint=way[1], provider=way[0], **options)  # noqa: E731
+    return Runner(plan, store, {"backend": way[0]}, load).run()
+
+
+def sorted_results(store: Store) -> pd.DataFrame:
+    return read_results(store.storage).sort_values(["cell", "test_id"]).reset_index(drop=True)
+
+
+# -- the results of single requests ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+def test_bodies_and_results_are_those_of_single_requests(plan: Plan, way: tuple[str, str]) -> None:
+    alone, together = Results(), Results()
+    with serving_batches(KINDS[way[0]]()) as first, serving_batches(KINDS[way[0]]()) as second:
+        assert single(plan, alone, first, way).failed == {}
+        outcome = runner(plan, together, second, way).run()
+    assert outcome.failed == {}
+    assert second.single == 0
+    assert len(second.batches) == len(outcome.computed)
+    as_texts = lambda bodies: Counter(json.dumps(body, sort_keys=True) for body in bodies)  # noqa: E731
+    assert as_texts(second.bodies) == as_texts(first.bodies)
+    pd.testing.assert_frame_equal(sorted_results(together), sorted_results(alone))
+    assert together.batches_left == []
+    assert not any(name.endswith(BATCHES) for name in together.storage.names())
+
+
+def test_the_files_of_cells_say_that_answers_came_in_batches_and_have_no_seconds(plan: Plan) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer()) as server:
+        runner(plan, store, server).run()
+    metas = [meta for _, meta in finished_cells(store.storage)]
+    assert {(meta.batched, meta.seconds) for meta in metas} == {(True, None)}
+    assert {json.dumps(meta.served) for meta in metas} == {'{"model": "m"}'}
+
+
+def test_all_cells_are_submitted_before_the_first_is_read(plan: Plan) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    class Follows(Watcher):
+        def following(self, batches: int, done: int, requests: int) -> None:
+            seen.append((batches, done, requests))
+
+    with serving_batches(OpenAIServer(looks=3)) as server:
+        runner(plan, Results(), server, watcher=Follows()).run()
+    cells = sum(len(group.runnable) for group in plan.groups)
+    assert seen[0] == (cells, 0, 6 * cells)
+
+
+def test_a_cell_above_the_servers_limit_is_several_batches(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from icl_bench.backends.servers.batches import OpenAIBatches
+
+    monkeypatch.setattr(OpenAIBatches, "most_requests", 4)
+    store = Results()
+    with serving_batches(OpenAIServer(most_requests=4)) as server:
+        outcome = runner(plan, store, server).run()
+    assert outcome.failed == {}
+    assert {len(batch.requests) for batch in server.batches} == {4, 2}
+    assert set(server.answered.values()) == {1}
+
+
+def test_draws_that_share_prompts_are_answered_once(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=3, selects=["bm25"], scoring="unconstrained")
+    assert any(cell.same_prompts for cell in plan.cells)
+    with serving_batches(OpenAIServer()) as server:
+        outcome = runner(plan, Results(), server).run()
+    assert len(outcome.computed) == 3
+    assert set(server.answered.values()) == {1}
+
+
+# -- kills ----------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Counts the steps of a run, and kills it before one of them."""
+
+    def __init__(self, kill_at: int = -1) -> None:
+        self.taken, self.kill_at = 0, kill_at
+
+    def step(self) -> None:
+        self.taken += 1
+        if self.taken == self.kill_at:
+            raise Killed
+
+    def around(self, do: Callable[..., Any]) -> Callable[..., Any]:
+        """A kill before something is done, or when it is done and nobody knows."""
+
+        def stepped(*values: Any, **named: Any) -> Any:
+            self.step()
+            result = do(*values, **named)
+            self.step()
+            return result
+
+        return stepped
+
+
+ASKED = ("upload", "create", "newest", "find", "progress", "results")
+WRITTEN = ("put", "delete", "rename")
+
+
+def run_with(steps: Steps, monkeypatch: pytest.MonkeyPatch, runs: BatchRunner) -> Outcome:
+    """Run with a kill between two steps, at the server or in the results folder."""
+
+    def stepping(*values: Any) -> Batches:
+        batches = batches_of(*values)
+        for name in ASKED:
+            setattr(batches, name, steps.around(getattr(batches, name)))
+        return batches
+
+    storage, journals = runs.store.storage, runs.store.journals
+    with monkeypatch.context() as patched:
+        patched.setattr(batched, "batches_of", stepping)
+        for name in WRITTEN:
+            patched.setattr(storage, name, steps.around(getattr(storage, name)))
+        for name in ("open", "delete"):
+            patched.setattr(journals, name, steps.around(getattr(journals, name)))
+        append = fakes_append(steps)
+        patched.setattr("support.in_memory.MemoryJournal.append", append)
+        return runs.run()
+
+
+def fakes_append(steps: Steps) -> Callable[[Any, bytes], None]:
+    def append(self: Any, lines: bytes) -> None:
+        self.lines += lines
+
+    return steps.around(append)
+
+
+def flaky(prompt: str, tries: int) -> Failure | None:
+    """A third of the requests fail at first: overloaded, expired, or with an error in the response."""
+    kind = sum(map(ord, prompt)) % 9
+    if tries or kind > 2:
+        return None
+    if kind == 0:
+        return 500, {"message": "overloaded", "type": "overloaded_error", "code": None}
+    if kind == 1:
+        return None, {"code": "batch_expired", "message": "not in time", "type": "expired"}
+    return 429, {"message": "slow down", "type": "rate_limit_error", "code": "rate_limit_exceeded"}
+
+
+@cache
+def undisturbed(folder: Path, way: tuple[str, str]) -> tuple[Plan, pd.DataFrame, Counter[str], int]:
+    """A plan, what it gives without a kill, what is billed for it, and its steps."""
+    plan = fakes.plan(folder, k="0,2", draws=1, scoring="unconstrained")
+    store, steps = Results(), Steps()
+    with serving_batches(KINDS[way[0]](fails=flaky)) as server, pytest.MonkeyPatch.context() as patched:
+        assert run_with(steps, patched, runner(plan, store, server, way)).failed == {}
+    return plan, sorted_results(store), server.answered, steps.taken
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("task")
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+@pytest.mark.parametrize("part", range(4))
+def test_a_run_that_is_killed_between_any_two_steps_asks_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str], part: int
+) -> None:
+    """Killed at each of its steps in turn, and then at random ones: more than 100 runs of each provider."""
+    plan, expected, billed, steps = undisturbed(folder, way)
+    assert set(billed.values()) == {1}
+    first_kills = [*range(1, steps), *[0] * 50][part::4]
+    assert 4 * len(first_kills) >= 100
+    for number, at in enumerate(first_kills):
+        chance = random.Random(1000 * part + number)
+        store, kills = Results(), 0
+        with serving_batches(KINDS[way[0]](fails=flaky, looks=chance.randrange(1, 4))) as server:
+            while True:
+                limit = at if at and not kills else chance.randrange(1, steps)
+                try:
+                    outcome = run_with(Steps(limit if kills < 3 else -1), monkeypatch, runner(plan, store, server, way))
+                except Killed:
+                    kills += 1
+                    continue
+                break
+        assert outcome.failed == {}
+        assert server.answered == billed, f"after {kills} kills, the first at step {at}"
+        names = [name for batch in server.batches for name in batch.requests]
+        assert len(set(names)) == len(names)
+        pd.testing.assert_frame_equal(sorted_results(store), expected)
+        assert store.batches_left == []
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_a_batch_whose_creation_nobody_heard_of_is_found_again(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
+) -> None:
+    store = Results()
+    create = KINDS[way[0]]
+
+    class Loses(create):  # type: ignore[valid-type, misc]
+        lost = 0
+
+        def respond(self, method: str, path: str, content: bytes, kind: str) -> Any:
+            reply = super().respond(method, path, content, kind)
+            if method == "POST" and path.endswith("batches") and self.lost < 3:
+                self.lost += 1
+                return 503, {"error": {"message": "upstream went away", "type": "api_error"}}
+            return reply
+
+    with serving_batches(Loses()) as server:
+        outcome = runner(plan, store, server, way).run()
+    assert outcome.failed == {}
+    assert len(server.batches) == len(outcome.computed)
+    assert set(server.answered.values()) == {1}
+
+
+def test_a_server_that_keeps_no_metadata_is_asked_for_the_batch_of_the_file(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(keeps_metadata=False)) as server:
+        for _ in range(30):
+            try:
+                run_with(Steps(9), monkeypatch, runner(plan, store, server))
+            except Killed:
+                continue
+            break
+        runner(plan, store, server).run()
+    assert set(server.answered.values()) == {1}
+    assert len(list(finished_cells(store.storage))) == 5
+
+
+def test_an_unknown_creation_is_not_repeated_before_the_list_has_settled(plan: Plan) -> None:
+    store, clock = Results(), [1000.0]
+    refused = [True]
+
+    def away(method: str, path: str) -> Any:
+        return (503, {"error": {"message": "away"}}) if refused[0] and method == "POST" and "batches" in path else None
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        refused[0] = clock[0] < 1100
+
+    with serving_batches(OpenAIServer(broken=away)) as server:
+        runs = runner(plan, store, server)
+        runs.settle_seconds, runs.sleep, runs.now = 60.0, sleep, lambda: clock[0]
+        assert runs.run().failed == {}
+    assert clock[0] >= 1060
+    assert set(server.answered.values()) == {1}
+
+
+def test_another_process_follows_what_the_first_submitted(plan: Plan) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(looks=4)) as server:
+        first = runner(plan, store, server)
+        second = runner(plan, store, server)
+        first.sleep = lambda _: outcomes.append(second.run()) if not outcomes else None
+        outcomes: list[Outcome] = []
+        outcome = first.run()
+    assert len(outcomes[0].computed) == len(outcome.kept) == 5
+    assert set(server.answered.values()) == {1}
+
+
+def test_single_requests_do_not_repeat_what_a_batch_asks(plan: Plan) -> None:
+    store = Results()
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with serving_batches(OpenAIServer(looks=2)) as server:
+        runs = runner(plan, store, server)
+        runs.sleep = stop
+        with pytest.raises(KeyboardInterrupt):
+            runs.run()
+        outcome = single(plan, store, server)
+        assert len(outcome.failed) == 5
+        assert all("add --batch to go on" in reason for reason in outcome.failed.values())
+        assert server.single == 0
+        assert len(runner(plan, store, server).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_requests_that_fail_three_times_fail_their_cell_and_are_asked_again_by_the_next_run(plan: Plan) -> None:
+    store, healthy = Results(), [False]
+
+    def fails(prompt: str, tries: int) -> Failure | None:
+        del tries
+        return (500, {"message": "out of order", "code": None}) if "1003" in prompt and not healthy[0] else None
+
+    with serving_batches(OpenAIServer(fails=fails)) as server:
+        outcome = runner(plan, store, server).run()
+        assert set(outcome.failed.values()) == {"the server failed to answer 1 request in 3 batches (out of order)"}
+        assert max(server.tried.values()) == 3
+        healthy[0] = True
+        assert len(runner(plan, store, server).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
+def test_a_refused_row_is_invalid_and_a_refused_request_fails_the_cell(plan: Plan) -> None:
+    def fails(prompt: str, tries: int) -> Failure | None:
+        del tries
+        if "1003" in prompt:
+            return 400, {"message": "filtered", "code": "content_filter"}
+        return None
+
+    store = Results()
+    with serving_batches(OpenAIServer(fails=fails)) as server:
+        assert runner(plan, store, server, WAYS[1]).run().failed == {}
+    frame = sorted_results(store)
+    assert list(frame.loc[~frame["valid"], "reason"]) == ["content_filter"] * 5
+    refuses = lambda _prompt, _tries: (404, {"message": "no model m", "code": "model_not_found"})  # noqa: E731
+    with serving_batches(OpenAIServer(fails=refuses)) as server:
+        outcome = runner(plan, Results(), server, WAYS[1]).run()
+    assert set(outcome.failed.values()) == {"the server refuses the request (no model m)"}
+
+
+def test_a_refused_argument_is_left_out_of_the_next_batch(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(body: str, tries: int) -> Failure | None:
+        del tries
+        if '"temperature"' in body:
+            return 400, {"message": "Unsupported value", "param": "temperature", "code": "unsupported_value"}
+        if '"max_completion_tokens"' in body:
+            return 400, {"message": "Unsupported", "param": "max_completion_tokens", "code": "unsupported_parameter"}
+        return None
+
+    store = Results()
+    with serving_batches(OpenAIServer(fails=fails)) as server:
+        for _ in range(40):  # what is refused is known after a kill, too
+            try:
+                outcome = run_with(Steps(60), monkeypatch, runner(plan, store, server, WAYS[1]))
+            except Killed:
+                continue
+            break
+    assert outcome.failed == {}
+    assert set(server.answered.values()) == {1}
+    assert max(server.tried.values()) == 3
+
+
+def test_an_answer_that_begins_with_its_end_is_asked_again_without_stops(plan: Plan) -> None:
+    def text_of(body: dict[str, Any]) -> str:
+        return "\n" if "stop" in body else f"\n\n{label_of(prompt_of(body)).strip()}"
+
+    alone, together = Results(), Results()
+    with serving_batches(OpenAIServer(text_of=text_of)) as server:
+        single(plan, alone, server)
+    with serving_batches(OpenAIServer(text_of=text_of)) as server:
+        assert runner(plan, together, server).run().failed == {}
+    assert set(server.answered.values()) == {2}
+    pd.testing.assert_frame_equal(sorted_results(together), sorted_results(alone))
+
+
+def test_a_full_queue_is_waited_for_and_a_batch_that_never_fits_is_halved(plan: Plan, tmp_path: Path) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(most_enqueued=13)) as server:  # two cells of six
+        assert runner(plan, store, server).run().failed == {}
+    assert set(server.answered.values()) == {1}
+    plan = fakes.plan(tmp_path / "task", k="0,1", draws=1, scoring="unconstrained")
+    with serving_batches(OpenAIServer(most_enqueued=2)) as server:
+        assert runner(plan, Results(), server).run().failed == {}
+    assert set(server.answered.values()) == {1}
+    with serving_batches(OpenAIServer(most_enqueued=0)) as server:
+        outcome = runner(plan, Results(), server).run()
+    assert set(outcome.failed.values()) == {"the server refuses the batch (Enqueued token limit reached for m)"}
+
+
+def test_a_cancelled_batch_fails_its_cells_and_the_next_run_asks_for_the_rest(plan: Plan) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(cancels=True)) as server:
+        outcome = runner(plan, store, server).run()
+        assert len(outcome.failed) == 5
+        assert all("was cancelled at the server" in reason for reason in outcome.failed.values())
+        server.cancels = False
+        assert len(runner(plan, store, server).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
+def test_a_batch_that_the_server_does_not_have_is_not_asked_again_by_itself(plan: Plan) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(looks=99)) as server:
+        runs = runner(plan, store, server)
+        runs.sleep = lambda _: server.batches.clear()
+        outcome = runs.run()
+        assert len(outcome.failed) == 5
+        assert all("does not have batch batch_" in reason and BATCHES in reason for reason in outcome.failed.values())
+        assert len(runner(plan, store, server).run().failed) == 5
+    assert server.answered.total() == 0
+
+
+def test_answers_of_another_model_are_kept_until_the_user_accepts_them(plan: Plan) -> None:
+    class Changes(OpenAIServer):
+        def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            return super().completed(body, text) | {"model": f"m-{len(self.bodies) // 9}"}
+
+    store = Results()
+    with serving_batches(Changes()) as server:
+        outcome = runner(plan, store, server).run()
+        assert any("another model answers" in reason for reason in outcome.failed.values())
+        assert runner(plan, store, server, on_model_change="mark").run().failed == {}
+    assert set(server.answered.values()) == {1}
+
+
+def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Plan) -> None:
+    store, away = Results(), [False]
+    with serving_batches(
+        OpenAIServer(broken=lambda *_: (503, {"error": {"message": "away"}}) if away[0] else None)
+    ) as server:
+        runs = runner(plan, store, server, patience_seconds=0.0)
+        runs.sleep = lambda _: away.__setitem__(0, True)
+        outcome = runs.run()
+        assert outcome.failed == {}
+        (reason,) = outcome.stopped
+        assert "the server failed for long" in reason
+        assert "5 cells left, run it again to go on" in reason
+        away[0] = False
+        assert len(runner(plan, store, server).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("content", [b"", b"no json", b"[]", b'{"batches": 1}', b'{"batches": [{"rows": 2}]}'])
+def test_a_damaged_file_of_batches_fails_its_cell_with_what_to_do(plan: Plan, content: bytes) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer(looks=9)) as server:
+        runs = runner(plan, store, server)
+
+        def damage(_: float) -> None:
+            for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
+                store.storage.put(name, content)
+
+        runs.sleep = damage
+        outcome = runs.run()
+    assert len(outcome.failed) == 5
+    assert all("delete it to ask the cell's requests again" in reason for reason in outcome.failed.values())
+
+
+# -- money ----------------------------------------------------------------------------------------
+
+
+def budget(limit: float) -> Budget:
+    """A money unit for each token of the prompt and three of the answer."""
+    return Budget(Purse(limit), lambda new, cached, answer, written: new + cached + answer + written)
+
+
+def test_a_budget_counts_whole_batches_before_they_are_submitted(plan: Plan) -> None:
+    store, enough = Results(), budget(10.0**9)
+    with serving_batches(OpenAIServer()) as server:
+        runner(plan, store, server, budget=enough).run()
+    spent = sum(tokens_of(prompt) + 3 for prompt in server.answered)
+    assert enough.purse.spent == pytest.approx(spent)
+    assert enough.purse.reserved == pytest.approx(0.0)
+    assert enough.purse.requests == 30
+    store, little = Results(), budget(10.0)
+    with serving_batches(OpenAIServer()) as server:
+        outcome = runner(plan, store, server, budget=little).run()
+        assert server.batches == []
+    (reason,) = outcome.stopped
+    assert "--budget 10: 0.0000 spent in 0 requests; the next batch may cost" in reason
+
+
+def test_a_budget_for_some_of_the_cells_is_used_up_and_never_passed(plan: Plan) -> None:
+    store = Results()
+    with serving_batches(OpenAIServer()) as server:
+        some = budget(1500.0)
+        outcome = runner(plan, store, server, budget=some).run()
+        assert 0 < len(outcome.computed) < 5
+        assert some.purse.spent <= 1500
+        assert some.purse.spent == pytest.approx(sum(tokens_of(prompt) + 3 for prompt in server.answered))
+        assert f"{5 - len(outcome.computed)} cell" in outcome.stopped[0]
+        assert len(runner(plan, store, server, budget=budget(10.0**9)).run().computed) == 5 - len(outcome.computed)
+    assert set(server.answered.values()) == {1}
+
+
+def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> None:
+    store = Results()
+
+    def stop(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with serving_batches(OpenAIServer()) as server:
+        runs = runner(plan, store, server, budget=budget(10.0**9))
+        runs.sleep = stop
+        with pytest.raises(KeyboardInterrupt):
+            runs.run()
+        more = budget(10.0**9)
+        runner(plan, store, server, budget=more).run()
+    assert more.purse.spent == pytest.approx(sum(tokens_of(prompt) + 3 for prompt in server.answered))
+    assert more.purse.reserved == pytest.approx(0.0)
