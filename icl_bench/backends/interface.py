@@ -231,8 +231,15 @@ class BackendLoader(ABC):
         """Raise ``UserError`` for other problems that are known before loading, like a missing key."""
         return
 
-    def settled(self, model: str) -> BackendLoader:  # noqa: ARG002 - for those that ask a server
-        """The same where what ``auto`` options mean for this model is found. Raises ``UserError``."""
+    def check_exact(self) -> None:
+        """Raise ``UserError`` for options that exclude scores of every label."""
+        return
+
+    def settled(self, model: str, *, exact: bool = False) -> BackendLoader:  # noqa: ARG002 - for servers
+        """The same where what ``auto`` options mean for this model is found, and with ``exact`` how it is scored.
+
+        Raises ``UserError``.
+        """
         return self
 
     def window(self, model: str) -> int | None:  # noqa: ARG002

@@ -117,9 +117,8 @@ def compile_labels(
     eos = tokenizer.eos_token_id
     # outlines_core needs an end token outside the given vocabulary: any unused id
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
-    pattern = "|".join(re.escape(answer) for answer in answers)
     try:
-        index = Index(f"({pattern})", Vocabulary(end, usable_spellings))
+        index = Index(one_of(answers), Vocabulary(end, usable_spellings))
     except Exception as error:  # outlines_core raises plain ValueError/BaseException subclasses
         reason = one_line(str(error))
         raise UserError(f"labels: the tokenizer cannot write them ({reason})") from error
@@ -128,6 +127,11 @@ def compile_labels(
         for state, moves in index.get_transitions().items()
     }
     return _unfold(answers, raw, index.get_initial_state(), usable_spellings)
+
+
+def one_of(texts: Iterable[str]) -> str:
+    """A regular expression of these texts alone, for any grammar engine."""
+    return f"({'|'.join(map(re.escape, texts))})"
 
 
 def _spellings_inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:

@@ -12,23 +12,26 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import ValidationError
 
 from icl_bench.backends.background import packs
-from icl_bench.backends.interface import Answer, Counters, Decoding, Free
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
 from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
-from icl_bench.backends.servers.replies import Billed
+from icl_bench.backends.servers.replies import Billed, Said
+from icl_bench.backends.servers.scoring import INTERFACE, How, ScoreRequest, score_requests
 from icl_bench.backends.servers.thinking import Thinking
 from icl_bench.errors import CellError, OutOfBudgetError
 from icl_bench.models.attention_patterns import FULL, Pattern
-from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.encoding import Ids, PromptSet
 
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
@@ -45,6 +48,8 @@ LISTED = 8
 
 LEAST_ANSWER = 64
 """The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
+
+_T = TypeVar("_T")
 
 _Reply = tuple[Answer, Billed]
 """A server's answer to one prompt, and what it bills for it."""
@@ -68,12 +73,13 @@ class ServerBackend:
         arguments: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
         on_model_change: Literal["fail", "mark"] = "fail",
+        scores: How | None = None,
         patience_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Connect to the server. Raises ``CellError`` if it does not respond.
 
-        ``hold`` is how it holds answers to the labels. ``arguments`` are further ones of requests; None leaves out
-        one of the program's.
+        ``hold`` is how it holds answers to the labels, ``scores`` how it scores all of them. ``arguments`` are
+        further ones of requests; None leaves out one of the program's.
         """
         self.name = identity.get("backend", "openai")
         self.counters = Counters()
@@ -81,7 +87,7 @@ class ServerBackend:
         self._interface, self._connection, self._identity = interface, connection, dict(identity)
         self._model, self._concurrency, self._patience = model, concurrency, patience_seconds
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
-        self.budget, self._on_model_change = budget, on_model_change
+        self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
         self._lost = False
         self._cut_prompts = CutPrompts()
         self._refused: set[str] = set()
@@ -138,12 +144,15 @@ class ServerBackend:
                 if failures:
                     return
                 decoding = decodings[index]
-                assert isinstance(decoding, Free), "a server's answers cannot be constrained"
-                question = self._question(prompts, index, ends)
                 try:
-                    answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
-                    if answer.prompt_tokens is not None:
-                        self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
+                    if isinstance(decoding, Exact):
+                        answer, billed = await self._score(client, index, prompts.ids(index), decoding)
+                    else:
+                        assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+                        question = self._question(prompts, index, ends)
+                        answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
+                        if answer.prompt_tokens is not None:
+                            self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
                     if warm:
                         self._check_cache(len(prompts.prefix), billed)
                     hand((answer, billed))
@@ -205,25 +214,91 @@ class ServerBackend:
     # -- one request --------------------------------------------------------------------------------
 
     async def _ask(self, client: Any, index: int, question: Question, decoding: Free, counted: int) -> _Reply:
-        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing.
+        """The answer to one prompt. ``counted`` are its tokens as they are counted here.
 
-        A row that the server's filter stops is answered with the reason. An argument that it refuses is left out, and
-        the request repeated. ``counted`` are the prompt's tokens as they are counted here.
+        A row that the server's filter stops is answered with the reason.
         """
-        library = self._library
-        passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
-        deadline = time.monotonic() + (0.0 if self._lost else self._patience)
         prompt = self._interface.marked(question)
         lines = not self._interface.chat and self._hold is None
         stops = list(decoding.stops) if lines or not decoding.of_labels else []
         while True:
-            arguments = self._arguments(decoding, stops)
-            reserved = await self._reserved(counted, self._longest(decoding, stops))
+            try:
+                reply = await self._send(
+                    self._interface.create(client),
+                    lambda: {**prompt, **self._arguments(decoding, stops)},  # noqa: B023 - called at once
+                    lambda response: self._reply(index, response, decoding),
+                    counted,
+                    self._longest(decoding, stops),
+                )
+            except _FilteredError:
+                return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
+            if stops and decoding.of_labels and reply[0].text == "" and reply[0].reason is None:
+                stops = []  # its answer begins with the line break that ends it
+                continue
+            return reply
+
+    async def _score(self, client: Any, index: int, prompt: Ids, decoding: Exact) -> _Reply:
+        """The scores of all labels after one prompt. Tokens are those of all its requests."""
+        assert self._scores is not None, "settled before"
+        trie, parts = decoding.trie, []
+        logs = np.zeros(len(trie.tokens))
+        for request in score_requests(self._scores, trie):
+            values, billed = await self._send(
+                INTERFACE.create(client),
+                lambda: self._joined_further(request.arguments(prompt)),  # noqa: B023 - called at once
+                lambda response: self._read_scores(response, request, len(prompt)),  # noqa: B023
+                len(prompt) + len(request.path),
+                1,
+            )
+            logs[request.nodes] = values
+            parts.append(billed)
+        billed = Billed.of(parts)
+        answer = replace(
+            Answer.of_scores(index, trie.sums(logs), decoding.sizes, billed.cached or 0),
+            answer_tokens=billed.answer or 0,
+            prompt_tokens=billed.prompt,
+            written_tokens=billed.written,
+        )
+        return answer, billed
+
+    def _joined_further(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a request for scores, and the user's."""
+        further = {name: value for name, value in self._further.items() if value is not None}
+        kept = {name: value for name, value in arguments.items() if name not in self._refused}
+        return _joined(kept, {"extra_body": further} if further else {})
+
+    def _read_scores(self, response: Any, request: ScoreRequest, prompt: int) -> tuple[np.ndarray, Billed]:
+        """The log-probabilities in a response. Raises ``CellError``, also if the prompt was read as another."""
+        said = self._checked(INTERFACE, response)
+        tokens = prompt + len(request.path)
+        if said.billed.prompt not in (None, tokens):
+            raise self._failure(f"the server counts {said.billed.prompt:,} tokens of a prompt of {tokens:,} token ids")
+        return request.read(response.content, prompt), said.billed
+
+    async def _send(
+        self,
+        create: Callable[..., Any],
+        arguments_now: Callable[[], Mapping[str, Any]],
+        read: Callable[[Any], tuple[_T, Billed]],
+        counted: int,
+        longest: int,
+    ) -> tuple[_T, Billed]:
+        """Send a request, repeatedly while the server is unreachable, overloaded or failing.
+
+        An argument that the server refuses is left out, and the request repeated. ``counted`` are the prompt's
+        tokens as they are counted here, ``longest`` the most tokens of its answer. Raises ``CellError``.
+        """
+        library = self._library
+        passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
+        deadline = time.monotonic() + (0.0 if self._lost else self._patience)
+        while True:
+            arguments = arguments_now()
+            reserved = await self._reserved(counted, longest)
             billed: Billed | None = None
             try:
                 async with asyncio.timeout(_WHOLE_SECONDS):
-                    response = await self._interface.create(client)(model=self._model, **prompt, **arguments)
-                reply = self._reply(index, response.http_response, decoding)
+                    response = await create(model=self._model, **arguments)
+                reply = read(response.http_response)
                 billed = reply[1]
             except (*passing, _ErrorBodyError, TimeoutError) as error:
                 if isinstance(error.__cause__, TooLargeError):
@@ -239,7 +314,7 @@ class ServerBackend:
                 raise self._failure(f"the server refuses the key in {self._connection.variable}") from None
             except library.APIError as error:
                 if _code(error) == "content_filter":  # Azure's filter of prompts
-                    return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
+                    raise _FilteredError("the server's filter stops the prompt") from None
                 if self._leaves_out(error, arguments):
                     continue
                 lists = ""
@@ -249,9 +324,6 @@ class ServerBackend:
                 raise self._failure(reason) from None
             else:
                 self._lost = False
-                if stops and decoding.of_labels and reply[0].text == "" and reply[0].reason is None:
-                    stops = []  # its answer begins with the line break that ends it
-                    continue
                 return reply
             finally:
                 if self.budget is not None and reserved is not None:
@@ -329,19 +401,8 @@ class ServerBackend:
     # -- one response -------------------------------------------------------------------------------
 
     def _reply(self, index: int, response: Any, decoding: Free) -> _Reply:
-        """Parse a response.
-
-        Raises ``CellError`` if it is not valid, and :class:`_ErrorBodyError` if it is an error with
-        status 200.
-        """
-        if (message := _error_in(response.content)) is not None:
-            raise _ErrorBodyError(message)
-        try:
-            said = self._interface.read(response.content)
-        except ValidationError as error:
-            content = self._connection.without_key(response.content[:2000].decode(errors="replace"))
-            raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
-        self._check_source(said.model, response)
+        """The answer in a response. See :meth:`_checked`."""
+        said = self._checked(self._interface, response)
         written, billed = said.written, said.billed
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
@@ -361,6 +422,22 @@ class ServerBackend:
             reasoning_tokens=billed.reasoning,
         )
         return answer, billed
+
+    def _checked(self, interface: Interface, response: Any) -> Said:
+        """What a response says.
+
+        Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
+        error with status 200.
+        """
+        if (message := _error_in(response.content)) is not None:
+            raise _ErrorBodyError(message)
+        try:
+            said = interface.read(response.content)
+        except ValidationError as error:
+            content = self._connection.without_key(response.content[:2000].decode(errors="replace"))
+            raise self._failure(_invalid_answer(error, _content_type(response), content)) from None
+        self._check_source(said.model, response)
+        return said
 
     def _check_source(self, model: str | None, response: Any) -> None:
         """Keep which model answers and which host. Raises ``CellError`` if another model answers than before."""
@@ -408,6 +485,10 @@ def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
     """Both; of an argument that both have, the parts of both."""
     both = {name: {**arguments[name], **more[name]} for name in arguments.keys() & more.keys()}
     return {**arguments, **more, **both}
+
+
+class _FilteredError(CellError):
+    """A prompt that the server's filter stops."""
 
 
 class _ErrorBodyError(Exception):
