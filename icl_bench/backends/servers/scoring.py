@@ -107,7 +107,7 @@ class ScoreRequest:
         if not np.isfinite(values).all() or values.min() < _LEAST or np.max(sums) > 1 + TOLERANCE:
             raise CellError(
                 "what the server returns are not log-probabilities of the whole vocabulary; start it without masks "
-                "(vLLM: --logprobs-mode raw_logprobs)"
+                "(vLLM: logprobs_mode raw_logprobs)"
             )
         return values
 

@@ -170,14 +170,14 @@ def scored(**logprobs: Any) -> bytes:
 @pytest.mark.parametrize(
     ("how", "logprobs", "said"),
     [
-        ("tokens", {"top_logprobs": [{"token_id:3": -1.0, "token_id:6": -9999.0}]}, "--logprobs-mode"),
-        ("tokens", {"top_logprobs": [{"token_id:3": 4.0, "token_id:6": 2.0}]}, "--logprobs-mode"),
-        ("tokens", {"top_logprobs": [{"token_id:3": -0.1, "token_id:6": -0.1}]}, "--logprobs-mode"),
+        ("tokens", {"top_logprobs": [{"token_id:3": -1.0, "token_id:6": -9999.0}]}, "logprobs_mode"),
+        ("tokens", {"top_logprobs": [{"token_id:3": 4.0, "token_id:6": 2.0}]}, "logprobs_mode"),
+        ("tokens", {"top_logprobs": [{"token_id:3": -0.1, "token_id:6": -0.1}]}, "logprobs_mode"),
         ("tokens", {"top_logprobs": [{"token_id:3": -1.0}]}, "no log-probability of some tokens"),
         ("tokens", {"top_logprobs": []}, "no log-probability of some tokens"),
         ("echo", {"token_logprobs": [None, -1.0]}, "log-probabilities of 2 tokens for a prompt of 4"),
         ("echo", {"token_logprobs": [None, -1.0, -1.0, None]}, "no log-probability of some tokens"),
-        ("echo", {"token_logprobs": [None, -1.0, -1.0, 0.5]}, "--logprobs-mode"),
+        ("echo", {"token_logprobs": [None, -1.0, -1.0, 0.5]}, "logprobs_mode"),
     ],
 )
 def test_what_is_no_log_probability_of_the_labels_is_never_stored(how: Any, logprobs: dict[str, Any], said: str):
