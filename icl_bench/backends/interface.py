@@ -147,7 +147,7 @@ class Counters:
     notes: list[str] = field(default_factory=list)
     """What happened that a user should know, each once."""
     served: dict[str, str] = field(default_factory=dict)
-    """What a server says of who answers: its ``model``, and the ``host`` that requests were redirected to."""
+    """Who answers at a server: its ``model``, the ``host`` that requests were redirected to; and how it ``scores``."""
 
     @property
     def prompt_tokens(self) -> int:

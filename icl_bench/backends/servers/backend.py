@@ -240,6 +240,7 @@ class ServerBackend:
     async def _score(self, client: Any, index: int, prompt: Ids, decoding: Exact) -> _Reply:
         """The scores of all labels after one prompt. Tokens are those of all its requests."""
         assert self._scores is not None, "settled before"
+        self.counters.served["scores"] = self._scores
         trie, parts = decoding.trie, []
         logs = np.zeros(len(trie.tokens))
         for request in score_requests(self._scores, trie):

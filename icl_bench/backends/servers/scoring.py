@@ -149,7 +149,7 @@ def found_scores(model: str, connection: Connection) -> How:
             try:
                 response = INTERFACE.create(client)(model=model, **request.arguments(prompt))
                 request.read(response.http_response.content, len(prompt))
-            except (library.APIConnectionError, library.AuthenticationError) as error:
+            except (library.APIConnectionError, library.AuthenticationError, library.RateLimitError) as error:
                 raise UserError(connection.without_key(f"--score exact: {connection.base_url}: {error}")) from None
             except library.APIError as error:
                 said = f" ({connection.without_key(str(error))[:200]})"
@@ -164,7 +164,10 @@ def found_scores(model: str, connection: Connection) -> How:
 
 
 def check_tokenizer(model: str, connection: Connection, tokenizer: Tokenizer) -> None:
-    """Raise ``UserError`` if token ids are not read as the local tokenizer writes them."""
+    """Raise ``UserError`` if token ids are not read as the local tokenizer writes them.
+
+    Raises ``CellError`` if the server does not answer.
+    """
     library: Any = importlib.import_module(INTERFACE.library)
     ids = tokenizer([_TEXT], add_special_tokens=False)["input_ids"][0]
     local = tokenizer.decode(ids)
@@ -173,7 +176,7 @@ def check_tokenizer(model: str, connection: Connection, tokenizer: Tokenizer) ->
             response = INTERFACE.create(client)(model=model, prompt=list(ids), echo=True, max_tokens=1)
             text = _Scored.model_validate_json(response.http_response.content).choices[0].text
         except (library.APIError, ValidationError, IndexError) as error:
-            raise UserError(connection.without_key(f"--score exact: {connection.base_url}: {error}")) from None
+            raise CellError(connection.without_key(f"--score exact: {connection.base_url}: {error}")) from None
     if not text.strip().startswith(local.strip()):
         raise UserError(
             "--score exact: the server reads token ids as another text than --tokenizer does; name the served model's "

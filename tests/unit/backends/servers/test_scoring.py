@@ -18,7 +18,7 @@ from support.scoring_server import ScoringModel
 import icl_bench
 from icl_bench.backends.label_constraint import label_trie
 from icl_bench.errors import CellError, UserError
-from icl_bench.results.reading import read_stored
+from icl_bench.results.reading import finished_cells, read_stored
 
 pytest.importorskip("openai")
 
@@ -50,6 +50,7 @@ def test_scores_are_those_of_a_local_backend_and_calibration_has_what_it_needs(w
     with serving(model.answer) as server:
         there = at_server(server.url, task, tiny, tmp_path / "there", calibrate="batch")
     assert {body["path"] for body in server.requests} == {"/v1/completions"}
+    assert {meta.served["scores"] for _, meta in finished_cells(tmp_path / "there") if meta.served} == {way}
     local, served = here.predictions, there.predictions
     assert len(local) == len(served) == 2 * 6
     for name in COLUMNS:
@@ -99,6 +100,27 @@ def test_a_server_without_them_is_refused_by_one_line_after_two_probes(name: str
     assert "\n" not in said
     assert len(server.requests) == 2
     assert all(len(body["prompt"]) <= 3 for body in server.requests)
+
+
+@pytest.mark.parametrize("status", [401, 429])
+def test_a_key_or_a_limit_that_stops_the_probe_is_told_as_such(status: int, tiny: Path, tmp_path: Path):
+    with serving(lambda _: (status, {"error": {"message": "not now"}})) as server:
+        said = refused(server.url, write_task(tmp_path), tiny, tmp_path / "results")
+    assert said.startswith(f"--score exact: {server.url}: ")
+    assert "does not return" not in said
+
+
+def test_a_server_that_fails_between_the_probe_and_the_first_prompt_fails_the_cell(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    model = ScoringModel(tiny, llama_tokenizer())
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return model.answer(body) if body.get("logprobs") else (500, {"error": {"message": "restarting"}})
+
+    with serving(answer) as server:
+        at_server(server.url, write_task(tmp_path), tiny, tmp_path / "results", k="3")
+    assert "0 cells computed, 1 failed" in capsys.readouterr().err
 
 
 def test_top_logprobs_alone_are_no_scores(tiny: Path, tmp_path: Path):
