@@ -18,7 +18,8 @@ class Purse:
     limit: float
     spent: float = 0.0
     reserved: float = 0.0
-    """For requests under way."""
+    """For requests under way. Exactly 0 where there are none, whatever was rounded."""
+    under_way: int = 0
     requests: int = 0
 
 
@@ -46,12 +47,14 @@ class Budget:
         if purse.spent + purse.reserved + most > purse.limit:
             return None
         purse.reserved += most
+        purse.under_way += 1
         return most
 
     def settle(self, reserved: float, counted: int, billed: Billed | None) -> None:
         """Replace a reservation by what was billed; a request without a response is not billed."""
         purse = self.purse
-        purse.reserved = max(purse.reserved - reserved, 0.0)
+        purse.under_way -= 1
+        purse.reserved = max(purse.reserved - reserved, 0.0) if purse.under_way else 0.0
         if billed is None:
             return
         purse.requests += 1

@@ -77,6 +77,22 @@ def test_the_tokens_of_all_requests_of_a_row_are_counted(way: str, tiny: Path, t
     assert all(body["temperature"] == 1 for body in asked)
 
 
+def test_a_budget_counts_every_request_of_a_row(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = ScoringModel(tiny, llama_tokenizer(), ways=["echo"])
+    with serving(model.answer) as server:
+        at_server(
+            server.url,
+            write_task(tmp_path),
+            tiny,
+            tmp_path / "results",
+            price="input=1000,cached=0,output=0",
+            budget=1.5,
+        )
+    asked = [body for body in server.requests if body.get("logprobs") and len(body["prompt"]) > 3]
+    assert 500 < sum(len(body["prompt"]) for body in asked) <= 1500  # a token is a thousandth
+    assert "--budget 1.5: " in capsys.readouterr().err
+
+
 def refused(url: str, task: Path, tiny: Path, results: Path, **more: Any) -> str:
     with pytest.raises(UserError) as raised:
         at_server(url, task, tiny, results, **more)
@@ -166,7 +182,7 @@ def test_a_server_that_adds_a_token_to_ids_fails_the_cell(
         ({"chat": "turns", "thinking": "low"}, "--thinking low: --score exact compares all labels"),
         ({"endpoint": "chat"}, "--endpoint chat: --score exact asks for completions"),
         ({"server_arg": ["logprobs=5"]}, "--server-arg logprobs: is set by --score exact"),
-        ({"price": "input=1,output=1"}, "--price: what scores of labels cost depends on the server"),
+        ({"price": "input=1,cached=1,output=1"}, "--price: what scores of labels cost depends on the server"),
     ],
 )
 def test_options_that_exclude_scores_are_refused(options: dict[str, Any], said: str, tiny: Path, tmp_path: Path):
