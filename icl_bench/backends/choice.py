@@ -134,6 +134,8 @@ def check_able(loader: BackendLoader, tokenizer: str | None, *, exact: bool) -> 
     if exact and not loader.exact:
         names = listed_or(name for name, loader_class in BACKENDS.items() if loader_class.exact)
         raise UserError(f"--score exact: runs on --backend {names}")
+    if exact:
+        loader.check_exact()
     if loader.needs_tokenizer_name and tokenizer is None:
         raise UserError(
             f"--backend {loader.name} needs --tokenizer: a model name, folder or hub id whose "

@@ -148,7 +148,7 @@ class Counters:
     notes: list[str] = field(default_factory=list)
     """What happened that a user should know, each once."""
     served: dict[str, str] = field(default_factory=dict)
-    """What a server says of who answers: its ``model``, and the ``host`` that requests were redirected to."""
+    """Who answers at a server: its ``model``, the ``host`` that requests were redirected to; and how it ``scores``."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -236,8 +236,15 @@ class BackendLoader(ABC):
         """Raise ``UserError`` if it takes no requests in batches."""
         raise UserError(f"--batch: is for OpenAI's and Anthropic's interfaces; this is --backend {self.name}")
 
-    def settled(self, model: str) -> BackendLoader:  # noqa: ARG002 - for those that ask a server
-        """The same where what ``auto`` options mean for this model is found. Raises ``UserError``."""
+    def check_exact(self) -> None:
+        """Raise ``UserError`` for options that exclude scores of every label."""
+        return
+
+    def settled(self, model: str, *, exact: bool = False) -> BackendLoader:  # noqa: ARG002 - for servers
+        """The same where what ``auto`` options mean for this model is found, and with ``exact`` how it is scored.
+
+        Raises ``UserError``.
+        """
         return self
 
     def window(self, model: str) -> int | None:  # noqa: ARG002

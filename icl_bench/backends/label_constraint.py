@@ -123,8 +123,7 @@ def compile_labels(
     eos = tokenizer.eos_token_id
     # outlines_core needs an end token outside the given vocabulary: any unused id
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
-    pattern = "|".join(re.escape(answer) for answer in answers)
-    index = Index(f"({pattern})", Vocabulary(end, usable_spellings))
+    index = Index(one_of(answers), Vocabulary(end, usable_spellings))
     raw = {
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()
@@ -172,6 +171,11 @@ def _rewritten(answer: str, tokenizer: Tokenizer) -> str:
     """The text that a tokenizer makes of an answer's label."""
     ids = tokenizer(answer.removesuffix(END), add_special_tokens=False)["input_ids"]
     return repr(str(tokenizer.decode(ids)).strip())
+
+
+def one_of(texts: Iterable[str]) -> str:
+    """A regular expression of these texts alone, for any grammar engine."""
+    return f"({'|'.join(map(re.escape, texts))})"
 
 
 def _spellings_inside(answers: Sequence[str], spellings: Spellings) -> dict[bytes, list[int]]:

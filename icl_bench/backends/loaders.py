@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +21,7 @@ from icl_bench.wording import listed_or
 if TYPE_CHECKING:
     from icl_bench.backends.servers.interface import Held, Interface
     from icl_bench.backends.servers.providers import Connection, Provider
+    from icl_bench.backends.servers.scoring import How
     from icl_bench.backends.servers.thinking import Thinking
     from icl_bench.models.registry import Model
 
@@ -114,17 +115,21 @@ class VllmLoader(BackendLoader):
         return rate_here(self.spec.dtype)
 
 
+@dataclass(frozen=True)
 class OpenAILoader(BackendLoader):
     """A server with OpenAI's interface, over the network and without constraint."""
 
     name = "openai"
     options = frozenset({"base_url", "endpoint", "concurrency", "hold", "server_arg", "thinking", "on_model_change"})
     constrained = False
+    exact = True
     spends = True
     most_stops: ClassVar[int | None] = 4
     needs_tokenizer_name = True
     package: ClassVar[str] = "openai"
     """The Python package of its client."""
+    scores: How | None = None
+    """How the server scores every label; None where it was not asked."""
 
     @property
     def _provider(self) -> Provider:
@@ -185,8 +190,29 @@ class OpenAILoader(BackendLoader):
 
             check_batches(self._interface, self._connection)
 
-    def settled(self, model: str) -> BackendLoader:
-        """See ``BackendLoader``: asks the server what it has for ``--hold auto``."""
+    def check_exact(self) -> None:
+        """See ``BackendLoader``."""
+        from icl_bench.backends.servers.scoring import refused_arguments
+
+        for name, value in (("hold", self.spec.hold), ("thinking", self.spec.thinking)):
+            if value is not None:
+                raise UserError(
+                    f"--{name} {value}: --score exact compares all labels, no answer is written; leave one out"
+                )
+        if self.spec.endpoint not in (None, "completions"):
+            raise UserError(
+                f"--endpoint {self.spec.endpoint}: --score exact asks for completions, also of chat prompts (--chat); "
+                "leave --endpoint out"
+            )
+        for name in refused_arguments(self._arguments):
+            raise UserError(f"--server-arg {name}: is set by --score exact")
+
+    def settled(self, model: str, *, exact: bool = False) -> BackendLoader:
+        """See ``BackendLoader``: asks the server what it has."""
+        if exact:
+            from icl_bench.backends.servers.scoring import found_scores
+
+            return replace(self, scores=found_scores(model, self._connection))
         if self.spec.hold != "auto":
             return self
         return replace(self, spec=self.spec.model_copy(update={"hold": self._found_hold(model)}))
@@ -230,8 +256,11 @@ class OpenAILoader(BackendLoader):
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:  # noqa: ARG002
         """See ``BackendLoader``."""
         from icl_bench.backends.servers.backend import ServerBackend
+        from icl_bench.backends.servers.scoring import check_tokenizer
 
         assert self.spec.hold != "auto", "settled before"
+        if self.scores is not None:
+            check_tokenizer(model.requested_name, self._connection, tokenizer)
         return ServerBackend(
             model.requested_name,
             self._interface,
@@ -241,6 +270,7 @@ class OpenAILoader(BackendLoader):
             thinking=self._thinking,
             arguments=self._arguments,
             on_model_change=self.spec.on_model_change,
+            scores=self.scores,
             identity=self.identity(),
         )
 
@@ -250,6 +280,7 @@ class AnthropicLoader(OpenAILoader):
 
     name = "anthropic"
     options = OpenAILoader.options - {"endpoint"}
+    exact = False
     most_stops = None
     package = "anthropic"
 
@@ -259,6 +290,7 @@ class GoogleLoader(OpenAILoader):
 
     name = "google"
     options = OpenAILoader.options - {"endpoint"}
+    exact = False
 
 
 def vllm_problem() -> str | None:

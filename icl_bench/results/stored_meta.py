@@ -148,7 +148,7 @@ class CellMeta(StoredModel):
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
     served: dict[str, str] | None = None
-    """What a server says of who answered: ``model`` (several with commas), and ``host`` if it redirected."""
+    """Who answered: ``model`` (several with commas), ``host`` if the server redirected; and how it ``scores``."""
     batched: bool | None = None
     """Whether answers were asked for in batches, which providers bill at half price."""
 

@@ -48,6 +48,8 @@ class RunSpec(RunOptions):
     def _agree(self) -> RunSpec:
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
+        if self.batch and self.score == "exact":
+            raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
         if self.budget is not None and self.price is None:
             raise UserError(f"--budget {self.budget:g}: needs what tokens cost; add --price")
         if self.keep_scores is not None and self.score != "exact":
@@ -124,7 +126,7 @@ class RunSpec(RunOptions):
         backend = self.backend_for(task)
         self._check_backend(task, backend.loader, to_run=to_run)
         if to_run:
-            backend = replace(backend, loader=backend.loader.settled(str(self.model)))
+            backend = replace(backend, loader=backend.loader.settled(str(self.model), exact=self.scoring == "exact"))
         if self.labels and not task.is_classification:
             raise UserError(f"--labels {self.labels}: task {task.name} is free text, without labels")
         if self.labels and task.labels and task.labels.own:
@@ -182,6 +184,11 @@ class RunSpec(RunOptions):
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
+        if self.price is not None and self.budget is None and loader.spends and self.scoring == "exact":
+            raise UserError(
+                "--price: what scores of labels cost depends on the server, which may need the whole prompt for each "
+                "label; leave --price or --score exact out (run --budget counts each request)"
+            )
         always = "end of turn" if self.chat else task.template.separator
         if loader.most_stops and len(stops := task.stops_beside(always)) > loader.most_stops:
             raise UserError(

@@ -94,7 +94,7 @@ class Sweep:
             model,
             load_tokenizer(model),
             spec.seed,
-            spec.scoring if loader.constrained else "unconstrained",
+            spec.scoring if loader.constrained or spec.scoring == "exact" else "unconstrained",
             spec.queries,
             str(spec.labels) if spec.labels else None,
             spec.perturbation,

@@ -14,15 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support.api_server import Reply, free_port, serving
+from support.api_server import Reply, Server, free_port, serving
 from support.program import as_words
 
 import icl_bench
+from icl_bench.results.reading import finished_cells
 
 pytestmark = pytest.mark.slow
 
 KEY = "sk-loopback-secret"
+MODEL = "smollm2-135m-instruct"
+BLOCK = 128
+"""Tokens of a cache block of vLLM's CPU build."""
 ROWS = 60
 
 
@@ -39,11 +44,11 @@ class VllmServer:
 
         # uni: one process less, which would take all cores for itself
         words = (
-            "-m vllm.entrypoints.openai.api_server --served-model-name gemma --dtype float32 --max-model-len 4096 "
+            "-m vllm.entrypoints.openai.api_server --served-model-name m --dtype float32 --max-model-len 4096 "
             f"--enforce-eager --enable-prompt-tokens-details --kv-cache-memory-bytes {2**29} "
             f"--distributed-executor-backend uni --host 127.0.0.1 --port {self.port} --api-key {KEY} --model"
         )
-        command = [sys.executable, *as_words(words), resolve("gemma3-270m").source]
+        command = [sys.executable, *as_words(words), resolve(MODEL).source]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
@@ -79,7 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 def command(url: str, data_dir: Path, results: Path, *more: object) -> list[str]:
     words = (
-        f"-m icl_bench run --task banking77 --backend openai --base-url {url} --model gemma --tokenizer gemma3-270m "
+        f"-m icl_bench run --task banking77 --backend openai --base-url {url} --model m --tokenizer {MODEL} "
         f"--k 5 --draws 1 --test-size {ROWS} --data-dir {data_dir} --results {results}"
     )
     return [sys.executable, *as_words(words), *map(str, more)]
@@ -122,6 +127,20 @@ def test_a_server_that_is_killed_and_restarted_loses_no_prediction(server: VllmS
     assert frame["prediction"].map(len).max() > 0
 
 
+def forwarded(server: VllmServer, path: str, body: dict[str, Any]) -> Reply:
+    """The real server's response."""
+    asked = urllib.request.Request(
+        f"{server.url}/{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=300) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, {"error": {"message": error.read().decode()}}
+
+
 def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: VllmServer, data_dir: Path, tmp_path: Path):
     """A proxy in front of the real server refuses the first requests with 429."""
     refused = 0
@@ -131,16 +150,7 @@ def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: Vllm
         if refused < 12:
             refused += 1
             return 429, {"error": {"message": "too many requests"}}
-        asked = urllib.request.Request(
-            f"{server.url}/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
-        )
-        try:
-            with urllib.request.urlopen(asked, timeout=300) as reply:
-                return reply.status, json.load(reply)
-        except urllib.error.HTTPError as error:
-            return error.code, {"error": {"message": error.read().decode()}}
+        return forwarded(server, "completions", body)
 
     with serving(forward) as proxy:
         running = started(command(proxy.url, data_dir, tmp_path))
@@ -156,32 +166,81 @@ def test_a_server_that_is_overloaded_for_a_while_answers_in_the_end(server: Vllm
     assert all(text.count("\n==\n") == 5 for text in asked)
 
 
-def test_held_answers_are_those_of_the_transformers_backend(server: VllmServer, data_dir: Path, tmp_path: Path):
-    """The packaged model's tokenizer adds no beginning of a text by itself: the proxy does."""
-
-    def forward(body: dict[str, Any]) -> Reply:
-        asked = urllib.request.Request(
-            f"{server.url}/completions",
-            json.dumps({**body, "prompt": f"<bos>{body['prompt']}"}).encode(),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
-        )
-        with urllib.request.urlopen(asked, timeout=300) as reply:
-            return reply.status, json.load(reply)
-
-    with serving(forward) as proxy:
-        running = started(command(proxy.url, data_dir, tmp_path / "held", "--hold", "choice"))
-        out, err = running.communicate(timeout=600)
-    assert running.returncode == 0, out + err
-    here = command(server.url, data_dir, tmp_path / "here")
+def on_transformers(results: Path, data_dir: Path, *more: object) -> Any:
+    """The predictions of the same model in this package, in float32."""
     here = (
-        " ".join(here).replace(f"--backend openai --base-url {server.url} --model gemma --tokenizer", "--model").split()
+        f"-m icl_bench run --model {MODEL} --backend transformers --dtype float32 --device cpu --draws 1 "
+        f"--data-dir {data_dir} --results {results}"
     )
-    done = started([*here, "--backend", "transformers", "--dtype", "float32"])
+    done = started([sys.executable, *as_words(here), *map(str, more)])
     out, err = done.communicate(timeout=600)
     assert done.returncode == 0, out + err
-    held, local = whole(tmp_path / "held"), whole(tmp_path / "here")
-    assert held["valid"].all()
-    assert dict(zip(held["test_id"], held["prediction"], strict=True)) == dict(
-        zip(local["test_id"], local["prediction"], strict=True)
+    return icl_bench.read(results).predictions.set_index("test_id")
+
+
+def of_chats(server: VllmServer | Server, results: Path, data_dir: Path, *more: object) -> Any:
+    """The predictions of chats at the server."""
+    words = (
+        f"-m icl_bench run --backend openai --base-url {server.url} --model m --tokenizer {MODEL} --draws 1 "
+        f"--data-dir {data_dir} --results {results}"
     )
+    done = started([sys.executable, *as_words(words), *map(str, more)])
+    out, err = done.communicate(timeout=900)
+    assert done.returncode == 0, out + err
+    return icl_bench.read(results).predictions.set_index("test_id")
+
+
+def test_auto_holds_chats_by_choice_and_100_of_100_answers_are_those_of_transformers(
+    server: VllmServer, data_dir: Path, tmp_path: Path
+):
+    asked = as_words("--task banking77 --k 5 --test-size 100 --chat turns")
+    held = of_chats(server, tmp_path / "held", data_dir, *asked, "--hold", "auto")
+    ((_, meta),) = finished_cells(tmp_path / "held")
+    assert meta.facts.held == "choice"
+    local = on_transformers(tmp_path / "here", data_dir, *asked)
+    assert held["valid"].all()
+    assert len(held) == len(local) == 100
+    assert held["prediction"].to_dict() == local["prediction"].to_dict()
     assert (held["prompt_tokens"] == held["local_prompt_tokens"]).all()
+
+
+def test_the_first_request_warms_the_cache_for_those_beside_each_other(
+    server: VllmServer, data_dir: Path, tmp_path: Path
+):
+    times: list[tuple[float, float, int]] = []
+
+    def forward(body: dict[str, Any]) -> Reply:
+        start = time.monotonic()
+        status, reply = forwarded(server, "chat/completions", body)
+        times.append((start, time.monotonic(), reply["usage"]["prompt_tokens_details"]["cached_tokens"]))
+        return status, reply
+
+    with serving(forward) as proxy:
+        asked = as_words("--task banking77 --k 40 --test-size 6 --chat turns --hold choice --concurrency 6")
+        of_chats(proxy, tmp_path, data_dir, *asked)
+    ((_, meta),) = finished_cells(tmp_path)
+    assert meta.prefix_tokens is not None
+    assert meta.prefix_tokens > 1024
+    (_, end, cached), *others = sorted(times)
+    assert cached < meta.prefix_tokens // 2
+    assert len(others) == 5
+    for start, _, found in others:
+        assert start > end
+        assert found >= meta.prefix_tokens // BLOCK * BLOCK
+
+
+@pytest.mark.parametrize("hold", ["json", "auto"])
+def test_thinking_that_is_off_and_schemas_break_nothing(hold: str, server: VllmServer, data_dir: Path, tmp_path: Path):
+    asked = as_words(f"--task trec --k 5 --test-size 10 --chat turns --thinking off --hold {hold}")
+    frame = of_chats(server, tmp_path, data_dir, *asked)
+    assert frame["valid"].all()
+    assert "reason" not in frame or frame["reason"].isna().all()
+
+
+def test_scores_of_labels_are_those_of_the_transformers_backend(server: VllmServer, data_dir: Path, tmp_path: Path):
+    asked = as_words("--task trec --k 5 --test-size 10 --chat turns --score exact --calibrate batch")
+    there = of_chats(server, tmp_path / "there", data_dir, *asked)
+    here = on_transformers(tmp_path / "here", data_dir, *asked)
+    assert there["prediction"].to_dict() == here["prediction"].to_dict()
+    for name in ("probability", "margin", "label_mass"):
+        np.testing.assert_allclose(there[name], here[name], rtol=1e-3, atol=1e-6)

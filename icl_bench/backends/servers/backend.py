@@ -12,24 +12,26 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import ValidationError
 
 from icl_bench.backends.background import packs
-from icl_bench.backends.interface import Answer, Counters, Decoding, Free
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
 from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
-from icl_bench.backends.servers.replies import Billed
+from icl_bench.backends.servers.replies import Billed, Said
+from icl_bench.backends.servers.scoring import INTERFACE, How, ScoreRequest, score_requests
 from icl_bench.backends.servers.thinking import Thinking
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern
-from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.encoding import Ids, PromptSet
 
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
@@ -46,6 +48,8 @@ LISTED = 8
 
 LEAST_ANSWER = 64
 """The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
+
+_T = TypeVar("_T")
 
 _Reply = tuple[Answer, Billed]
 """A server's answer to one prompt, and what it bills for it."""
@@ -98,12 +102,13 @@ class ServerBackend:
         arguments: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
         on_model_change: Literal["fail", "mark"] = "fail",
+        scores: How | None = None,
         patience_seconds: float = RETRY_SECONDS,
     ) -> None:
         """Connect to the server. Raises ``CellError`` if it does not respond.
 
-        ``hold`` is how it holds answers to the labels. ``arguments`` are further ones of requests; None leaves out
-        one of the program's.
+        ``hold`` is how it holds answers to the labels, ``scores`` how it scores all of them. ``arguments`` are
+        further ones of requests; None leaves out one of the program's.
         """
         self.name = identity.get("backend", "openai")
         self.counters = Counters()
@@ -111,7 +116,7 @@ class ServerBackend:
         self.interface, self.connection, self._identity = interface, connection, dict(identity)
         self._model, self._concurrency, self._patience = model, concurrency, patience_seconds
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
-        self.budget, self._on_model_change = budget, on_model_change
+        self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
         self._lost = False
         self._cut_prompts = CutPrompts()
         self._refused: set[str] = set()
@@ -168,12 +173,15 @@ class ServerBackend:
                 if failures:
                     return
                 decoding = decodings[index]
-                assert isinstance(decoding, Free), "a server's answers cannot be constrained"
-                question = self._question(prompts, index, ends)
                 try:
-                    answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
-                    if answer.prompt_tokens is not None:
-                        self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
+                    if isinstance(decoding, Exact):
+                        answer, billed = await self._score(client, index, prompts.ids(index), decoding)
+                    else:
+                        assert isinstance(decoding, Free), "a server's answers cannot be constrained"
+                        question = self._question(prompts, index, ends)
+                        answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
+                        if answer.prompt_tokens is not None:
+                            self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
                     if warm:
                         self._check_cache(len(prompts.prefix), billed)
                     hand((answer, billed))
@@ -235,27 +243,94 @@ class ServerBackend:
     # -- one request --------------------------------------------------------------------------------
 
     async def _ask(self, client: Any, index: int, question: Question, decoding: Free, counted: int) -> _Reply:
-        """Send one prompt, repeatedly while the server is unreachable, overloaded or failing.
+        """The answer to one prompt. ``counted`` are its tokens as they are counted here.
 
-        A row that the server's filter stops is answered with the reason. An argument that it refuses is left out, and
-        the request repeated. ``counted`` are the prompt's tokens as they are counted here.
+        A row that the server's filter stops is answered with the reason.
+        """
+        prompt = self.interface.marked(question)
+        stops = self._stops(decoding)
+        while True:
+            try:
+                reply = await self._send(
+                    self.interface.create(client),
+                    lambda: {**prompt, **self._arguments(decoding, stops)},  # noqa: B023 - called at once
+                    lambda http: self._reply(index, http.content, _content_type(http), decoding),
+                    counted,
+                    self._longest(decoding, stops),
+                )
+            except _FilteredError:
+                return _stopped(index)
+            if stops and _ended_at_once(reply[0], decoding):
+                stops = []
+                continue
+            return reply
+
+    async def _score(self, client: Any, index: int, prompt: Ids, decoding: Exact) -> _Reply:
+        """The scores of all labels after one prompt. Tokens are those of all its requests."""
+        assert self._scores is not None, "settled before"
+        self.counters.served["scores"] = self._scores
+        trie, parts = decoding.trie, []
+        logs = np.zeros(len(trie.tokens))
+        for request in score_requests(self._scores, trie):
+            values, billed = await self._send(
+                INTERFACE.create(client),
+                lambda: self._joined_further(request.arguments(prompt)),  # noqa: B023 - called at once
+                lambda response: self._read_scores(response, request, len(prompt)),  # noqa: B023
+                len(prompt) + len(request.path),
+                1,
+            )
+            logs[request.nodes] = values
+            parts.append(billed)
+        billed = Billed.of(parts)
+        answer = replace(
+            Answer.of_scores(index, trie.sums(logs), decoding.sizes, billed.cached or 0),
+            answer_tokens=billed.answer or 0,
+            prompt_tokens=billed.prompt,
+            written_tokens=billed.written,
+        )
+        return answer, billed
+
+    def _joined_further(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a request for scores, and the user's."""
+        further = {name: value for name, value in self._further.items() if value is not None}
+        kept = {name: value for name, value in arguments.items() if name not in self._refused}
+        return _joined(kept, {"extra_body": further} if further else {})
+
+    def _read_scores(self, response: Any, request: ScoreRequest, prompt: int) -> tuple[np.ndarray, Billed]:
+        """The log-probabilities in a response. Raises ``CellError``, also if the prompt was read as another."""
+        said = self._checked(INTERFACE, response.content, _content_type(response))
+        tokens = prompt + len(request.path)
+        if said.billed.prompt not in (None, tokens):
+            raise self._failure(f"the server counts {said.billed.prompt:,} tokens of a prompt of {tokens:,} token ids")
+        return request.read(response.content, prompt), said.billed
+
+    async def _send(
+        self,
+        create: Callable[..., Any],
+        arguments_now: Callable[[], Mapping[str, Any]],
+        read: Callable[[Any], tuple[_T, Billed]],
+        counted: int,
+        longest: int,
+    ) -> tuple[_T, Billed]:
+        """Send a request, repeatedly while the server is unreachable, overloaded or failing.
+
+        An argument that the server refuses is left out, and the request repeated. ``counted`` are the prompt's
+        tokens as they are counted here, ``longest`` the most tokens of its answer. Raises ``CellError``.
         """
         library = self._library
         passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
         deadline = time.monotonic() + (0.0 if self._lost else self._patience)
-        prompt = self.interface.marked(question)
-        stops = self._stops(decoding)
         while True:
-            arguments = self._arguments(decoding, stops)
-            reserved = await self._reserved(counted, self._longest(decoding, stops))
+            arguments = arguments_now()
+            reserved = await self._reserved(counted, longest)
             billed: Billed | None = None
             try:
                 async with asyncio.timeout(_WHOLE_SECONDS):
-                    response = await self.interface.create(client)(model=self._model, **prompt, **arguments)
+                    response = await create(model=self._model, **arguments)
                 http = response.http_response
                 if http.history:
                     self.counters.served["host"] = str(http.url.host)[:300]
-                reply = self._reply(index, http.content, _content_type(http), decoding)
+                reply = read(http)
                 billed = reply[1]
             except (*passing, _ErrorBodyError, TimeoutError) as error:
                 if code_of(error) == "insufficient_quota":
@@ -270,16 +345,13 @@ class ServerBackend:
             except library.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {self.connection.variable}") from None
             except library.APIError as error:
-                if (filtered := _filtered(index, error)) is not None:
-                    return filtered
-                if self._leaves_out(error, {*arguments, *arguments["extra_body"]}):
+                if code_of(error) == "content_filter":  # Azure's filter of prompts
+                    raise _FilteredError("the server's filter stops the prompt") from None
+                if self._leaves_out(error, {*arguments, *arguments.get("extra_body", ())}):
                     continue
                 raise self._refusal(error) from None
             else:
                 self._lost = False
-                if stops and _ended_at_once(reply[0], decoding):
-                    stops = []
-                    continue
                 return reply
             finally:
                 if self.budget is not None and reserved is not None:
@@ -413,8 +485,8 @@ class ServerBackend:
         here; ``sent`` are :meth:`own_arguments` of its body. Raises ``CellError`` as for a single request.
         """
         if isinstance(content, RowError):
-            if (filtered := _filtered(index, content)) is not None:
-                return filtered
+            if content.code == "content_filter":  # Azure's filter of prompts
+                return _stopped(index)
             return self._batch_failure(content, sent), None
         try:
             answer, billed = self._reply(index, content, "application/json", decoding)
@@ -444,19 +516,8 @@ class ServerBackend:
     # -- one response -------------------------------------------------------------------------------
 
     def _reply(self, index: int, content: bytes, kind: str, decoding: Free) -> _Reply:
-        """Parse the body of a response, which has this content type.
-
-        Raises ``CellError`` if it is not valid, and :class:`_ErrorBodyError` if it is an error with
-        status 200.
-        """
-        if (message := _error_in(content)) is not None:
-            raise _ErrorBodyError(message)
-        try:
-            said = self.interface.read(content)
-        except ValidationError as error:
-            begin = self.connection.without_key(content[:2000].decode(errors="replace"))
-            raise self._failure(_invalid_answer(error, kind, begin)) from None
-        self._check_model(said.model)
+        """The answer in the body of a response, which has this content type. See :meth:`_checked`."""
+        said = self._checked(self.interface, content, kind)
         written, billed = said.written, said.billed
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
@@ -476,6 +537,22 @@ class ServerBackend:
             reasoning_tokens=billed.reasoning,
         )
         return answer, billed
+
+    def _checked(self, interface: Interface, content: bytes, kind: str) -> Said:
+        """What a response says.
+
+        Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
+        error with status 200.
+        """
+        if (message := _error_in(content)) is not None:
+            raise _ErrorBodyError(message)
+        try:
+            said = interface.read(content)
+        except ValidationError as error:
+            begin = self.connection.without_key(content[:2000].decode(errors="replace"))
+            raise self._failure(_invalid_answer(error, kind, begin)) from None
+        self._check_model(said.model)
+        return said
 
     def _check_model(self, model: str | None) -> None:
         """Keep which model answers. Raises :class:`AnotherModelError` if another one answers than before."""
@@ -522,16 +599,18 @@ def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
     return {**arguments, **more, **both}
 
 
-def _filtered(index: int, error: Any) -> _Reply | None:
-    """The reply to a prompt that Azure's filter stops; None for another error."""
-    if code_of(error) != "content_filter":
-        return None
+def _stopped(index: int) -> _Reply:
+    """The reply to a prompt that the server's filter stops."""
     return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
 
 
 def _ended_at_once(answer: Answer, decoding: Free) -> bool:
     """Whether an answer is empty because it begins with the line break that ends it."""
     return decoding.of_labels and answer.text == "" and answer.reason is None
+
+
+class _FilteredError(CellError):
+    """A prompt that the server's filter stops."""
 
 
 class _ErrorBodyError(Exception):

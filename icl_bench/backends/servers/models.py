@@ -31,7 +31,7 @@ def listed_models(
     """
     library: Any = importlib.import_module(interface.library)
     try:
-        with _client(library, interface, connection, seconds, retries) as client:
+        with client_of(library, interface, connection, seconds, retries) as client:
             listed = client.models.with_raw_response.list()
             content = listed.http_response.content
     except library.APIConnectionError as error:
@@ -62,7 +62,7 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
     """
     library: Any = importlib.import_module(interface.library)
     question = Question("Say hello in one word:", [{"role": "user", "content": "Say hello in one word."}])
-    with _client(library, interface, connection) as client:
+    with client_of(library, interface, connection) as client:
         for hold in interface.holds:
             extra = interface.held(hold, _WORDS)
             for limit in interface.limits:
@@ -82,9 +82,9 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
     return None
 
 
-def _client(
+def client_of(
     library: Any, interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
 ) -> Any:
-    """A client without a loop."""
+    """A client of the provider's library without a loop."""
     kind = getattr(library, interface.client.removeprefix("Async"))
     return kind(**connection.client_arguments, timeout=seconds, max_retries=retries)

@@ -15,7 +15,8 @@ tokens of the answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -261,6 +262,12 @@ class Billed:
     """Prompt tokens that were written into a cache, where this is billed."""
     answer: int | None = None
     reasoning: int | None = None
+
+    @classmethod
+    def of(cls, parts: Sequence[Billed]) -> Billed:
+        """The tokens of several requests; None where one of them says nothing."""
+        columns = zip(*map(astuple, parts), strict=True)
+        return cls(*(None if None in column else sum(column) for column in columns))
 
 
 @dataclass(frozen=True)

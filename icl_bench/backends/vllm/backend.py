@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free, Greedy
-from icl_bench.backends.label_constraint import END, LabelAutomaton
+from icl_bench.backends.label_constraint import END, LabelAutomaton, one_of
 from icl_bench.backends.vllm.label_file import FILE, write_automaton
 from icl_bench.backends.vllm.label_requests import NodeRequest, node_requests
 from icl_bench.errors import CellError
@@ -222,8 +222,9 @@ class VllmBackend:
             path, end = self._automaton_file(automaton)
             return SamplingParams(**common, stop_token_ids=[*automaton.deciding, end], extra_args={FILE: path})
         # no early stop here: grammar engines keep stop tokens back until their grammar ends
-        choice = StructuredOutputsParams(choice=[a.removesuffix(END) for a in automaton.answers])
-        return SamplingParams(**common, structured_outputs=choice)
+        # not choice: it becomes a grammar in which xgrammar 0.2 misreads é before a hexadecimal digit, as in "fiancée"
+        allowed = StructuredOutputsParams(regex=one_of(a.removesuffix(END) for a in automaton.answers))
+        return SamplingParams(**common, structured_outputs=allowed)
 
     def _automaton_file(self, automaton: LabelAutomaton) -> tuple[str, int]:
         """The file of an automaton for the engine, and the token that ends its answers."""

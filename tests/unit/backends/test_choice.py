@@ -198,7 +198,11 @@ def test_what_decides_answers_is_in_a_backends_identity(monkeypatch: pytest.Monk
             {"patterns": ("full", "grouped:2,8"), "tokenizer": "m"},
             "--attention grouped:2,8: runs on --backend transformers, not openai",
         ),
-        ("openai", {"exact": True, "tokenizer": "m"}, "--score exact: runs on --backend transformers or vllm"),
+        (
+            "anthropic",
+            {"exact": True, "tokenizer": "m"},
+            "--score exact: runs on --backend transformers, vllm or openai",
+        ),
         ("vllm", {"exact": True}, None),
         ("vllm", {"tokenizer": "m"}, "--tokenizer: applies to --backend openai, anthropic or google only"),
         ("openai", {}, "--backend openai needs --tokenizer: a model name, folder or hub id"),

@@ -526,8 +526,8 @@ SERVED: dict[str, tuple[list[object], str]] = {
     "dtype": (["--base-url", "http://127.0.0.1:9/v1", "--dtype", "float32"], "--dtype: the server's"),
     "device": (["--base-url", "http://127.0.0.1:9/v1", "--device", "cpu"], "--device: applies to"),
     "exact": (
-        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact"],
-        "--score exact: runs on --backend transformers or vllm",
+        ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact", "--hold", "json"],
+        "--hold json: --score exact compares all labels",
     ),
 }
 

@@ -427,6 +427,7 @@ def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(
         (["--budget", "5"], "--budget 5: needs what tokens cost; add --price"),
         (["--budget", "0", "--price", "input=1,cached=1,output=1"], "--budget 0"),
         (["--price", "input=1"], "cached and output missing"),
+        (["--batch", "--score", "exact"], "--batch: batches have no scores of every label"),
     ],
 )
 def test_a_budget_without_a_price_is_refused(options: list[str], said: str) -> None:

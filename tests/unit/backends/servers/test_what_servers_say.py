@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, strategies
 from support import fakes
 from support.api_server import Reply, chat, completion, serving
 
@@ -25,6 +27,7 @@ from support.servers import server_backend
 
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.openai import Completions
 from icl_bench.backends.servers.providers import PROVIDERS
 from icl_bench.backends.servers.replies import Billed, Completion
 
@@ -420,9 +423,35 @@ def requests_of(endpoint: Any, labels: tuple[str, ...] = (" card lost", " card")
 
 def test_a_choice_has_the_labels_as_they_follow_the_prompt() -> None:
     held = requests_of("completions", hold="choice")
-    assert held["structured_outputs"] == {"choice": [" card lost", " card"]}
+    assert held["structured_outputs"] == {"regex": held["regex"]}
+    for text in (" card lost", " card"):
+        assert re.fullmatch(held["regex"], text)
     assert "stop" not in held
-    assert requests_of("chat", hold="choice")["structured_outputs"] == {"choice": ["card lost", "card"]}
+    assert re.fullmatch(requests_of("chat", hold="choice")["regex"], "card lost")
+
+
+def read_literal(text: str) -> str:
+    """What llama.cpp's parser makes of a literal (``parse_char`` of its ``llama-grammar.cpp``)."""
+    assert text[0] == text[-1] == '"'
+    escaped = re.compile(r"""\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\([trn"\\\[\]])|([^\\"\0])""")
+    parts = list(escaped.finditer(text[1:-1]))
+    assert "".join(part[0] for part in parts) == text[1:-1]
+    short = {"t": "\t", "r": "\r", "n": "\n"}
+    return "".join(
+        part[5] or short.get(part[4] or "", part[4]) or chr(int(part[1] or part[2] or part[3], 16)) for part in parts
+    )
+
+
+@given(strategies.lists(strategies.text(min_size=1), min_size=1, max_size=4, unique=True))
+@example(['say "hi"', "back\\slash", "two\nlines", "fianc\u00e9e", "\x000", "a.b*c+?^$|()[]{}", "-x #y & ~z"])
+def test_any_label_is_one_of_a_grammars_and_of_a_regular_expressions_texts(labels: list[str]) -> None:
+    held = Completions().held("choice", labels)
+    root, _, literals = held["grammar"].partition(" ::= ")
+    assert root == "root"
+    assert [read_literal(part) for part in re.findall(r'"(?:[^"\\]|\\.)*"', literals, re.DOTALL)] == labels
+    for label in labels:
+        assert re.fullmatch(held["regex"], label)
+        assert label + "x" in labels or not re.fullmatch(held["regex"], label + "x")
 
 
 def test_a_schema_has_the_labels_as_values() -> None:

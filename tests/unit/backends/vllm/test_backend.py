@@ -17,7 +17,7 @@ from support.fakes import small_tokenizer
 
 from icl_bench.backends.choice import choose
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
-from icl_bench.backends.label_constraint import compile_labels, label_trie
+from icl_bench.backends.label_constraint import compile_labels, label_trie, one_of
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import backend as backend_of_vllm
 from icl_bench.backends.vllm.backend import CALL, VllmBackend
@@ -213,7 +213,7 @@ def test_each_prompt_is_held_to_its_own_choices(engine: Engine, monkeypatch: pyt
 
     def says_the_last(prompts: Sequence[Any], sampling: Sequence[Any], **_: Any) -> list[Any]:
         asked.extend(sampling)
-        texts = [one.structured_outputs.choice[-1] for one in sampling]
+        texts = [lasts[one.structured_outputs.regex] for one in sampling]
         said = [
             SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")
             for text, ids in zip(texts, tokenizer(texts)["input_ids"], strict=True)
@@ -222,11 +222,12 @@ def test_each_prompt_is_held_to_its_own_choices(engine: Engine, monkeypatch: pyt
 
     monkeypatch.setattr(engine, "generate", says_the_last)
     choices = [[" card\n", " lost\n"], [" top up\n", " card\n", " it\n"]]
+    lasts = {one_of(answers): answers[-1] for answers in choices}
     own = [Greedy(compile_labels(answers, tokenizer)) for answers in choices]
     prompts = PromptSet((), tuple((10 + i,) for i in range(4)))
     (pack,) = started().answer(prompts, range(4), [own[i % 2] for i in range(4)], 0)
     assert [answer.label for answer in pack] == [1, 2, 1, 2]
-    assert [one.structured_outputs.choice for one in asked] == [choices[i % 2] for i in range(4)]
+    assert [one.structured_outputs.regex for one in asked] == [one_of(choices[i % 2]) for i in range(4)]
 
 
 # -- every label --------------------------------------------------------------------------------
