@@ -51,9 +51,10 @@ def export(
     data_dir: o.DataDir = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write all predictions into one Parquet or CSV file, or as Every Eval Ever has them.
+    """Write all predictions into one file.
 
-    Of Every Eval Ever, --data-dir is where samples have their questions from.
+    With --format every-eval-ever it is a folder: aggregates with their intervals, and a line a sample, with the
+    question where --data-dir has it.
     """
     from icl_bench.cli.output.working import watched, working
     from icl_bench.errors import UserError

@@ -195,7 +195,7 @@ def draft_record(draft: Draft, written: Path) -> dict[str, Any]:
 
 def print_draft(record: dict[str, Any], console: Console) -> None:
     """Print what was guessed of a file of rows, and a prompt."""
-    print_lines(console, f"Written: {record['file']}")
+    console.print(f"Written: {record['file']}", soft_wrap=True, markup=False, highlight=False)
     for note in record["notes"]:
         console.print(f"  {note}", soft_wrap=True, markup=False, highlight=False)
     shown = listed([plain(label) for label in record["labels"][:10]])

@@ -37,7 +37,7 @@ LONG = "x" * 5000
         (("--attention", LONG), "xxx"),
         (("--perturbation", LONG), "xxx"),
         (("--model", LONG), "a name too long for a file"),
-        (("--task", f"{LONG}.yaml"), "File name too long"),
+        (("--task", f"{LONG}.yaml"), "a name too long for a file"),
         (("--data-dir", LONG), "a name too long for a file"),
     ],
 )

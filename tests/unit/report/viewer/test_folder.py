@@ -10,7 +10,7 @@ import pytest
 from support.fakes import ENGINE, FakeBackend, plan
 
 from icl_bench.errors import UserError
-from icl_bench.report import open_viewer, prompt_ends
+from icl_bench.report import imported_questions, open_viewer
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
@@ -48,13 +48,13 @@ def test_data_is_read_once_and_a_folder_of_this_machine_is_looked_at_often(
     results = tmp_path / "results"
     sweep(tmp_path / "task", results, "1")
     reads = []
-    load = prompt_ends.load_data
+    load = imported_questions.load_data
 
     def counted(*args: object, **options: object) -> object:
         reads.append(args)
         return load(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prompt_ends, "load_data", counted)
+    monkeypatch.setattr(imported_questions, "load_data", counted)
     folder = Folder(results.as_uri() if as_address else results, {})
     folder.start()
     try:
