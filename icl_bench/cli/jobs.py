@@ -50,7 +50,7 @@ def each_of(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _tasks(named: Any) -> list[Any]:
     """The tasks of a group's file; any other task unchanged."""
-    from icl_bench.tasks.lm_eval_files import tasks_of
+    from icl_bench.tasks.task_files import tasks_of
 
     if not isinstance(named, str | Path):
         return [named]

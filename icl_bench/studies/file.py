@@ -20,7 +20,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.studies.rules import Rule
 from icl_bench.sweep.options import OF_MONEY, OF_THE_MODEL
 from icl_bench.sweep.run_spec import RunSpec
-from icl_bench.tasks.lm_eval_files import tasks_of
+from icl_bench.tasks.task_files import tasks_of
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
 from icl_bench.training.spec import FinetuneSpec

@@ -73,19 +73,6 @@ def read_source(path: Path) -> SourceTask:
     return Group.read(Path(file)).task(name)
 
 
-def tasks_of(path: str) -> list[str]:
-    """The tasks of a group's file, as ``load_task`` reads them; any other name unchanged.
-
-    Raises ``UserError`` if a group cannot be read.
-    """
-    if not path.lower().endswith((".yaml", ".yml")) or not Path(path).is_file():
-        return [path]
-    values, _ = read_yaml(read_file(Path(path)), path, FunctionLoader)
-    if not isinstance(values, dict) or not is_group(values):
-        return [path]
-    return Group.read(Path(path)).paths or [path]
-
-
 def is_group(values: Mapping[str, Any]) -> bool:
     """Whether a file is of a group. Older files have tasks with a ``group``, which is a tag."""
     return isinstance(values.get("task"), list) or ("group" in values and "task" not in values)

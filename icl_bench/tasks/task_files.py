@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files as package_files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.lm_eval import converted, is_lm_eval
-from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader
+from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader, Group, is_group
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
@@ -30,6 +30,27 @@ if TYPE_CHECKING:
 def known_tasks() -> tuple[str, ...]:
     """The names of the shipped tasks, sorted."""
     return tuple(sorted(_shipped_task_files()))
+
+
+def known_groups() -> dict[str, tuple[str, ...]]:
+    """The shipped groups: the names of their tasks, sorted. A group is a folder among the task files."""
+    names = ((folder.name, _names_in(folder)) for folder in _shipped_folder() if folder.is_dir())
+    return {group: tuple(sorted(tasks)) for group, tasks in sorted(names) if tasks}
+
+
+def tasks_of(name: str) -> list[str]:
+    """The tasks of a shipped group, or of a group's file, as ``load_task`` reads them; any other name unchanged.
+
+    Raises ``UserError`` if a group's file cannot be read.
+    """
+    if not name.lower().endswith((".yaml", ".yml")):
+        return list(known_groups().get(name, [name]))
+    if not Path(name).is_file():
+        return [name]
+    values, _ = read_yaml(read_file(Path(name)), name, FunctionLoader)
+    if not isinstance(values, dict) or not is_group(values):
+        return [name]
+    return Group.read(Path(name)).paths or [name]
 
 
 def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, label: str | None = None) -> TaskSpec:
@@ -56,12 +77,16 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     file = name.partition(MEMBER)[0]
     is_path = isinstance(name_or_path, Path) or file.lower().endswith((".yaml", ".yml"))
     if not is_path and not any(separator in name for separator in ("/", os.sep)):
-        shipped = _shipped_task_files()
+        shipped, groups = _shipped_task_files(), known_groups()
+        if name in groups:
+            raise UserError(f"{name}: is a group of tasks, and one is needed here: {', '.join(groups[name])}")
         if name not in shipped:
             hint = "a task file of your own is given by its path, like ./mine.yaml"
-            raise UserError(f"no task {name!r}; {nearest(name, shipped)} ({hint})")
+            raise UserError(f"no task {name!r}; {nearest(name, [*shipped, *groups])} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(file)
+    if path.name == file and path.stem in (*known_tasks(), *known_groups()) and not path.exists():
+        raise UserError(f"{plain(name)}: there is no such file; the shipped one is named {path.stem}")
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":
         return spec
@@ -128,12 +153,26 @@ def _write_new(out: Path, text: str) -> None:
 
 
 def _shipped_task_files() -> dict[str, Traversable]:
-    """The shipped task files: in the installed package, or beside it in a source checkout."""
+    """The shipped task files, those of groups among them."""
+    folder = list(_shipped_folder())
+    return {name: f for part in (folder, *(f.iterdir() for f in folder if f.is_dir())) for name, f in _named(part)}
+
+
+def _shipped_folder() -> Iterator[Traversable]:
+    """What is in the folder of shipped task files: in the installed package, or beside it in a source checkout."""
     package = package_files("icl_bench")
     folders: tuple[Traversable, ...] = (package / "task_files", Path(__file__).resolve().parents[2] / "tasks")
     folder = next((f for f in folders if f.is_dir()), None)
-    files = folder.iterdir() if folder else ()
-    return {f.name.removesuffix(".yaml"): f for f in files if f.name.endswith(".yaml")}
+    yield from folder.iterdir() if folder else ()
+
+
+def _names_in(folder: Traversable) -> list[str]:
+    return [name for name, _ in _named(folder.iterdir())]
+
+
+def _named(files: Iterable[Traversable]) -> Iterator[tuple[str, Traversable]]:
+    """The task files among files, by name."""
+    return ((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml"))
 
 
 def _parse_task(raw: bytes, name: str) -> TaskSpec:

@@ -13,8 +13,7 @@ from on_lm_eval.asked import reference
 
 from icl_bench.prompts.rendering import PlainForm
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.lm_eval_files import tasks_of
-from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.task_files import load_task, tasks_of
 
 SHOTS = (0, 2)
 COLUMNS = ("code", "flag", "share", "blank", "at", "word", "choice")

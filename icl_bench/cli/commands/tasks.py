@@ -102,7 +102,7 @@ def tasks(
     if check is not None:
         from icl_bench.cli.output.progress import Display
         from icl_bench.sweep.task_check import check_task
-        from icl_bench.tasks.lm_eval_files import tasks_of
+        from icl_bench.tasks.task_files import tasks_of
 
         display, names = Display(quiet=json), tasks_of(check)
         reports, left = [], []

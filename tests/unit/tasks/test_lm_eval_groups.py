@@ -13,8 +13,7 @@ from support.in_process import run_command, said
 from icl_bench.cli.jobs import each_of
 from icl_bench.errors import UserError
 from icl_bench.studies.file import load_study
-from icl_bench.tasks.lm_eval_files import tasks_of
-from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.task_files import load_task, tasks_of
 
 TASK: dict[str, Any] = {
     "dataset_path": "json",
@@ -157,3 +156,11 @@ def test_a_study_has_the_tasks_of_a_group(folder: Path):
     file = load_study(study)
     assert [job.task for job in file.jobs] == tasks_of(str(folder / "own" / "all.yaml"))
     assert file.place_of("tasks", file.jobs[1].task) == ("tasks", 0)
+
+
+def test_a_shipped_group_is_all_its_tasks_in_a_run_and_in_a_study(tmp_path: Path):
+    tasks = tasks_of("bbh")
+    assert [one["task"] for one in each_of({"task": "bbh,trec", "model": "m"})] == [*tasks, "trec"]
+    study = tmp_path / "study.yaml"
+    study.write_text("tasks: [bbh]\nmodels: [m]\nsettings: [{k: 1}]\n")
+    assert [job.task for job in load_study(study).jobs] == tasks

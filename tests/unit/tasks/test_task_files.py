@@ -12,7 +12,8 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import prompt_text
 from icl_bench.tasks import task_files as taskfile
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.task_files import known_tasks, load_task
+from icl_bench.tasks.task_files import known_groups, known_tasks, load_task, tasks_of
+from icl_bench.tasks.templates import JinjaTemplate
 
 TASK = """\
 name: mine
@@ -55,10 +56,12 @@ FREE = (
     "webquestions",
 )
 
+BBH = known_groups()["bbh"]
+
 
 def test_the_shipped_tasks_are_the_six_of_the_paper_the_embedded_ones_and_those_of_free_answers():
     others = ("banking77", "clinic150", "commonsenseqa", "nlu", "samsum", "stdlib", "stdlib_six", "trec", "trec_fine")
-    assert known_tasks() == tuple(sorted((*others, *FREE)))
+    assert known_tasks() == tuple(sorted((*others, *FREE, *BBH)))
 
 
 @pytest.mark.parametrize("name", known_tasks())
@@ -68,13 +71,65 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
     assert spec.description
     assert spec.license
     assert spec.source
-    assert spec.template.separator == "\n==\n"
+    assert spec.template.separator == ("\n\n" if name in BBH else "\n==\n")
     assert spec.pool.drop_longest == 0.01
-    assert (spec.test.size, spec.test.seed) == (250, 43)
+    assert spec.test.size == 250 or name in BBH
+    assert spec.test.seed == 43
+
+
+def test_a_shipped_group_has_its_tasks_and_a_task_is_itself_alone():
+    assert known_groups().keys() == {"bbh"}
+    assert len(BBH) == 27
+    assert tasks_of("bbh") == list(BBH)
+    assert tasks_of("trec") == ["trec"]
+
+
+def test_a_group_where_one_task_is_needed_is_answered_with_its_tasks():
+    with pytest.raises(UserError, match=r"^bbh: is a group of tasks, .* bbh_boolean_expressions, .* bbh_word_sorting$"):
+        load_task("bbh")
+    with pytest.raises(UserError, match=r"^no task 'bhb'; did you mean bbh\?"):
+        load_task("bhb")
+
+
+@pytest.mark.parametrize("name", ["bbh", "trec"])
+def test_a_shipped_name_that_is_given_as_a_file_is_answered_with_the_name(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"^{name}.yaml: there is no such file; the shipped one is named {name}$"):
+        load_task(f"{name}.yaml")
+    (tmp_path / f"{name}.yaml").write_text(TASK)
+    assert load_task(f"{name}.yaml").name == "mine"
+
+
+@pytest.mark.parametrize("name", BBH)
+def test_a_task_of_bbh_names_its_file_and_its_configuration_on_the_hub(name: str):
+    data, short = load_task(name).data, name.removeprefix("bbh_")
+    assert data.hub is not None
+    assert (data.file, data.hub.name) == (Path(f"{short}.jsonl"), short)
+    assert data.holdout == data.hub.holdout
+
+
+@pytest.mark.parametrize("name", BBH)
+def test_a_task_of_bbh_has_the_authors_prompt_without_its_thoughts(name: str, data_dir: Path):
+    short = name.removeprefix("bbh_")
+    if not (data_dir / "bbh" / f"{short}.jsonl").is_file():
+        pytest.skip("its file is on the hub alone")
+    rows = load_data(load_task(name), data_dir=data_dir)
+    assert not rows.notes
+    template = rows.spec.template
+    assert isinstance(template, JinjaTemplate)
+    worked = (data_dir / "bbh" / "cot" / f"{short}.txt").read_text("utf-8")
+    assert worked.startswith(f"{template.start}Q: ")
+    assert len(rows.test) == rows.spec.test.size
+    stored = [json.loads(line) for line in (data_dir / "bbh" / f"{short}.jsonl").read_text("utf-8").splitlines()]
+    answers = {row["id"]: f"Q: {row['input']}\nA: {row['target']}" for row in stored}
+    examples = [*rows.train, *rows.test]
+    assert {one.id for one in examples} == answers.keys()
+    shown = {one.id: f"{template.shown(one.fields)}{template.answer_link}{one.answer}" for one in examples}
+    assert shown == answers
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE)]
+    "name", [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE, *BBH)]
 )
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"
