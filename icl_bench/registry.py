@@ -269,6 +269,8 @@ ORDERS = Registry(
         "drawn": "icl_bench.demonstrations.ordering:AsDrawn",
         "shuffled": "icl_bench.demonstrations.ordering:Shuffled",
         "by-label": "icl_bench.demonstrations.ordering:ByLabel",
+        "by-length": "icl_bench.demonstrations.ordering:ByLength",
+        "smooth": "icl_bench.demonstrations.ordering:Smooth",
         "relevance": "icl_bench.demonstrations.ordering:Relevance",
         "relevance-reversed": "icl_bench.demonstrations.ordering:RelevanceReversed",
     },

@@ -70,6 +70,9 @@ class Pool(Protocol):
     def similarity(self) -> Encoders:
         """Encoders, and embeddings of the pool's texts and of the queries."""
 
+    def places(self, train: np.ndarray) -> np.ndarray:
+        """The places in the pool of train indices."""
+
     def drawn(self, draw: int) -> np.ndarray:
         """Train indices of the pool in the order of one draw: ``(pool,)``."""
 

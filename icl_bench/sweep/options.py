@@ -224,7 +224,8 @@ class RunOptions(BackendSpec):
         tuple[Order, ...] | None,
         read_each("icl_bench.demonstrations.ordering:Order"),
         Option(
-            "Order of the demonstrations: drawn (default), shuffled:SEED, by-label. For retrieval: relevance (default; "
+            "Order of the demonstrations: drawn (default), shuffled:SEED, by-label, by-length (shortest first), "
+            "smooth (each next to its neighbour in embedding space). For retrieval: relevance (default; "
             "most similar last), relevance-reversed. Several with commas.",
             PROMPTS,
             "LIST",

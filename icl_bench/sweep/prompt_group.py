@@ -128,7 +128,7 @@ class PromptGroup:
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
         labels = [row.answer for row in self._examples(chosen)]
-        return self.order.arrange(chosen, labels, self.draw, row)
+        return self.order.of(self.task.pool).arrange(chosen, labels, self.draw, row)
 
     # -- prompts --------------------------------------------------------------------------------
 

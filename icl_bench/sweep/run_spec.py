@@ -97,7 +97,7 @@ class RunSpec(RunOptions):
     def embeds(self) -> bool:
         """Whether the request needs a sentence encoder."""
         embeds = any(getattr(SELECTORS.get(name), "embeds", False) for name in self._retrievers)
-        return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
+        return embeds or self.perturbation.embeds or any(one.embeds for one in (*self.select, *(self.order or ())))
 
     @property
     def compares_tokens(self) -> bool:
@@ -140,12 +140,12 @@ class RunSpec(RunOptions):
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
-                "it is for dense, centroids and nearest-removed"
+                "it is for dense, centroids, smooth and nearest-removed"
             )
         if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
             raise UserError(
                 f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it is for "
-                "dense, centroids, nearest-removed and bertscore (selector or metric)"
+                "dense, centroids, smooth, nearest-removed and bertscore (selector or metric)"
             )
         return backend, combinations
 
