@@ -255,12 +255,18 @@ SELECTORS = Registry(
         "bm25": "icl_bench.demonstrations.bm25:BM25",
         "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
         "dense": "icl_bench.demonstrations.dense:Dense",
+        "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
     },
-    subclass_of=["icl_bench.demonstrations.interface:SharedSelector", "icl_bench.demonstrations.interface:Retriever"],
+    subclass_of=[
+        "icl_bench.demonstrations.interface:SharedSelector",
+        "icl_bench.demonstrations.interface:Retriever",
+        "icl_bench.demonstrations.interface:Diversity",
+    ],
     reserved=["hybrid", "per-label"],
 )
 """Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: what chooses
-demonstrations that all queries share, or a retriever, which ranks the pool for each query."""
+demonstrations that all queries share, a retriever, which ranks the pool for each query, or what chooses each
+query's own together."""
 
 ORDERS = Registry(
     "order",

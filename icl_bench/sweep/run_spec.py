@@ -97,7 +97,8 @@ class RunSpec(RunOptions):
     def embeds(self) -> bool:
         """Whether the request needs a sentence encoder."""
         embeds = any(getattr(SELECTORS.get(name), "embeds", False) for name in self._retrievers)
-        return embeds or self.perturbation.embeds or any(one.embeds for one in (*self.select, *(self.order or ())))
+        embeds = embeds or self.perturbation.embeds or any(order.embeds for order in self.order or ())
+        return embeds or any(spec.embeds for spec in self.select)
 
     @property
     def compares_tokens(self) -> bool:

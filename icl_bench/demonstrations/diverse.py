@@ -1,0 +1,54 @@
+"""Diverse selection: each query's own demonstrations, chosen together instead of one by one.
+
+A greedy selection adds the demonstration that is best beside those already chosen, so the selection
+for k begins the selection for a larger k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from icl_bench.demonstrations.interface import Diversity, Pool
+
+DECIMALS = 6
+"""Scores are compared to this many decimals, so that rounding errors of the processor do not decide."""
+
+
+@dataclass(frozen=True)
+class MarginalRelevance(Diversity):
+    """Maximal marginal relevance (Carbonell & Goldstein 1998): similar to the query, unlike each other.
+
+    Similarity is the cosine of sentence embeddings of inputs, to the query as between demonstrations.
+    """
+
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the query; 1 is ``dense``."""
+    name = "diverse:mmr"
+    by = "dense"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        embeddings = pool.similarity.pool_embeddings
+        queries = pool.similarity.query_embeddings
+        return np.stack([marginal_relevance(embeddings, query, k, self.lambda_) for query in queries])
+
+
+def marginal_relevance(embeddings: np.ndarray, query: np.ndarray, k: int, weight: float) -> np.ndarray:
+    """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
+
+    Each has the largest ``weight * cos(query) - (1 - weight) * max cos(chosen)``; of equals, the first.
+    """
+    relevance = embeddings @ query
+    redundancy = np.zeros_like(relevance)
+    chosen = np.zeros(k, dtype=np.int64)
+    for step in range(k):
+        scores = (weight * relevance - (1 - weight) * redundancy).round(DECIMALS)
+        scores[chosen[:step]] = -np.inf
+        chosen[step] = scores.argmax()
+        similar = embeddings @ embeddings[chosen[step]]
+        redundancy = np.maximum(redundancy, similar) if step else similar
+    return chosen
