@@ -257,6 +257,7 @@ SELECTORS = Registry(
         "dense": "icl_bench.demonstrations.dense:Dense",
         "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
         "diverse:bertscore": "icl_bench.demonstrations.diverse:Coverage",
+        "diverse:dpp": "icl_bench.demonstrations.diverse:DeterminantalProcess",
     },
     subclass_of=[
         "icl_bench.demonstrations.interface:SharedSelector",

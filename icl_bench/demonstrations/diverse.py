@@ -97,3 +97,54 @@ def _covering(similar: np.ndarray, covered: np.ndarray, chosen: np.ndarray) -> t
     scores = np.maximum(similar, covered).sum(axis=1, dtype=np.float64).round(DECIMALS)
     scores[chosen] = -np.inf
     return scores, int(scores.argmax())
+
+
+@dataclass(frozen=True)
+class DeterminantalProcess(Diversity):
+    """Greedy maximum of a determinantal point process (Chen et al. 2018, "Fast Greedy MAP Inference").
+
+    It raises most ``theta * sum of relevance + (1 - theta) * log det S`` of the chosen ones: relevance is
+    the cosine of sentence embeddings to the query, S the matrix of cosines between demonstrations.
+    """
+
+    theta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the query; 1 is ``dense``."""
+    name = "diverse:dpp"
+    by = "dense"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        embeddings = pool.similarity.pool_embeddings.astype(np.float64)
+        queries = pool.similarity.query_embeddings.astype(np.float64)
+        return np.stack([determinantal(embeddings, query, k, self.theta) for query in queries])
+
+
+SMALLEST_VARIANCE = 1e-6
+"""The part of a unit vector, squared, below which it counts as inside the span of those chosen."""
+
+
+def determinantal(embeddings: np.ndarray, query: np.ndarray, k: int, theta: float) -> np.ndarray:
+    """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
+
+    The determinant grows by the part of a vector that is outside the span of those chosen. A vector
+    inside it, like a copy, counts as one with the part ``SMALLEST_VARIANCE``: it comes after all others
+    of its relevance, and when all are inside, the most relevant is chosen. Of equals, the first is chosen.
+    """
+    relevance = embeddings @ query
+    variance = np.ones(len(embeddings))
+    factors = np.zeros((min(k, embeddings.shape[1]), len(embeddings)))
+    """Rows of the Cholesky factor of S, one for each chosen vector outside the span of those before."""
+    rank = 0
+    chosen = np.zeros(k, dtype=np.int64)
+    for step in range(k):
+        growth = np.log(np.maximum(variance, SMALLEST_VARIANCE))
+        scores = (theta * relevance + (1 - theta) * growth).round(DECIMALS)
+        scores[chosen[:step]] = -np.inf
+        best = chosen[step] = scores.argmax()
+        if variance[best] > SMALLEST_VARIANCE and rank < len(factors):
+            known = factors[:rank]
+            row = (embeddings @ embeddings[best] - known[:, best] @ known) / np.sqrt(variance[best])
+            variance = variance - row**2
+            factors[rank] = row
+            rank += 1
+    return chosen

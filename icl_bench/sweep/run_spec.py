@@ -141,12 +141,12 @@ class RunSpec(RunOptions):
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
-                "it is for dense, centroids, smooth and nearest-removed"
+                "it is for dense, centroids, diverse:mmr, diverse:dpp, smooth and nearest-removed"
             )
         if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
             raise UserError(
                 f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it is for "
-                "dense, centroids, smooth, nearest-removed and bertscore (selector or metric)"
+                "dense, centroids, diverse selectors, smooth, nearest-removed and bertscore (selector or metric)"
             )
         return backend, combinations
 

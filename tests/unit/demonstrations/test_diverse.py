@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import ENGINE, plan, tokenized_task
 
-from icl_bench.demonstrations.diverse import MarginalRelevance, coverage, marginal_relevance
+from icl_bench.demonstrations.diverse import MarginalRelevance, coverage, determinantal, marginal_relevance
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
@@ -30,7 +30,7 @@ def unit(vectors: list[tuple[int, ...]]) -> np.ndarray:
 
 
 def mmr(pool: np.ndarray, query: np.ndarray, k: int, weight: float) -> list[int]:
-    """Carbonell & Goldstein 1998, section 2, by loops."""
+    """Carbonell & Goldstein 1998, by loops."""
     chosen: list[int] = []
     while len(chosen) < k:
         best, place = -np.inf, -1
@@ -61,7 +61,7 @@ def test_the_second_is_relevant_and_unlike_the_first():
 
 
 def set_coverage(similar: np.ndarray, k: int) -> list[int]:
-    """Gupta et al. 2023, algorithm 1, by loops: restarts when no candidate raises the coverage."""
+    """Gupta et al. 2023, by loops: restarts when no candidate raises the coverage."""
     chosen: list[int] = []
     current: list[int] = []  # since the last start
     while len(chosen) < k:
@@ -98,6 +98,40 @@ def test_coverage_takes_what_the_first_lacks_and_starts_anew_when_all_is_covered
     assert coverage(similar, 4).tolist() == [0, 2, 1, 3]
 
 
+def dpp(pool: np.ndarray, query: np.ndarray, k: int, theta: float) -> list[int]:
+    """Chen et al. 2018: the determinants of all candidates, by loops."""
+    chosen: list[int] = []
+    while len(chosen) < k:
+        best, place = -np.inf, -1
+        for candidate in range(len(pool)):
+            if candidate in chosen:
+                continue
+            those = pool[[*chosen, candidate]]
+            log_determinant = np.linalg.slogdet(those @ those.T)[1]
+            score = round(theta * (those @ query).sum() + (1 - theta) * log_determinant, 9)
+            if score > best:
+                best, place = score, candidate
+        chosen.append(place)
+    return chosen
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8), st.sampled_from([0.0, 0.3, 0.5, 0.9, 0.99]))
+def test_a_determinantal_selection_is_the_greedy_maximum_of_its_determinants(seed, size, theta):
+    rng = np.random.default_rng(seed)
+    query, *rows = rng.normal(size=(size + 1, 12)) + 0.5
+    pool = np.array(rows) / np.linalg.norm(rows, axis=1, keepdims=True)
+    query = query / np.linalg.norm(query)
+    for k in range(size + 1):
+        assert determinantal(pool, query, k, theta).tolist() == dpp(pool, query, k, theta)
+
+
+def test_copies_and_what_is_in_the_span_come_last_the_most_relevant_first():
+    pool = unit([(9, 1), (9, 1), (1, 9), (3, 2), (2, 3)])
+    query = unit([(1, 0)])[0]
+    assert determinantal(pool, query, 2, 0.5).tolist() == [0, 2]
+    assert determinantal(pool, query, 5, 0.5).tolist() == [0, 2, 1, 3, 4]
+
+
 def group(folder: Path, select: str, order: str = "relevance") -> PromptGroup:
     return PromptGroup(tokenized_task(folder), SelectorSpec.parse(select), Order.parse(order), 0)
 
@@ -125,17 +159,17 @@ def test_coverage_is_of_the_querys_tokens_by_the_tokens_of_demonstrations(tmp_pa
         assert shown.tolist() == pool.rows[set_coverage(similar, 6)][::-1].tolist()
 
 
+@pytest.mark.parametrize("select", ["diverse:mmr", "diverse:dpp"])
 @pytest.mark.parametrize("first", [3, 8])
-def test_a_smaller_k_is_chosen_first_whichever_is_asked_for_first(tmp_path: Path, first: int):
-    found = group(tmp_path, "diverse:mmr", "relevance-reversed")
+def test_a_smaller_k_is_chosen_first_whichever_is_asked_for_first(tmp_path: Path, first: int, select: str):
+    found = group(tmp_path, select, "relevance-reversed")
     found.demonstrations(first)
     assert (found.demonstrations(8)[:, :3] == found.demonstrations(3)).all()
 
 
-def test_a_weight_of_one_is_dense(tmp_path: Path):
-    assert (
-        group(tmp_path, "diverse:mmr,lambda=1").demonstrations(6) == group(tmp_path, "dense").demonstrations(6)
-    ).all()
+@pytest.mark.parametrize("select", ["diverse:mmr,lambda=1", "diverse:dpp,theta=1"])
+def test_a_weight_of_one_is_dense(tmp_path: Path, select: str):
+    assert (group(tmp_path, select).demonstrations(6) == group(tmp_path, "dense").demonstrations(6)).all()
 
 
 def test_more_than_the_pool_has_is_refused(tmp_path: Path):
@@ -154,6 +188,8 @@ def test_more_than_the_pool_has_is_refused(tmp_path: Path):
         ("diverse:mmr,lambda=0.5", "diverse:mmr"),
         ("diverse:mmr, lambda=.25", "diverse:mmr,lambda=0.25"),
         ("diverse:mmr,lambda=1", "diverse:mmr,lambda=1.0"),
+        ("diverse:dpp", "diverse:dpp"),
+        ("diverse:dpp,theta=0.9", "diverse:dpp,theta=0.9"),
     ],
 )
 def test_a_diverse_selection_is_read_and_written(text, written):
@@ -179,6 +215,8 @@ def test_a_list_keeps_options_with_their_selector():
         ("diverse", "--select diverse: not a selector; did you mean diverse:"),
         ("diverse:mmx", "--select diverse:mmx: not a selector; did you mean diverse:mmr"),
         ("diverse:mmr,lambda=2", "lambda=2: input should be less than or equal to 1"),
+        ("diverse:dpp,theta=-1", "theta=-1: input should be greater than or equal to 0"),
+        ("diverse:dpp,lambda=0.5", "lambda= is an option of diverse:mmr only"),
         ("diverse:mmr,lambda=nan", "lambda=nan: input should be"),
         ("diverse:mmr,lambda=x", "lambda=x: input should be a valid number"),
         ("diverse:mmr,by=bm25", "by= is an option of hybrid:S and per-label:N only"),
@@ -196,7 +234,7 @@ def test_what_cannot_be_read_is_named(text, message):
 
 
 def test_cells_name_the_encoder_and_all_draws_are_the_same(tmp_path: Path):
-    made = plan(tmp_path, "2,max", draws=2, selects=["diverse:mmr", "diverse:mmr,lambda=0.9"])
+    made = plan(tmp_path, "2,max", draws=2, selects=["diverse:mmr", "diverse:mmr,lambda=0.9", "diverse:dpp"])
     assert {Identities(ENGINE)(cell).facts.sentence_encoder for cell in made.cells} == {"words"}
     assert len({Identities(ENGINE)(cell).cell for cell in made.cells}) == len(made.cells)
     assert {cell.problem for cell in made.cells} == {None}
