@@ -255,12 +255,20 @@ SELECTORS = Registry(
         "bm25": "icl_bench.demonstrations.bm25:BM25",
         "bertscore": "icl_bench.demonstrations.bertscore:BertScoreRecall",
         "dense": "icl_bench.demonstrations.dense:Dense",
+        "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
+        "diverse:bertscore": "icl_bench.demonstrations.diverse:Coverage",
+        "diverse:dpp": "icl_bench.demonstrations.diverse:DeterminantalProcess",
     },
-    subclass_of=["icl_bench.demonstrations.interface:SharedSelector", "icl_bench.demonstrations.interface:Retriever"],
+    subclass_of=[
+        "icl_bench.demonstrations.interface:SharedSelector",
+        "icl_bench.demonstrations.interface:Retriever",
+        "icl_bench.demonstrations.interface:Diversity",
+    ],
     reserved=["hybrid", "per-label"],
 )
 """Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: what chooses
-demonstrations that all queries share, or a retriever, which ranks the pool for each query."""
+demonstrations that all queries share, a retriever, which ranks the pool for each query, or what chooses each
+query's own together."""
 
 ORDERS = Registry(
     "order",
@@ -269,6 +277,8 @@ ORDERS = Registry(
         "drawn": "icl_bench.demonstrations.ordering:AsDrawn",
         "shuffled": "icl_bench.demonstrations.ordering:Shuffled",
         "by-label": "icl_bench.demonstrations.ordering:ByLabel",
+        "by-length": "icl_bench.demonstrations.ordering:ByLength",
+        "smooth": "icl_bench.demonstrations.ordering:Smooth",
         "relevance": "icl_bench.demonstrations.ordering:Relevance",
         "relevance-reversed": "icl_bench.demonstrations.ordering:RelevanceReversed",
     },

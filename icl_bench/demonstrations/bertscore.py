@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from icl_bench.models.array_cache import draft, load_arrays
 from icl_bench.models.bertscore_model import BertScoreModel
 from icl_bench.models.fingerprints import key_of, sha256_of
 from icl_bench.models.text_encoders import Encoder, encoder_default
+
+if TYPE_CHECKING:
+    import torch
 
 ENCODER_BATCH_TOKENS = 8192
 """Tokens of a batch of the encoder, including padding."""
@@ -92,20 +95,52 @@ class BertScoreRecall(Retriever):
         import torch
 
         recall = np.zeros((len(queries), len(self._pool.lengths)), dtype=np.float32)
+        vectors, owner = self._weighed(queries)
+        share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
+        share[torch.arange(len(vectors)), torch.from_numpy(owner)] = 1
+        share = share / share.sum(0).clamp(min=1)
+        for rows, best in self._best(vectors):
+            recall[:, rows] = (best @ share).T.numpy()
+        return recall
+
+    def token_similarities(self, queries: Sequence[str]) -> Iterator[np.ndarray]:
+        """For each query, the largest cosine of each of its tokens to any token of each demonstration.
+
+        Float32 ``(pool, tokens)``; the recall is the mean over the tokens. Special tokens of the query
+        are left out, as in the recall. An empty demonstration has 0.
+        """
+        for ids in map(self._model.tokenize, queries):
+            vectors, _ = self._weighed([ids])
+            similar = np.zeros((len(self._pool.lengths), len(vectors)), dtype=np.float32)
+            for rows, best in self._best(vectors):
+                similar[rows] = best.numpy()
+            yield similar[self._pool.rows]
+
+    def _weighed(self, queries: Sequence[list[int]]) -> tuple[torch.Tensor, np.ndarray]:
+        """The tokens of tokenized queries that have a weight: their vectors ``(tokens, width)``, and the
+        query of each, ``(tokens,)``.
+        """
+        import torch
+
         owner = np.repeat(np.arange(len(queries)), [len(ids) for ids in queries])
         weighs = ~np.isin([token for ids in queries for token in ids], self._model.special)
         if not weighs.any():
-            return recall
-        vectors = self._model.encode([ids for ids in queries if ids])[torch.from_numpy(weighs)]
-        share = torch.zeros(len(vectors), len(queries))  # each query's mean over its own tokens
-        share[torch.arange(len(vectors)), torch.from_numpy(owner[weighs])] = 1
-        share = share / share.sum(0).clamp(min=1)
+            return torch.zeros(0, self._model.width), owner[:0]
+        return self._model.encode([ids for ids in queries if ids])[torch.from_numpy(weighs)], owner[weighs]
+
+    def _best(self, vectors: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """The largest cosine of each vector to each row of the pool, in blocks: the rows, and ``(rows, vectors)``.
+
+        Nothing if there are no vectors.
+        """
+        import torch
+
+        if not len(vectors):
+            return
         for rows, places, length in row_blocks(self._pool.lengths, len(vectors)):
             tokens = torch.from_numpy(np.array(self._pool.tokens[places]))
             similar = tokens.float() @ vectors.T
-            best = similar.view(-1, length, len(vectors)).amax(1)
-            recall[:, rows] = (best @ share).T.numpy()
-        return recall
+            yield rows, similar.view(-1, length, len(vectors)).amax(1)
 
 
 def token_batches(tokenized: Iterable[list[int]]) -> Iterator[list[list[int]]]:

@@ -52,6 +52,13 @@ class Encoders(Protocol):
     def cache_dir(self) -> Path:
         """The folder of cached results."""
 
+    @property
+    def queries(self) -> list[str]:
+        """The input text of each test row: ``(test,)``."""
+
+    def fitted(self, by: str) -> Retriever:
+        """The retriever of this name, fitted to the train rows."""
+
 
 class Pool(Protocol):
     """The pool that a selector chooses from (:class:`icl_bench.demonstrations.pool.DemonstrationPool`)."""
@@ -69,6 +76,9 @@ class Pool(Protocol):
     @property
     def similarity(self) -> Encoders:
         """Encoders, and embeddings of the pool's texts and of the queries."""
+
+    def places(self, train: np.ndarray) -> np.ndarray:
+        """The places in the pool of train indices."""
 
     def drawn(self, draw: int) -> np.ndarray:
         """Train indices of the pool in the order of one draw: ``(pool,)``."""
@@ -119,6 +129,27 @@ class SharedSelector(ABC):
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
         """What its selection depends on beside the data. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if self.embeds else {}
+
+    def __str__(self) -> str:
+        return self.name + parameters.written(self)
+
+
+class Diversity(ABC):
+    """Base of selectors of each query's own demonstrations that look at the chosen ones together.
+
+    A subclass is a frozen data class, with parameters as those of ``SharedSelector``.
+    """
+
+    name: ClassVar[str]
+    by: ClassVar[str]
+    """The retriever whose similarity it uses, and whose facts its selection depends on."""
+
+    @abstractmethod
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """Places in the pool of each test row's k demonstrations, in the order of selection: ``(test, k)``.
+
+        The selection for k begins the selection for every larger k. ``k`` is at most the pool's size.
+        """
 
     def __str__(self) -> str:
         return self.name + parameters.written(self)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_bench.demonstrations.interface import NO_LABELS
+from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Pool, sentence_encoder_fact
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
+from icl_bench.prompts.rendering import demonstration_text
 from icl_bench.registry import ORDERS
 from icl_bench.seeds import generator
 from icl_bench.wording import nearest, short
@@ -36,6 +37,8 @@ class Order(ABC):
     there is no prefix to share.)"""
     for_neighbours: ClassVar[bool] = False
     """Whether it makes sense only if demonstrations see each other."""
+    embeds: ClassVar[bool] = False
+    """Whether it depends on a sentence encoder."""
 
     @staticmethod
     def parse(text: str) -> Order:
@@ -63,6 +66,15 @@ class Order(ABC):
         ``labelled``: whether the task's answers are labels that rows have in common.
         """
         del spec, labelled
+
+    def of(self, pool: Pool) -> Order:
+        """The same order of one pool's demonstrations. Most orders do not need the pool."""
+        del pool
+        return self
+
+    def facts(self, encoders: Encoders) -> Mapping[str, Any]:
+        """What it depends on besides the data. Part of a cell's identity."""
+        return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def arrange(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
         """Return the demonstrations ``(k,)`` in the order of the prompt, first to last.
@@ -188,3 +200,78 @@ class RelevanceReversed(Relevance):
         """See ``Order``."""
         del labels, names
         return indices
+
+
+@dataclass(frozen=True)
+class OfPool(Order):
+    """Base of orders that look at the demonstrations. They arrange after :meth:`of` alone."""
+
+    pool: Pool | None = field(default=None, compare=False, repr=False)
+
+    def of(self, pool: Pool) -> Order:
+        """See ``Order``."""
+        return replace(self, pool=pool)
+
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
+        del labels, names
+        assert self.pool is not None, f"order {self} needs a pool"
+        return self.arranged_of(self.pool, indices)
+
+    @abstractmethod
+    def arranged_of(self, pool: Pool, indices: np.ndarray) -> np.ndarray:
+        """What a subclass implements: the demonstrations in the order of the prompt."""
+
+
+@dataclass(frozen=True)
+class ByLength(OfPool):
+    """The shortest first. Of equal length, the order of selection.
+
+    The length is in characters of the whole demonstration as the data have it. So it depends neither
+    on a tokenizer nor on a perturbation, and the order is the same for all models.
+    """
+
+    name = "by-length"
+    written = "by-length"
+
+    def arranged_of(self, pool: Pool, indices: np.ndarray) -> np.ndarray:
+        """See ``OfPool``."""
+        template, train = pool.data.spec.template, pool.data.train
+        lengths = [len(demonstration_text(template, train[i])) for i in indices]
+        arranged: np.ndarray = indices[np.argsort(np.array(lengths, dtype=np.int64), kind="stable")]
+        return arranged
+
+
+@dataclass(frozen=True)
+class Smooth(OfPool):
+    """A greedy nearest-neighbour path through the sentence embeddings of the inputs.
+
+    The path starts at the first demonstration selected and steps to the nearest one (by cosine) that
+    remains. The prompt shows it from its end: the first one selected is last. So the most similar of
+    a query's own demonstrations is next to the query, and the others lead to it.
+    """
+
+    name = "smooth"
+    written = "smooth"
+    for_neighbours = True
+    embeds = True
+
+    def arranged_of(self, pool: Pool, indices: np.ndarray) -> np.ndarray:
+        """See ``OfPool``."""
+        arranged: np.ndarray = indices[nearest_path(pool.similarity.pool_embeddings[pool.places(indices)])[::-1]]
+        return arranged
+
+
+def nearest_path(embeddings: np.ndarray) -> np.ndarray:
+    """Visit unit embeddings ``(n, width)`` from the first, each time the most similar unvisited: ``(n,)``.
+
+    Of equally similar ones, the first is visited. Similarities are rounded to six decimals, so that
+    rounding errors of the processor do not decide.
+    """
+    points = embeddings.astype(np.float64)
+    similar = (points @ points.T).round(6)
+    path = np.zeros(len(points), dtype=np.int64)
+    for step in range(1, len(points)):
+        similar[:, path[step - 1]] = -np.inf
+        path[step] = similar[path[step - 1]].argmax()
+    return path

@@ -1,7 +1,8 @@
 """The parameters of a selector: the typed fields of its data class, as ``--select`` writes them.
 
 A field without a default is written behind the name and a colon, fields with defaults as options:
-``nearby:3,by=words``. A selector has at most one field without a default.
+``nearby:3,by=words``. A selector has at most one field without a default. A field named after a keyword ends with
+an underscore, which is not written: ``lambda_`` is ``lambda=0.5``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from icl_bench.wording import nearest, plain
 
 def argument_of(selector: type) -> str | None:
     """The name of the field without a default; None if all have one. Raises ``UserError`` for several."""
-    required = [field.name for field in _fields(selector) if not _has_default(field)]
+    required = [_name(field) for field in _fields(selector) if not _has_default(field)]
     if len(required) > 1:
         raise UserError(
             f"selector {selector.__name__}: {' and '.join(required)} have no default, and only one parameter "
@@ -27,7 +28,7 @@ def argument_of(selector: type) -> str | None:
 
 def options_of(selector: type) -> list[str]:
     """The names of the fields with defaults."""
-    return [field.name for field in _fields(selector) if _has_default(field)]
+    return [_name(field) for field in _fields(selector) if _has_default(field)]
 
 
 def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> dict[str, Any]:
@@ -35,13 +36,14 @@ def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> 
     from pydantic import TypeAdapter, ValidationError
 
     kinds = get_type_hints(selector, include_extras=True)
+    fields_of = {_name(field): field.name for field in _fields(selector)}
     parsed = {}
     for name, text in texts.items():
-        context, kind = f"{option_text}: {name}={plain(text[:40])}", kinds[name]
+        context, kind = f"{option_text}: {name}={plain(text[:40])}", kinds[fields_of[name]]
         if get_origin(kind) is Literal and text not in (allowed := list(map(str, get_args(kind)))):
             raise UserError(f"{context}: not known; {nearest(text, allowed)}")
         try:
-            parsed[name] = TypeAdapter(kind).validate_python(text)
+            parsed[fields_of[name]] = TypeAdapter(kind).validate_python(text)
         except ValidationError as error:
             why = error.errors()[0]["msg"]
             raise UserError(f"{context}: {why[:1].lower()}{why[1:]}") from None
@@ -50,14 +52,19 @@ def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> 
 
 def written(selector: Any) -> str:
     """The text of a selector behind its name: ``:3,by=words``. Omits options that have their default."""
-    name = argument_of(type(selector))
-    argument = "" if name is None else f":{_text(getattr(selector, name))}"
-    changed = [field for field in _fields(type(selector)) if _changed(field, getattr(selector, field.name))]
-    return argument + "".join(f",{field.name}={_text(getattr(selector, field.name))}" for field in changed)
+    every = _fields(type(selector))
+    argument = "".join(f":{_text(getattr(selector, field.name))}" for field in every if not _has_default(field))
+    changed = [field for field in every if _changed(field, getattr(selector, field.name))]
+    return argument + "".join(f",{_name(field)}={_text(getattr(selector, field.name))}" for field in changed)
 
 
 def _fields(selector: type) -> tuple[Field[Any], ...]:
     return fields(selector) if is_dataclass(selector) else ()
+
+
+def _name(field: Field[Any]) -> str:
+    """The field as it is written."""
+    return field.name.removesuffix("_")
 
 
 def _has_default(field: Field[Any]) -> bool:

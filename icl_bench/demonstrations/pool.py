@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from icl_bench.demonstrations.interface import SharedSelector
+from icl_bench.demonstrations.interface import Diversity, SharedSelector
 from icl_bench.demonstrations.per_label import nearest_of_each
 from icl_bench.demonstrations.random import draw as permutation
 from icl_bench.demonstrations.ranking import Ranking, most_similar, own_part
@@ -37,6 +37,8 @@ class DemonstrationPool:
     """The value of ``--encoder``; None for the packaged one."""
     windows: bool = False
     """Whether encoders read long texts in windows, instead of truncating them."""
+    _diverse: dict[Diversity, np.ndarray] = field(default_factory=dict, repr=False)
+    """Places that were chosen for the test rows, ``(test, k)`` of the largest k."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -127,6 +129,19 @@ class DemonstrationPool:
     def retrieved(self, by: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
         return self._of_queries(by, draw, lambda ranking, rng: most_similar(ranking, k, rng))
+
+    def diverse(self, diverse: Diversity, k: int) -> np.ndarray:
+        """Train indices of each test row's k demonstrations, in the order of selection: ``(test, k)``.
+
+        Raises ValueError if k is negative or larger than the pool.
+        """
+        if not 0 <= k <= len(self):
+            raise ValueError(f"cannot choose {k} of {len(self)} demonstrations")
+        places = self._diverse.get(diverse)
+        if places is None or places.shape[1] < k:
+            places = self._diverse[diverse] = diverse.choose(self, k)
+        rows: np.ndarray = self.rows[places[:, :k]]
+        return rows
 
     def of_each_label(self, spec: SelectorSpec, draw: int, shared: np.ndarray) -> np.ndarray:
         """Train indices that :func:`nearest_of_each` chooses for each test row: ``(test, labels * each)``.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from icl_bench.demonstrations.interface import NO_LABELS, Encoders, Retriever, SharedSelector
+from icl_bench.demonstrations.interface import NO_LABELS, Diversity, Encoders, Retriever, SharedSelector
 from icl_bench.demonstrations.parameters import argument_of, options_of, parse_values
 from icl_bench.demonstrations.random import Random
 from icl_bench.errors import ChoiceError, UserError
@@ -36,6 +36,8 @@ class SelectorSpec:
     """S; None for all k, and if S follows from the labels."""
     each: int | None = None
     """How many of each label the query's own part has; None if it is not chosen by label."""
+    diverse: Diversity | None = None
+    """What chooses all demonstrations of a query together; None if they are the most similar ones."""
 
     def __post_init__(self) -> None:
         retrieval = self.base is None and self.by is not None and self.own is None
@@ -44,6 +46,8 @@ class SelectorSpec:
         hybrid = self.base is not None and self.by is not None and counted
         if not (retrieval or hybrid or (shared and self.each is None)):
             raise ValueError(f"not a valid selection: base {self.base}, by {self.by}, own {self.own}")
+        if self.diverse is not None and not (retrieval and self.each is None and self.by == self.diverse.by):
+            raise ValueError(f"not a valid selection: {self.diverse} chooses all demonstrations, by {self.diverse.by}")
 
     @classmethod
     def parse(cls, text: str) -> SelectorSpec:
@@ -58,6 +62,9 @@ class SelectorSpec:
             _refuse_options(last.options, option_text)
             return cls(None, by, None, each)
         selector = _selector(last.name)
+        if not bases and selector is None and _is_family(last.name):
+            hint = nearest(last.written, SELECTORS.names)
+            raise UserError(f"--select {plain(last.written[:80])}: not a selector; {hint}")
         if bases or _has_unexpected_argument(last.argument, selector):
             part = " + ".join(plain(part.written[:40]) for part in [*bases, last])
             raise UserError(
@@ -70,6 +77,9 @@ class SelectorSpec:
         if issubclass(selector, Retriever):
             _refuse_options(last.options, option_text)
             return cls(None, last.name, None)
+        if issubclass(selector, Diversity):
+            diverse: Diversity = _configured(last, last.options, option_text)
+            return cls(None, diverse.by, None, diverse=diverse)
         return cls(_shared_selector(last, last.options, option_text))
 
     @classmethod
@@ -88,6 +98,8 @@ class SelectorSpec:
     def __str__(self) -> str:
         if self.by is None:
             return str(self.base)
+        if self.diverse is not None:
+            return str(self.diverse)
         if self.each is None and self.base is None:
             return self.by
         own, default_by = str(self.own), HYBRID_BY
@@ -249,9 +261,14 @@ def _bases() -> list[str]:
     return [name for name, selector in SELECTORS.items() if issubclass(selector, SharedSelector)]
 
 
-def _selector(name: str) -> type[SharedSelector | Retriever] | None:
+def _selector(name: str) -> type[SharedSelector | Retriever | Diversity] | None:
     """The class of this name, or None if it is unknown. Raises ``PluginError``."""
     return SELECTORS[name] if name in SELECTORS else None  # noqa: SIM401 - get() skips what does not load
+
+
+def _is_family(name: str) -> bool:
+    """Whether names of selectors begin with this one and a colon."""
+    return any(other.startswith(f"{name}:") for other in SELECTORS.names)
 
 
 def _has_unexpected_argument(argument: str | None, selector: type | None) -> bool:
@@ -263,7 +280,7 @@ def _parts(text: str, option_text: str) -> list[SelectorPart]:
     parts = []
     for part in text.split("+"):
         first, *words = (word.strip() for word in part.split(","))
-        name, colon, argument = first.partition(":")
+        name, colon, argument = (first, "", "") if first in SELECTORS else first.partition(":")
         options: dict[str, str] = {}
         for word in words:
             option, equals, value = (piece.strip() for piece in word.partition("="))
@@ -325,8 +342,8 @@ def _refuse_options(options: Mapping[str, str], option_text: str) -> None:
 def _options() -> dict[str, list[str]]:
     """Option -> the selectors that have it."""
     selectors_of: dict[str, list[str]] = {"by": [HYBRID, PER_LABEL]}
-    for name in _bases():
-        for option in options_of(SELECTORS[name]):
+    for name, selector in SELECTORS.items():
+        for option in options_of(selector):
             selectors_of.setdefault(option, []).append(name)
     return selectors_of
 
@@ -360,6 +377,12 @@ def _pop_similarity(options: dict[str, str], default: str, option_text: str) -> 
 
 def _shared_selector(part: SelectorPart, options: Mapping[str, str], option_text: str) -> SharedSelector:
     """The selector of the shared part, with its parameters."""
+    selector: SharedSelector = _configured(part, options, option_text)
+    return selector
+
+
+def _configured(part: SelectorPart, options: Mapping[str, str], option_text: str) -> Any:
+    """The selector that a part names, with its parameters."""
     selector: Any = SELECTORS[part.name]
     options_of_selector, argument = options_of(selector), argument_of(selector)
     _refuse_options(
@@ -370,5 +393,4 @@ def _shared_selector(part: SelectorPart, options: Mapping[str, str], option_text
         if not part.argument:
             raise UserError(f"{option_text}: {argument} is missing, like {part.name}:{argument.upper()}")
         values[argument] = part.argument
-    configured: SharedSelector = selector(**parse_values(selector, values, option_text))
-    return configured
+    return selector(**parse_values(selector, values, option_text))

@@ -43,14 +43,23 @@ class Similarity:
     def ranked(self, by: str) -> list[Ranking]:
         """The ranking of the pool for each test row. Raises ``UserError`` if there is no encoder."""
         if by not in self._ranked:
-            retriever: Retriever = SELECTORS[by].of(self)
-            inputs = retriever.compares == "inputs"
-            retriever.fit(self._inputs(self.data.train) if inputs else self.demonstrations)
             self._ranked[by] = [
                 Ranking(ranking.scores[self.pool], ranking.related[self.pool])
-                for ranking in retriever.rank(self._inputs(self.data.test))
+                for ranking in self.fitted(by).rank(self.queries)
             ]
         return self._ranked[by]
+
+    def fitted(self, by: str) -> Retriever:
+        """See ``Encoders``. Raises ``UserError`` if there is no encoder."""
+        retriever: Retriever = SELECTORS[by].of(self)
+        inputs = retriever.compares == "inputs"
+        retriever.fit(self._inputs(self.data.train) if inputs else self.demonstrations)
+        return retriever
+
+    @cached_property
+    def queries(self) -> list[str]:
+        """See ``Encoders``."""
+        return self._inputs(self.data.test)
 
     @cached_property
     def demonstrations(self) -> list[str]:

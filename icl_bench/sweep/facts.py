@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -23,11 +24,17 @@ from icl_bench.tasks.spec import AnswerRule, TaskSpec
 from icl_bench.tasks.templates import JinjaTemplate
 
 
-def facts(task: TokenizedTask, choice: SelectorSpec, backend: Mapping[str, str], pattern: Pattern = FULL) -> Facts:
+def facts(
+    task: TokenizedTask,
+    choice: SelectorSpec,
+    backend: Mapping[str, str],
+    pattern: Pattern = FULL,
+    order: Order | None = None,
+) -> Facts:
     """Everything that decides a cell's predictions, besides its axes."""
     data, spec, labels = task.data, task.data.spec, task.data.spec.labels
     pool = task.whole_pool or task.pool  # that of the prompts which asked queries calibrate
-    further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern), **task.metric_facts()}
+    further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern, order), **task.metric_facts()}
     return Facts(
         fingerprint=task.model.fingerprint,
         scoring=task.scoring if spec.is_classification else "generate",
@@ -62,13 +69,13 @@ class Identities:
 
     def __init__(self, backend: Mapping[str, str]) -> None:
         self._backend = backend
-        self._facts: dict[tuple[int, SelectorSpec, Pattern], tuple[TokenizedTask, Facts]] = {}
+        self._facts: dict[tuple[int, SelectorSpec, Pattern, Order], tuple[TokenizedTask, Facts]] = {}
 
     def __call__(self, cell: CellPlan) -> Identity:
         """The identity of one cell."""
-        name = id(cell.task), cell.choice, cell.pattern
+        name = id(cell.task), cell.choice, cell.pattern, cell.order
         if name not in self._facts:
-            self._facts[name] = cell.task, facts(cell.task, cell.choice, self._backend, cell.pattern)
+            self._facts[name] = cell.task, facts(cell.task, cell.choice, self._backend, cell.pattern, cell.order)
         return Identity(cell.spec, self._facts[name][1])
 
 

@@ -178,9 +178,11 @@ class RunOptions(BackendSpec):
         Option(
             "How demonstrations are selected. Shared by all test rows, and cached: random, balanced (by label), "
             "centroids (of k-means over the pool; ,of=queries: over the test rows). The most similar to each test row: "
-            "bm25, bertscore, dense. Both: hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as "
-            "does centroids+hybrid:S. per-label:N[,by=dense|...]: the N most similar of every label, whatever --k "
-            "says; hybrid:per-label:N ends with them. Several with commas.",
+            "bm25, bertscore, dense. Similar to it and unlike each other: diverse:mmr[,lambda=0.5], "
+            "diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
+            "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as does centroids+hybrid:S. "
+            "per-label:N[,by=dense|...]: the N most similar of every label, whatever --k says; hybrid:per-label:N ends "
+            "with them. Several with commas.",
             PROMPTS,
             "LIST",
             more=SELECTORS.added,
@@ -224,7 +226,8 @@ class RunOptions(BackendSpec):
         tuple[Order, ...] | None,
         read_each("icl_bench.demonstrations.ordering:Order"),
         Option(
-            "Order of the demonstrations: drawn (default), shuffled:SEED, by-label. For retrieval: relevance (default; "
+            "Order of the demonstrations: drawn (default), shuffled:SEED, by-label, by-length (shortest first), "
+            "smooth (each next to its neighbour in embedding space). For retrieval: relevance (default; "
             "most similar last), relevance-reversed. Several with commas.",
             PROMPTS,
             "LIST",

@@ -53,6 +53,8 @@ class CellPlan:
     """Number of predictions of the cell."""
     choice: SelectorSpec
     """The selector; ``spec`` has its name."""
+    order: Order
+    """The order; ``spec`` has its name."""
     prompt_layout: PromptLayout
     """How its prompts are read; decides operations and cache bytes."""
     task: TokenizedTask = field(compare=False, repr=False)
@@ -379,6 +381,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
                 new,
                 len(prompts.suffixes),
                 group.choice,
+                group.order,
                 prompt_layout,
                 task,
                 problem,
@@ -387,5 +390,6 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     for k in over:
         problem = f"k={k} is more than the pool's {pool:,} demonstrations"
         prompt_layout = PromptLayout(group.pattern, 0, ())
-        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, group.choice, prompt_layout, task, problem))
+        chosen = group.choice, group.order
+        cells.append(CellPlan(spec(k), 0, 0, answer, window, 0, 0, 0, *chosen, prompt_layout, task, problem))
     return cells

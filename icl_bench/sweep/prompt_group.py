@@ -103,24 +103,31 @@ class PromptGroup:
         return shown
 
     def _retrieved(self, k: int) -> np.ndarray:
-        task, by = self.task, self.choice.by
-        assert by is not None, f"{self.choice} does not retrieve"
+        task = self.task
         if self.choice.each is not None:
             sink = task.pool.rows[:0]
             others = list(task.pool.of_each_label(self.choice, self.draw, sink))
         elif self.pattern.reuses and self.pattern.sink:
             # demonstrations computed once attend to the sink, so all prompts have the same sink
             sink = task.pool.drawn(self.draw)[:1]
-            retrieved = task.pool.retrieved(by, self.draw, min(k, len(task.pool)))
+            retrieved = self._most_relevant(min(k, len(task.pool)))
             others = [chosen[chosen != sink[0]][: k - 1] for chosen in retrieved]
         else:
             sink = task.pool.rows[:0]
-            others = list(task.pool.retrieved(by, self.draw, k))
+            others = list(self._most_relevant(k))
         rows = zip(others, task.data.test, strict=True)
         text = k - self._read_as_vectors(k)  # the most similar come first
         return np.stack(
             [np.concatenate([sink, chosen[text:], self._arranged(chosen[:text], row.id)]) for chosen, row in rows]
         )
+
+    def _most_relevant(self, k: int) -> np.ndarray:
+        """Each test row's own demonstrations, in the order of selection: ``(test, k)``."""
+        choice, pool = self.choice, self.task.pool
+        if choice.diverse is not None:
+            return pool.diverse(choice.diverse, k)
+        assert choice.by is not None, f"{choice} does not retrieve"
+        return pool.retrieved(choice.by, self.draw, k)
 
     def _read_as_vectors(self, k: int) -> int:
         """How many of k demonstrations are read as vectors, not as text."""
@@ -128,7 +135,7 @@ class PromptGroup:
 
     def _arranged(self, chosen: np.ndarray, row: str) -> np.ndarray:
         labels = [row.answer for row in self._examples(chosen)]
-        return self.order.arrange(chosen, labels, self.draw, row)
+        return self.order.of(self.task.pool).arrange(chosen, labels, self.draw, row)
 
     # -- prompts --------------------------------------------------------------------------------
 
@@ -240,9 +247,8 @@ class PromptGroup:
             return int((np.cumsum(lengths[shown]) <= room.min()).sum())
         if self.choice.says_k:
             return self.smallest
-        if self.choice.retrieves and limit and self.choice.by is not None:
-            retrieved = task.pool.retrieved(self.choice.by, self.draw, limit)
-            totals = np.cumsum(lengths[retrieved], axis=1)
+        if self.choice.retrieves and limit:
+            totals = np.cumsum(lengths[self._most_relevant(limit)], axis=1)
             return int((totals <= room[:, None]).all(0).sum())
         return self._bisected(lengths, room, limit)
 

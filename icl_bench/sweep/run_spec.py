@@ -99,7 +99,8 @@ class RunSpec(RunOptions):
     def embeds(self) -> bool:
         """Whether the request needs a sentence encoder."""
         embeds = any(getattr(SELECTORS.get(name), "embeds", False) for name in self._retrievers)
-        return embeds or self.perturbation.embeds or any(spec.embeds for spec in self.select)
+        embeds = embeds or self.perturbation.embeds or any(order.embeds for order in self.order or ())
+        return embeds or any(spec.embeds for spec in self.select)
 
     @property
     def compares_tokens(self) -> bool:
@@ -142,12 +143,12 @@ class RunSpec(RunOptions):
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
-                "it is for dense, centroids and nearest-removed"
+                "it is for dense, centroids, diverse:mmr, diverse:dpp, smooth and nearest-removed"
             )
         if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
             raise UserError(
                 f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it is for "
-                "dense, centroids, nearest-removed and bertscore (selector or metric)"
+                "dense, centroids, diverse selectors, smooth, nearest-removed and bertscore (selector or metric)"
             )
         return backend, combinations
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_bench.backends.interface import Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import Spellings, check_told_apart, compile_labels, label_trie, spellings_of
+from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import NONE, Perturbation
 from icl_bench.demonstrations.pool import DemonstrationPool
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -173,13 +174,17 @@ class TokenizedTask:
         """Tokens of each train row as that draw's demonstrations show it: ``(train,)``."""
         return self.encoder.demonstration_lengths(self.perturbed(draw))
 
-    def selection_facts(self, spec: SelectorSpec, pattern: Pattern = FULL) -> dict[str, Any]:
-        """What decides which demonstrations are shown, and which of them a query reads, besides the
-        data. Raises ``UserError``.
+    def selection_facts(
+        self, spec: SelectorSpec, pattern: Pattern = FULL, order: Order | None = None
+    ) -> dict[str, Any]:
+        """What decides which demonstrations are shown, in which order, and which of them a query reads,
+        besides the data. Raises ``UserError``.
         """
         chosen = spec.facts(self.pool.similarity)
         if pattern.compares is not None:
             chosen |= SELECTORS[pattern.compares].facts(self.pool.similarity)
+        if order is not None:
+            chosen |= order.facts(self.pool.similarity)
         return chosen | dict(self.perturbation.facts(self.pool))
 
     @property

@@ -74,6 +74,17 @@ def scores(retriever: BertScoreRecall, queries: list[str]) -> np.ndarray:
     return np.stack([ranking.scores for ranking in retriever.rank(queries)])
 
 
+def test_the_mean_of_token_similarities_is_the_recall(fitted, pool):
+    for similar, recall in zip(fitted.token_similarities(QUERIES), scores(fitted, QUERIES), strict=True):
+        assert similar.shape[0] == len(pool)
+        assert similar.mean(axis=1) == pytest.approx(recall, abs=1e-5)
+
+
+def test_a_query_of_no_token_is_similar_to_nothing(fitted, pool):
+    (similar,) = fitted.token_similarities([""])
+    assert similar.shape == (len(pool), 0)
+
+
 def test_tokens_are_encoded_on_the_cpu_in_single_precision_whatever_there_is(encoder, monkeypatch):
     """Else the demonstrations chosen would depend on the machine."""
     import torch

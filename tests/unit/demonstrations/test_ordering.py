@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fakes import tokenized_task
 
-from icl_bench.demonstrations.ordering import AsDrawn, ByLabel, Order, Relevance, RelevanceReversed, Shuffled
+from icl_bench.demonstrations.ordering import (
+    AsDrawn,
+    ByLabel,
+    Order,
+    Relevance,
+    RelevanceReversed,
+    Shuffled,
+    nearest_path,
+)
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
+from icl_bench.prompts.rendering import demonstration_text
 
-WRITTEN = ["drawn", "shuffled:16", "by-label", "relevance", "relevance-reversed"]
-orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(Shuffled)
+OF_POOL = ["by-length", "smooth"]
+WRITTEN = ["drawn", "shuffled:16", "by-label", *OF_POOL, "relevance", "relevance-reversed"]
+orders = st.sampled_from([text for text in WRITTEN if text not in OF_POOL]).map(Order.parse) | st.integers(
+    0, 10**12
+).map(Shuffled)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +36,7 @@ orders = st.sampled_from(WRITTEN).map(Order.parse) | st.integers(0, 10**12).map(
     [
         ("relevence", "did you mean relevance"),
         ("shufled:3", "did you mean shuffled:SEED"),
-        ("", "known: by-label, drawn, relevance"),
+        ("", "known: by-label, by-length, drawn, relevance"),
         ("shuffled", "a shuffle has a number of 1 to 18 digits, like shuffled:16"),
         ("shuffled:x", "a shuffle has a number"),
         ("shuffled:-1", "a shuffle has a number"),
@@ -66,8 +80,8 @@ def test_free_text_cannot_be_sorted_by_label():
 @pytest.mark.parametrize(
     ("select", "allowed"),
     [
-        ("random", ["drawn", "shuffled:16", "by-label"]),
-        ("bm25", ["shuffled:16", "by-label", "relevance", "relevance-reversed"]),
+        ("random", ["drawn", "shuffled:16", "by-label", *OF_POOL]),
+        ("bm25", ["shuffled:16", "by-label", *OF_POOL, "relevance", "relevance-reversed"]),
     ],
 )
 def test_these_orders_are_allowed_and_no_others(select, allowed):
@@ -118,3 +132,53 @@ def test_a_shuffle_depends_on_its_seed_and_on_whose_demonstrations_it_shuffles()
 def test_labels_of_other_demonstrations_are_refused():
     with pytest.raises(ValueError, match="2 labels for 3 demonstrations"):
         ByLabel().arrange(np.arange(3), ["a", "b"])
+
+
+# -- orders that look at the demonstrations ---------------------------------------------------------
+
+
+def test_by_length_puts_the_shortest_first_and_keeps_the_selected_order_of_equal_lengths(tmp_path: Path):
+    pool = tokenized_task(tmp_path).pool
+    chosen, template = pool.drawn(0)[:20], pool.data.spec.template
+    arranged = Order.parse("by-length").of(pool).arrange(chosen, ["x"] * 20).tolist()
+    expected: list[int] = []
+    sizes = {int(i): len(demonstration_text(template, pool.data.train[i])) for i in chosen}
+    for size in range(max(sizes.values()) + 1):
+        expected += [i for i in sizes if sizes[i] == size]
+    assert len(set(sizes.values())) < 20  # some are equally long
+    assert arranged == expected != chosen.tolist()
+
+
+def walked(points: np.ndarray) -> list[int]:
+    """The greedy path by loops."""
+    path = [0]
+    while len(path) < len(points):
+        best, nearest = -2.0, -1
+        for other in range(len(points)):
+            cosine = round(sum(float(a) * float(b) for a, b in zip(points[path[-1]], points[other], strict=True)), 6)
+            if other not in path and cosine > best:
+                best, nearest = cosine, other
+        path.append(nearest)
+    return path
+
+
+@given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3).filter(any), min_size=1, max_size=12))
+def test_a_path_steps_to_the_nearest_that_remains_and_of_equals_to_the_first(points):
+    unit = np.array(points, dtype=np.float32)
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    assert nearest_path(unit).tolist() == walked(unit)
+
+
+def test_a_path_of_nothing_is_empty():
+    assert nearest_path(np.empty((0, 3), np.float32)).tolist() == []
+
+
+@pytest.mark.usefixtures("word_encoder")
+def test_smooth_ends_with_the_first_selected_and_leads_to_it_by_nearest_neighbours(tmp_path: Path):
+    pool = tokenized_task(tmp_path).pool
+    chosen = pool.drawn(0)[:12]
+    arranged = Order.parse("smooth").of(pool).arrange(chosen, ["x"] * 12)
+    points = pool.similarity.pool_embeddings[[pool.rows.tolist().index(i) for i in chosen]]
+    assert arranged.tolist() == chosen[walked(points)].tolist()[::-1]
+    assert arranged[-1] == chosen[0]
+    assert arranged.tolist() != chosen.tolist()

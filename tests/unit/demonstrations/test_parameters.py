@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from icl_bench.demonstrations.interface import SharedSelector
+from icl_bench.demonstrations.interface import Diversity, SharedSelector
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,23 @@ class Two(SharedSelector):
     second: int
     name = "two"
     choose = Mine.choose
+
+
+@dataclass(frozen=True)
+class Apart(Diversity):
+    in_: int = 2
+    name = "apart"
+    by = "bm25"
+
+    def choose(self, pool, k):
+        return pool.places(pool.drawn(0)[:k])[None].repeat(len(pool.data.test), 0)
 """
 
 
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A package with two selectors."""
-    entries = "mine = selector_of_mine:Mine\ntwo = selector_of_mine:Two"
+    """A package with three selectors."""
+    entries = "mine = selector_of_mine:Mine\ntwo = selector_of_mine:Two\napart = selector_of_mine:Apart"
     known = installed(tmp_path, monkeypatch, SELECTORS, entries, CODE, dict(SELECTORS._built_in))
     monkeypatch.setattr(selector_spec, "SELECTORS", known)
     yield
@@ -64,6 +74,8 @@ WRITTEN = [
     "mine:3+hybrid:5",
     "mine:3,by=words+hybrid:5,by=dense",
     "mine:3,of=x y+hybrid:per-label:2",
+    "apart",
+    "apart,in=3",
 ]
 
 

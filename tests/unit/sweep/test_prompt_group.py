@@ -22,7 +22,7 @@ from icl_bench.models.attention_patterns import Pattern
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Identity
 from icl_bench.results.reading import finished_cells, read_results
-from icl_bench.sweep.facts import facts
+from icl_bench.sweep.facts import Identities, facts
 from icl_bench.sweep.plan import DEFAULT_DRAWS
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -65,7 +65,7 @@ def test_a_hybrid_begins_with_its_base_and_ends_with_the_most_similar_others(tmp
         assert own.tolist() == others[:3][::-1]
 
 
-@pytest.mark.parametrize("order", ["shuffled:1", "by-label"])
+@pytest.mark.parametrize("order", ["shuffled:1", "by-label", "by-length", "smooth"])
 def test_an_order_arranges_what_is_shared_and_leaves_the_own_ones_last(tmp_path: Path, order: str):
     drawn = group(tmp_path, "hybrid:3").demonstrations(9)
     other = group(tmp_path, "hybrid:3", order=Order.parse(order)).demonstrations(9)
@@ -339,6 +339,34 @@ def test_the_names_of_cells_do_not_change_unnoticed(tmp_path: Path, monkeypatch:
         decided = facts(found, SelectorSpec.parse(select), ENGINE)
         named = Identity(spec.model_copy(update={"select": select, "order": order}), decided)
         assert (select, named.cell) == (select, cell)
+
+
+@pytest.mark.parametrize("order", ["by-length", "smooth"])
+def test_own_demonstrations_are_arranged_for_each_query(tmp_path: Path, order: str):
+    ranked = group(tmp_path, "bm25", order=Order.parse("relevance")).demonstrations(5)
+    found = group(tmp_path, "bm25", order=Order.parse(order))
+    shown, arranging = found.demonstrations(5), Order.parse(order).of(found.task.pool)
+    for own, most_similar_last in zip(shown, ranked, strict=True):
+        assert own.tolist() == arranging.arrange(most_similar_last[::-1], ["x"] * 5).tolist()
+    assert (shown != ranked).any()
+    if order == "smooth":
+        assert (shown[:, -1] == ranked[:, -1]).all()
+
+
+@pytest.mark.parametrize("order", ["by-length", "smooth"])
+def test_prompts_of_an_order_that_does_not_grow_are_those_of_each_k_alone(tmp_path: Path, order: str):
+    found = group(tmp_path, "random", order=Order.parse(order))
+    assert not found.grows
+    for k, prompts in found.prompts([4, 6, 15]):
+        alone = dict(group(tmp_path, "random", order=Order.parse(order)).prompts([k]))[k]
+        assert list(prompts.prefix) == list(alone.prefix)
+        assert sorted(found.demonstrations(k)) == sorted(group(tmp_path, "random").demonstrations(k))
+
+
+def test_a_cell_names_the_encoder_that_arranged_its_demonstrations(tmp_path: Path):
+    cells = plan(tmp_path, "0,2", draws=1, orders=["drawn", "by-length", "smooth"]).cells
+    named = {(cell.spec.k, cell.spec.order): Identities(ENGINE)(cell).facts.sentence_encoder for cell in cells}
+    assert named == {(0, "drawn"): None, (2, "drawn"): None, (2, "by-length"): None, (2, "smooth"): "words"}
 
 
 def test_a_cell_names_the_encoder_that_chose_its_demonstrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,150 @@
+"""Diverse selection: each query's own demonstrations, chosen together instead of one by one.
+
+A greedy selection adds the demonstration that is best beside those already chosen, so the selection
+for k begins the selection for a larger k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from icl_bench.demonstrations.bertscore import BertScoreRecall
+from icl_bench.demonstrations.interface import Diversity, Pool
+
+DECIMALS = 6
+"""Scores are compared to this many decimals, so that rounding errors of the processor do not decide."""
+
+
+@dataclass(frozen=True)
+class MarginalRelevance(Diversity):
+    """Maximal marginal relevance (Carbonell & Goldstein 1998): similar to the query, unlike each other.
+
+    Similarity is the cosine of sentence embeddings of inputs, to the query as between demonstrations.
+    """
+
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the query; 1 is ``dense``."""
+    name = "diverse:mmr"
+    by = "dense"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        embeddings = pool.similarity.pool_embeddings
+        queries = pool.similarity.query_embeddings
+        return np.stack([marginal_relevance(embeddings, query, k, self.lambda_) for query in queries])
+
+
+def marginal_relevance(embeddings: np.ndarray, query: np.ndarray, k: int, weight: float) -> np.ndarray:
+    """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
+
+    Each has the largest ``weight * cos(query) - (1 - weight) * max cos(chosen)``; of equals, the first.
+    """
+    relevance = embeddings @ query
+    redundancy = np.zeros_like(relevance)
+    chosen = np.zeros(k, dtype=np.int64)
+    for step in range(k):
+        scores = (weight * relevance - (1 - weight) * redundancy).round(DECIMALS)
+        scores[chosen[:step]] = -np.inf
+        chosen[step] = scores.argmax()
+        similar = embeddings @ embeddings[chosen[step]]
+        redundancy = np.maximum(redundancy, similar) if step else similar
+    return chosen
+
+
+@dataclass(frozen=True)
+class Coverage(Diversity):
+    """Greedy set coverage by BERTScore recall (Gupta et al. 2023, "Coverage-based Example Selection").
+
+    A set covers each token of the query by the most similar token of any of its demonstrations.
+    """
+
+    name = "diverse:bertscore"
+    by = "bertscore"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        retriever = pool.similarity.fitted(self.by)
+        assert isinstance(retriever, BertScoreRecall)
+        similar = retriever.token_similarities(pool.similarity.queries)
+        return np.stack([coverage(of_query[pool.rows], k) for of_query in similar])
+
+
+def coverage(similar: np.ndarray, k: int) -> np.ndarray:
+    """Choose k of n demonstrations by their similarity to each token of a query ``(n, tokens)``: indices ``(k,)``.
+
+    Each raises the sum over tokens of the largest similarity most; of equals, the first. If none raises
+    it, coverage starts anew with the demonstrations that remain, as in the authors' algorithm.
+    """
+    chosen = np.zeros(k, dtype=np.int64)
+    none = np.full(similar.shape[1], -np.inf, dtype=similar.dtype)
+    covered, total = none, -np.inf
+    for step in range(k):
+        scores, best = _covering(similar, covered, chosen[:step])
+        if scores[best] <= total:
+            scores, best = _covering(similar, none, chosen[:step])
+            covered = none
+        chosen[step], total = best, scores[best]
+        covered = np.maximum(covered, similar[best])
+    return chosen
+
+
+def _covering(similar: np.ndarray, covered: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, int]:
+    """The coverage with each demonstration added, and the best one that is not chosen."""
+    scores = np.maximum(similar, covered).sum(axis=1, dtype=np.float64).round(DECIMALS)
+    scores[chosen] = -np.inf
+    return scores, int(scores.argmax())
+
+
+@dataclass(frozen=True)
+class DeterminantalProcess(Diversity):
+    """Greedy maximum of a determinantal point process (Chen et al. 2018, "Fast Greedy MAP Inference").
+
+    It raises most ``theta * sum of relevance + (1 - theta) * log det S`` of the chosen ones: relevance is
+    the cosine of sentence embeddings to the query, S the matrix of cosines between demonstrations.
+    """
+
+    theta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the query; 1 is ``dense``."""
+    name = "diverse:dpp"
+    by = "dense"
+
+    def choose(self, pool: Pool, k: int) -> np.ndarray:
+        """See ``Diversity``."""
+        embeddings = pool.similarity.pool_embeddings.astype(np.float64)
+        queries = pool.similarity.query_embeddings.astype(np.float64)
+        return np.stack([determinantal(embeddings, query, k, self.theta) for query in queries])
+
+
+SMALLEST_VARIANCE = 1e-6
+"""The part of a unit vector, squared, below which it counts as inside the span of those chosen."""
+
+
+def determinantal(embeddings: np.ndarray, query: np.ndarray, k: int, theta: float) -> np.ndarray:
+    """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
+
+    The determinant grows by the part of a vector that is outside the span of those chosen. A vector
+    inside it, like a copy, counts as one with the part ``SMALLEST_VARIANCE``: it comes after all others
+    of its relevance, and when all are inside, the most relevant is chosen. Of equals, the first is chosen.
+    """
+    relevance = embeddings @ query
+    variance = np.ones(len(embeddings))
+    factors = np.zeros((min(k, embeddings.shape[1]), len(embeddings)))
+    """Rows of the Cholesky factor of S, one for each chosen vector outside the span of those before."""
+    rank = 0
+    chosen = np.zeros(k, dtype=np.int64)
+    for step in range(k):
+        growth = np.log(np.maximum(variance, SMALLEST_VARIANCE))
+        scores = (theta * relevance + (1 - theta) * growth).round(DECIMALS)
+        scores[chosen[:step]] = -np.inf
+        best = chosen[step] = scores.argmax()
+        if variance[best] > SMALLEST_VARIANCE and rank < len(factors):
+            known = factors[:rank]
+            row = (embeddings @ embeddings[best] - known[:, best] @ known) / np.sqrt(variance[best])
+            variance = variance - row**2
+            factors[rank] = row
+            rank += 1
+    return chosen
