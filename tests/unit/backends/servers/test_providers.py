@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -443,7 +444,7 @@ def holding(*ways: str) -> Any:
 
     def answer(body: dict[str, Any]) -> Reply:
         if "choice" in ways and "structured_outputs" in body:
-            return chat(body["structured_outputs"]["choice"][0])
+            return chat(re.findall(r"\w+", body["structured_outputs"]["regex"])[0])
         if "grammar" in ways and "grammar" in body:
             return chat(body["grammar"].split('"')[1])
         if "json" in ways and "response_format" in body:
@@ -475,7 +476,11 @@ def test_how_a_server_holds_answers_is_found_by_asking(ways: Any, found: str | N
 
 def test_a_held_answer_is_asked_for_in_the_words_of_each_kind_of_server() -> None:
     held = Completions().held("choice", [" card (lost)", ' a "quoted"\\ one'])
-    assert held["structured_outputs"] == {"choice": [" card (lost)", ' a "quoted"\\ one']}
+    for pattern in (held["structured_outputs"]["regex"], held["regex"]):
+        found = [
+            text for text in (" card (lost)", ' a "quoted"\\ one', " card lost", "") if re.fullmatch(pattern, text)
+        ]
+        assert found == [" card (lost)", ' a "quoted"\\ one']
     assert held["grammar"] == r'''root ::= " card (lost)" | " a \"quoted\"\\ one"'''
     assert Responses().held("json", [" a"])["text"]["format"]["schema"]["properties"]["label"]["enum"] == ["a"]
 
