@@ -203,8 +203,10 @@ class Results:
         ``results.findings.retrieval_gain``. Each is made when it is first asked for.
         """
         from icl_bench.analysis.all_findings import read_findings
+        from icl_bench.tasks.task_files import known_groups
 
-        return read_findings(self._place, task=self._only.get("task"), model=self._only.get("model"))
+        task, model = self._only.get("task"), self._only.get("model")
+        return read_findings(self._place, task=task, model=model, groups=known_groups())
 
     @property
     def curves(self) -> pd.DataFrame:

@@ -379,6 +379,7 @@ FINDINGS = Registry(
     "icl_bench.findings",
     {
         "curves": "icl_bench.analysis.summary:CURVES",
+        "group_means": "icl_bench.analysis.findings.group_means:GROUP_MEANS",
         "best_points": "icl_bench.analysis.findings.best_points:BEST_POINTS",
         "saturation": "icl_bench.analysis.summary:SATURATION",
         "order_sensitivity": "icl_bench.analysis.findings.order:ORDER_SENSITIVITY",

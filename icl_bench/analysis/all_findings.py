@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -92,18 +92,20 @@ def read_findings(
     model: str | None = None,
     base_model: str | None = None,
     wanted: float | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Findings:
     """Read a results folder, or one task or model in it, for its findings.
 
     ``base_model`` is the one that other models are compared with, by default each task's usual one
     (:func:`icl_bench.analysis.findings.comparisons.usual_base`), and ``wanted`` the score, as a share,
-    of which forecasts say when it is likely, and the accuracy at which answers are to be given. Raises
-    ``UserError`` where there is no result, or no such task or model.
+    of which forecasts say when it is likely, and the accuracy at which answers are to be given. ``groups`` are the
+    tasks of groups by name, for means over them. Raises ``UserError`` where there is no result, or no such task or
+    model.
     """
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}
     stored = read_some(results, only)
-    return find(stored, base_model, results=results, model=model, task=task, wanted=wanted)
+    return find(stored, base_model, results=results, model=model, task=task, wanted=wanted, groups=groups)
 
 
 def find(
@@ -114,15 +116,16 @@ def find(
     model: str | None = None,
     task: str | None = None,
     wanted: float | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Findings:
     """The findings of what was read of a results folder.
 
     ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files
     that are no predictions, such as losses of long texts, and ``model`` and ``task`` the only ones.
-    ``wanted`` is as for :func:`read_findings`. Raises ``UserError`` where there is no such base
+    ``wanted`` and ``groups`` are as for :func:`read_findings`. Raises ``UserError`` where there is no such base
     model.
     """
     models = sorted(stored.predictions["model"].astype(str).unique())
     if base_model is not None and base_model not in models:
         raise UserError(f"--base-model {base_model}: not in the results; {nearest(base_model, models)}")
-    return Findings(Context(stored, base_model, results, model, task, wanted))
+    return Findings(Context(stored, base_model, results, model, task, wanted, groups or {}))

@@ -84,6 +84,8 @@ class Context:
     """The task that the tables are restricted to."""
     wanted: float | None = None
     """A score, as a share of 1: forecasts say when it is likely, and answers are to have it as their accuracy."""
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Tasks by the name of their group, for means over them."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

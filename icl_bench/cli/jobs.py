@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -218,6 +218,8 @@ def run_and_print(
             print_summary(summarise_folder(CellsOf(results, finished.outcome.names)), console())
 
     done, problem = carry_out(spec, options, machines, results, Display(quiet=quiet or json), print_tables)
+    if not (json or quiet):
+        _print_group_means(done, results)
     if json and done:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in done]
         print_json(each[0] if len(each) == 1 else each)
@@ -225,3 +227,19 @@ def run_and_print(
         raise problem
     if any(finished.outcome.failed or finished.outcome.stopped for finished in done):
         raise typer.Exit(1)
+
+
+def _print_group_means(done: Sequence[Finished], results: Place) -> None:
+    """Print the means over tasks of shipped groups, of what was done."""
+    from icl_bench.analysis.all_findings import read_findings
+    from icl_bench.cli.output.findings import print_finding
+    from icl_bench.cli.output.terminal import console
+    from icl_bench.registry import FINDINGS
+    from icl_bench.results.storage import CellsOf
+    from icl_bench.tasks.task_files import known_groups
+
+    tasks = {finished.task for finished in done}
+    groups = {group: of_group for group, of_group in known_groups().items() if len(tasks & {*of_group}) > 1}
+    if groups:
+        cells = CellsOf(results, [name for finished in done for name in finished.outcome.names])
+        print_finding(FINDINGS["group_means"], read_findings(cells, groups=groups), console(), {})

@@ -164,6 +164,7 @@ def summary(
     from icl_bench.demonstrations.selector_spec import cautions
     from icl_bench.errors import UserError
     from icl_bench.registry import FINDINGS
+    from icl_bench.tasks.task_files import known_groups
 
     instead = {"--frontier": frontier, "--advice": advice is not None, "--detect": detect is not None}
     of_tables = {
@@ -198,7 +199,7 @@ def summary(
     options = [name for name, is_set in flags.items() if is_set]
     with working() as say:
         place = watched(results, say)
-        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share)
+        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share, groups=known_groups())
         if cascade:
             require_cascades(findings)
         if json or not findings.context.stored.predictions.empty:

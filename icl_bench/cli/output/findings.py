@@ -83,20 +83,26 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
-    for finding, printed in _printed(options):
-        with FINDINGS.skipping(finding.name):
-            table = printed.rows(findings.context.table(finding.name))
-            if not len(table):
-                continue
-            heading, heads, cells = laid_out(finding, table, numbers)
-            print_table(console, heads, cells, heading=heading)
-            notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
-            print_notes(console, *notes, *cautions_of(table))
+    for finding, _ in _printed(options):
+        print_finding(finding, findings, console, numbers)
     print_lines(
         console,
         *missing_scores(findings.context.stored),
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",
     )
+
+
+def print_finding(finding: Finding, findings: Findings, console: Console, numbers: Mapping[str, int]) -> None:
+    """Print the table of one finding if it has rows. ``numbers`` are as for :func:`laid_out`."""
+    assert finding.printed is not None
+    with FINDINGS.skipping(finding.name):
+        table = finding.printed.rows(findings.context.table(finding.name))
+        if not len(table):
+            return
+        heading, heads, cells = laid_out(finding, table, numbers)
+        print_table(console, heads, cells, heading=heading)
+        notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
+        print_notes(console, *notes, *cautions_of(table))
 
 
 def made_for(options: Collection[str]) -> list[str]:

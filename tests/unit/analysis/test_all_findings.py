@@ -45,6 +45,7 @@ def found(results: Path) -> Findings:
 
 
 EMPTY = {
+    "group_means",
     "demonstrations_gain",
     "calibration_gain",
     "frontier_across_models",

@@ -148,6 +148,7 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
         "calibration_gain",
         "demonstrations_gain",
         "frontier_across_models",
+        "group_means",
         "label_thresholds",
         "perplexity",
         "probability_scores",

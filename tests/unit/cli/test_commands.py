@@ -103,6 +103,21 @@ def test_running_again_computes_nothing_and_loads_no_model(
     assert "0 cells computed, 4 already there" in again.err
 
 
+def test_a_run_of_a_groups_tasks_ends_with_their_mean(
+    icl: Run, sweep: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = write_task(tmp_path / "other", name="others")
+    monkeypatch.setattr("icl_bench.tasks.task_files.known_groups", lambda: {"deck": ("cards", "others", "third")})
+    assert "groups of tasks" not in icl("run", *sweep).out
+    both = icl("run", "--task", f"{sweep[1]},{other}", *sweep[2:])
+    assert both.code == 0
+    _, heading, means = both.out.partition("groups of tasks: mean score, %")
+    assert heading
+    assert "group deck" in means
+    assert "without third" in means
+    assert means.partition("\n")[2] in icl("summary").out
+
+
 def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them(
     icl: Run, sweep: tuple[Any, ...], tmp_path: Path, tiny: Path
 ):
