@@ -148,7 +148,8 @@ class Counters:
     notes: list[str] = field(default_factory=list)
     """What happened that a user should know, each once."""
     served: dict[str, str] = field(default_factory=dict)
-    """Who answers at a server: its ``model``, the ``host`` that requests were redirected to; and how it ``scores``."""
+    """Of a server: the ``model`` and ``host`` that answer (the host if it redirected), how it ``scores``, and
+    arguments that it refuses (``left_out``)."""
 
     @property
     def prompt_tokens(self) -> int:

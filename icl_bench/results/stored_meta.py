@@ -148,7 +148,8 @@ class CellMeta(StoredModel):
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
     served: dict[str, str] | None = None
-    """Who answered: ``model`` (several with commas), ``host`` if the server redirected; and how it ``scores``."""
+    """Who answered: ``model`` (several with commas), ``host`` if the server redirected; how it ``scores``; and
+    arguments that it refuses (``left_out``)."""
     batched: bool | None = None
     """Whether answers were asked for in batches, which providers bill at half price."""
 

@@ -29,7 +29,7 @@ from icl_bench.backends.servers.providers import Connection
 from icl_bench.backends.servers.replies import Billed, Said
 from icl_bench.backends.servers.scoring import INTERFACE, How, ScoreRequest, score_requests
 from icl_bench.backends.servers.thinking import Thinking
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
@@ -164,7 +164,7 @@ class ServerBackend:
         others begin, so that its part is computed and billed once.
         """
         in_flight = asyncio.Semaphore(self._concurrency)
-        failures: list[CellError] = []
+        failures: list[CellError | UserError] = []
         ends = self._shared_ends(prompts, todo)
         warms = len(todo) > 1 and len(prompts.prefix) >= self.interface.cached_from
 
@@ -185,7 +185,7 @@ class ServerBackend:
                     if warm:
                         self._check_cache(len(prompts.prefix), billed)
                     hand((answer, billed))
-                except CellError as error:
+                except (CellError, UserError) as error:
                     failures.append(error)
 
         async with self._client() as client:
@@ -377,12 +377,13 @@ class ServerBackend:
     def _no_credit(self, error: Any) -> CellError:
         return self._failure(f"the account has no credit left ({failure_reason(error)})")
 
-    def _refusal(self, error: Any) -> CellError:
-        """The error of a request that the server refuses."""
-        lists = ""
+    def _refusal(self, error: Any) -> CellError | UserError:
+        """The error of a request that the server refuses; bad usage if it does not have the model."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
-            lists = f"; it lists {', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
-        return self._failure(f"the server refuses the request ({failure_reason(error)}){lists}")
+            lists = f"{', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
+            said = f"--model {self._model}: the server does not have it ({failure_reason(error)}); it lists {lists}"
+            return UserError(self.connection.without_key(said))
+        return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
         """The most tokens of an answer, with its thoughts."""
@@ -427,6 +428,7 @@ class ServerBackend:
             return True
         others = [limit for limit in limits if limit != self._limit and limit not in self._refused]
         self._refused.add(name)
+        self.counters.served["left_out"] = ", ".join(sorted(self._refused))
         if name == self._limit and others:
             self._limit = others[0]
             said = f"{name}: the server refuses it; {others[0]} is sent instead"
@@ -470,6 +472,8 @@ class ServerBackend:
     def leave_out(self, names: Collection[str]) -> None:
         """Leave out arguments that the server refused in an earlier run."""
         self._refused |= set(names)
+        if self._refused:
+            self.counters.served["left_out"] = ", ".join(sorted(self._refused))
         self._limit = next((name for name in self.interface.limits if name not in self._refused), self._limit)
 
     def most(self, counted: int, decoding: Free, *, bare: bool) -> tuple[int, int]:

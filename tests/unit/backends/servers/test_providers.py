@@ -352,13 +352,24 @@ def test_a_wrong_key_and_a_model_that_is_not_there_are_said(name: str) -> None:
     missing = {"error": {"type": "not_found_error", "message": "model: m"}}
     with serving(lambda _: (404, missing), models=(200, {"data": [{"id": "other"}]})) as server:
         made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
-        with pytest.raises(CellError, match=r"refuses the request .*; it lists other"):
+        with pytest.raises(UserError, match=r"--model m: the server does not have it .*; it lists other"):
             answers(made, conversations(2, 1))
     with serving(lambda _: (401, {"error": {"type": "authentication_error", "message": f"{KEY} is bad"}})) as server:
         made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
         with pytest.raises(CellError, match=f"refuses the key in {PROVIDERS[backend].key}") as raised:
             answers(made, conversations(2, 1))
     assert KEY not in str(raised.value)
+
+
+def test_a_run_of_a_model_that_is_not_there_ends_as_bad_usage_with_no_cell_marked(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="1,2", draws=2, scoring="unconstrained")
+    missing = (404, {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}})
+    with serving(lambda _: missing, models=(200, {"data": [{"id": "other"}]})) as server:
+        load = lambda: server_backend(server.url, concurrency=1)  # noqa: E731
+        with pytest.raises(UserError, match=r"--model m: the server does not have it .*; it lists other"):
+            Runner(plan, Store(tmp_path / "results"), {"backend": "openai"}, load).run()
+    assert len(server.requests) == 1
+    assert not list((tmp_path / "results").rglob("*.failed.json"))
 
 
 # -- money --------------------------------------------------------------------------------------

@@ -341,6 +341,7 @@ def test_a_limit_of_another_name_is_sent_under_it() -> None:
         (True, False),
     ]
     assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
+    assert made.counters.served["left_out"] == "max_completion_tokens"
 
 
 def test_requests_under_way_while_an_argument_is_refused_are_repeated() -> None:
@@ -357,6 +358,7 @@ def test_requests_under_way_while_an_argument_is_refused_are_repeated() -> None:
         found = answers(made, list(range(6)))
     assert [a.text for a in found] == ["card lost"] * 6
     assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
+    assert made.counters.served["left_out"] == "max_completion_tokens"
 
 
 @pytest.mark.parametrize(
@@ -538,7 +540,7 @@ def test_a_model_that_the_server_does_not_have_is_told_with_its_list() -> None:
     reply = 404, {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}}
     with serving(lambda _: reply, models=models) as server:
         made = backend(server.url)
-        with pytest.raises(CellError, match=r"`m` does not exist.*; it lists model-0, .*model-7, \.\.\."):
+        with pytest.raises(UserError, match=r"`m` does not exist.*; it lists model-0, .*model-7, \.\.\."):
             answers(made, [0])
 
 
