@@ -24,7 +24,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.models.array_cache import cached_array
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of
-from icl_bench.models.text_encoders import SentenceEncoder, fingerprint
+from icl_bench.models.text_encoders import Reading, SentenceEncoder, fingerprint
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.wording import first_line, one_line, plain
 
@@ -141,7 +141,7 @@ class VectorEncoder:
         """
         loaded_network, tokenizer = self.load()
         network = loaded_network if network is None else network
-        window = min(tokenizer.model_max_length, network.config.max_position_embeddings)
+        window = _window(network, tokenizer)
         inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=window, return_tensors="pt").to(
             network.device
         )
@@ -150,6 +150,14 @@ class VectorEncoder:
             return hidden[:, 0]
         mask = inputs["attention_mask"][..., None].to(hidden.dtype)
         return (hidden * mask).sum(1) / mask.sum(1)
+
+    def reading(self, texts: Sequence[str]) -> Reading:
+        """How much of texts the vectors are of. Raises ``UserError`` if the encoder cannot be loaded."""
+        network, tokenizer = self.load()
+        if not texts:
+            return Reading(0, 0, 0.0)
+        window = _window(network, tokenizer)
+        return Reading.of(tokenizer(list(texts), verbose=False)["input_ids"], tokenizer, window, windows=False)
 
     def tensors(self, texts: Iterable[str]) -> dict[str, Any]:
         """The vector of each text as a float32 tensor ``(width,)``, cached."""
@@ -173,6 +181,11 @@ class VectorEncoder:
                 part = order[start : start + BATCH]
                 vectors[part] = self.encode([texts[i] for i in part]).numpy()
         return vectors
+
+
+def _window(network: Any, tokenizer: Any) -> int:
+    """Tokens of the longest text that is read whole."""
+    return int(min(tokenizer.model_max_length, network.config.max_position_embeddings))
 
 
 @cache

@@ -7,6 +7,7 @@ import numpy as np
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
+from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.chat import ChatForm
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup
@@ -62,7 +63,7 @@ def notes(sweep: Sweep) -> list[str]:
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
         texts += [*_leaks(task), *unrelated(sweep.plan)]
-    texts += [*_read_in_part(sweep), *_word_rules(sweep)]
+    texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
     return texts
@@ -140,6 +141,19 @@ def _read_in_part(sweep: Sweep) -> list[str]:
         if mostly_other_scripts(similarity.demonstrations):
             notes.append(f"{encoder} is an encoder of English, and the demonstrations are in another script")
     return notes
+
+
+def _vectors_of_parts(sweep: Sweep) -> list[str]:
+    """A note if texts that the model reads as vectors are longer than the window of their encoder."""
+    task, source = sweep.task, sweep.model.source
+    settings = vector_settings_of(source)
+    if settings is None or not any(pattern.reads_vectors for pattern in sweep.spec.attention):
+        return []
+    read = [passage for row in task.data.test for passage in row.passages]
+    if task.data.spec.data.passages is None:
+        read = [task.vector_text(task.data.train[i]) for i in task.pool.rows]
+    encoder = VectorEncoder.of_checkpoint(source, settings)
+    return encoder.reading(list(dict.fromkeys(read))).notes(f"vectors: {settings.encoder}", "encodes", hint="")
 
 
 def _word_rules(sweep: Sweep) -> list[str]:
