@@ -30,6 +30,7 @@ ABSENT = {
     "chat": "plain",
     "system": "none",
     "calibration": "none",
+    "bos": "written",
     **dict.fromkeys(OF_SELECTORS, "none"),
 }
 """What a fact that is not there says."""
@@ -39,8 +40,8 @@ OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
 """Facts that follow from which part of the labels there is, and need no mention beside it."""
 
 
-OF_CHAT = ("system", "chat_arguments", "chat_template")
-"""Facts of a chat's prompts, shown only where prompts of one style differ in them."""
+OF_CHAT = ("system", "chat_arguments", "chat_template", "bos")
+"""Facts that follow from the style of a chat's prompts, shown only where prompts of one style differ in them."""
 
 
 def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:

@@ -132,7 +132,7 @@ def test_a_summary_leaves_out_what_cannot_be_used_and_has_everything_else(progra
     for text in (
         "metric chrf of flawed has a built-in name: skipped",
         "finding fails of flawed failed (ZeroDivisionError: no rows): skipped",
-        "finding no_table of flawed failed (AttributeError: 'list' object has no attribute 'to_json'): skipped",
+        "finding no_table of flawed failed (AttributeError: 'list' object has no attribute 'get'): skipped",
         "metric counts of flawed failed (ZeroDivisionError: no rows): skipped",
     ):
         assert said.count(f"warning: {text}") == 1, (text, said)

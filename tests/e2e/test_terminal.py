@@ -58,7 +58,7 @@ def test_a_run_on_a_terminal_shows_the_time_at_once_and_scores_as_cells_finish(t
     shown = on_terminal("summary", "--results", str(tmp_path / "results"))
     table = piped.stdout.splitlines()
     of_terminal = CONTROL.sub("", shown).replace("\r", "").splitlines()
-    rows = [line.rstrip() for line in table if re.match(r" *\d+ ", line)]
+    rows = [line.rstrip() for line in table if re.match(r" *\d+  +\d", line)]
     assert rows
     assert set(rows) <= {line.rstrip() for line in of_terminal}
     board = CONTROL.sub("", on_terminal("leaderboard", "--results", str(tmp_path / "results")))
