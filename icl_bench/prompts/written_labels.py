@@ -29,6 +29,9 @@ END_MARKERS = re.compile(
 NAMED = re.compile(r"\A\W{0,3}(?:[^\W\d_]+(?:[ _-][^\W\d_]+){0,2})\W{0,3}?\s*[:=]\s*(?=\S)")
 """A name of at most three words before the label: ``Intent:``, ``**Final answer:**``."""
 MARKUP = " \t\r\n\u00a0\u200b\ufeff\"'`*_~“”\u2018\u2019«»„()[]{}<>#-•>.,;:!?。、"
+SIGNED = re.compile(r"[-.]\s*\d")
+"""The beginning of a number, with a sign or a point that is no markup."""
+AROUND_NUMBERS = "".join(sign for sign in MARKUP if sign not in "-.")
 
 
 def without_thoughts(text: str) -> str:
@@ -70,7 +73,7 @@ class LabelReader:
         for part in _parts(without_thoughts(text)):
             if part in self.labels:
                 return part
-            if (label := self._spelled.get(_plain(part))) is not None:
+            if not _is_signed(part) and (label := self._spelled.get(_plain(part))) is not None:
                 return label
         return None
 
@@ -82,7 +85,12 @@ def _parts(answer: str) -> Iterator[str]:
         yield from _of_json(whole)
         for part in (whole, NAMED.sub("", whole, count=1)):
             yield part.strip()
-            yield part.strip(MARKUP)
+            yield part.lstrip(AROUND_NUMBERS).rstrip(MARKUP) if _is_signed(part) else part.strip(MARKUP)
+
+
+def _is_signed(part: str) -> bool:
+    """Whether a text begins like ``-1`` or ``.5``, which are other numbers than 1 and 5."""
+    return SIGNED.match(part.lstrip(AROUND_NUMBERS)) is not None
 
 
 def _of_json(text: str) -> Iterator[str]:

@@ -79,6 +79,27 @@ def test_labels_with_signs_of_their_own_are_read_as_they_are() -> None:
     assert label_in("c++.", LABELS) == "C++"
 
 
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("-1", None),
+        ("Answer: -1.", None),
+        ("**-1**", None),
+        ("- 1", None),
+        (".5", None),
+        ("1.", "1"),
+        ("(1)", "1"),
+        ("**1**", "1"),
+        ("-0.5", "-0.5"),
+        ("Score: -0.5.", "-0.5"),
+        ('"-0.5"', "-0.5"),
+        ("- five", "five"),
+    ],
+)
+def test_a_sign_and_a_point_decide_a_number(text: str, label: str | None) -> None:
+    assert label_in(text, ["0", "1", "5", "-0.5", "five"]) == label
+
+
 def test_a_spelling_that_two_labels_share_is_neither() -> None:
     assert label_in("card-lost", ["card lost", "card_lost"]) is None
     assert label_in("card_lost", ["card lost", "card_lost"]) == "card_lost"
