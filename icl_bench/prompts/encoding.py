@@ -105,6 +105,10 @@ class PromptSet:
         """The token ids of one query's whole prompt."""
         return self.prefix + self.suffixes[index]
 
+    def size(self, index: int) -> int:
+        """Tokens of one query's whole prompt."""
+        return len(self.prefix) + len(self.suffixes[index])
+
     def text(self, index: int) -> str:
         """The whole prompt of one query as text, without BOS."""
         return self.shared_text + self.own_texts[index]

@@ -70,7 +70,7 @@ class _Work:
 
     def counted(self, index: int) -> int:
         """Tokens of a prompt, as they are counted here."""
-        return len(self.prompts.ids(index))
+        return self.prompts.size(index)
 
     def decoding(self, index: int) -> Free:
         """How a prompt is answered."""

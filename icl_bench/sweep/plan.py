@@ -368,7 +368,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
             cached = len(prompts.prefix)
         prompt_layout = PromptLayout.of(prompts, group.pattern)
         if group.pattern.reuses:
-            queries = sum(len(prompts.ids(i)) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
+            queries = sum(prompts.size(i) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
             new = prompt_layout.encoded_tokens + queries
         cells.append(
             CellPlan(

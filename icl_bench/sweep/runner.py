@@ -490,7 +490,7 @@ class PredictionMaker:
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         scores = self._keep_scores.of(answer.scores)
-        local = len(self._prompts.prefix) + len(self._prompts.suffixes[answer.index])
+        local = self._prompts.size(answer.index)
         return Prediction(
             test_id=row.id,
             gold=golds[0],

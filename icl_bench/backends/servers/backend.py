@@ -23,6 +23,7 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, failure_reason
 from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
@@ -57,20 +58,6 @@ _Reply = tuple[Answer, Billed]
 
 class AnotherModelError(CellError):
     """Another model answers than before, which ``--on-model-change`` does not allow."""
-
-
-CANCELLED = "cancelled"
-"""The code of a request of a batch that was cancelled."""
-
-
-class RowError(Exception):
-    """The error of one request of a batch, with the fields of the libraries' errors."""
-
-    def __init__(self, message: str, status_code: int | None = None, code: str = "", param: str | None = None) -> None:
-        super().__init__(message)
-        self.status_code, self.code = status_code, code
-        """The status is None if the request was not carried out."""
-        self.body = {"code": code, "type": code, "param": param, "message": message}
 
 
 @dataclass(frozen=True)
@@ -179,9 +166,9 @@ class ServerBackend:
                     else:
                         assert isinstance(decoding, Free), "a server's answers cannot be constrained"
                         question = self._question(prompts, index, ends)
-                        answer, billed = await self._ask(client, index, question, decoding, len(prompts.ids(index)))
+                        answer, billed = await self._ask(client, index, question, decoding, prompts.size(index))
                         if answer.prompt_tokens is not None:
-                            self._check_count(len(prompts.ids(index)), answer.prompt_tokens)
+                            self._check_count(prompts.size(index), answer.prompt_tokens)
                     if warm:
                         self._check_cache(len(prompts.prefix), billed)
                     hand((answer, billed))
@@ -254,7 +241,7 @@ class ServerBackend:
                 reply = await self._send(
                     self.interface.create(client),
                     lambda: {**prompt, **self._arguments(decoding, stops)},  # noqa: B023 - called at once
-                    lambda http: self._reply(index, http.content, _content_type(http), decoding),
+                    lambda http: self._reply(index, http.content, content_type(http), decoding),
                     counted,
                     self._longest(decoding, stops),
                 )
@@ -298,7 +285,7 @@ class ServerBackend:
 
     def _read_scores(self, response: Any, request: ScoreRequest, prompt: int) -> tuple[np.ndarray, Billed]:
         """The log-probabilities in a response. Raises ``CellError``, also if the prompt was read as another."""
-        said = self._checked(INTERFACE, response.content, _content_type(response))
+        said = self._checked(INTERFACE, response.content, content_type(response))
         tokens = prompt + len(request.path)
         if said.billed.prompt not in (None, tokens):
             raise self._failure(f"the server counts {said.billed.prompt:,} tokens of a prompt of {tokens:,} token ids")
@@ -333,6 +320,8 @@ class ServerBackend:
                 reply = read(http)
                 billed = reply[1]
             except (*passing, _ErrorBodyError, TimeoutError) as error:
+                if isinstance(error.__cause__, TooLargeError):  # some versions of the libraries wrap it
+                    raise error.__cause__ from None
                 if code_of(error) == "insufficient_quota":
                     raise self._no_credit(error) from None
                 if time.monotonic() > deadline:
@@ -340,8 +329,6 @@ class ServerBackend:
                     reason = f"the server failed for long ({failure_reason(error)})"
                     raise self._failure(reason) from None
                 await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
-            except TooLargeError as error:
-                raise self._failure(str(error)) from None
             except library.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {self.connection.variable}") from None
             except library.APIError as error:
@@ -633,14 +620,6 @@ def _error_in(content: bytes) -> str | None:
     return str(message)[:300]
 
 
-def code_of(error: Any) -> str:
-    """The code of a provider's error: ``insufficient_quota``, ``content_filter``, ..."""
-    body = getattr(error, "body", None)
-    code = getattr(error, "code", None) or (body.get("code") if isinstance(body, Mapping) else None)
-    kind = body.get("type") if isinstance(body, Mapping) else None
-    return str(kind if kind == "insufficient_quota" else code or "")
-
-
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")
 
 
@@ -661,15 +640,6 @@ def _refused_argument(error: Any, arguments: Collection[str]) -> str | None:
     return named[0] if named else None
 
 
-def failure_reason(error: Any) -> str:
-    """Why a request failed."""
-    cause = error.__cause__ if str(error) == "Connection error." else None
-    text = str(cause or error) or type(error).__name__
-    kind = _content_type(error.response) if hasattr(error, "response") else ""
-    # an HTML page has no message that fits on a line
-    return f"status {error.status_code}, {kind}" if "html" in kind else text
-
-
 def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
     """Why a response is not valid in the provider's interface."""
     first = error.errors()[0]
@@ -680,9 +650,3 @@ def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
         )
     where = ".".join(map(str, first["loc"])) or "the answer"
     return f"the server answered with something else instead of text ({where}: {first['msg']})"
-
-
-def _content_type(response: Any) -> str:
-    """The content type of a response: ``text/html``."""
-    kind: str = response.headers.get("content-type", "")
-    return kind.partition(";")[0].strip()[:60] or "content of no kind"

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from icl_bench.backends.servers.backend import CANCELLED, RowError, code_of, failure_reason
 from icl_bench.backends.servers.bodies import TooLargeError, limited_blocking
+from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, failure_reason
 from icl_bench.backends.servers.interface import Interface
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.errors import CellError, UserError
@@ -202,8 +202,8 @@ class Batches(ABC):
         try:
             yield
         except (library.APIConnectionError, library.RateLimitError, library.InternalServerError) as error:
-            if isinstance(error.__cause__, TooLargeError):
-                raise CellError(str(error.__cause__)) from None
+            if isinstance(error.__cause__, TooLargeError):  # some versions of the libraries wrap it
+                raise error.__cause__ from None
             reason = self._connection.without_key(failure_reason(error))
             if code_of(error) == "insufficient_quota":
                 raise CellError(f"the account has no credit left ({reason})") from None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from icl_bench.errors import CellError
+
 LARGEST = 16 * 2**20
 """Bytes of the largest response that is read: an answer of 32,768 tokens with its thoughts is far below."""
 
 
-class TooLargeError(Exception):
+class TooLargeError(CellError):
     """A response that is larger than any answer."""
 
 

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from icl_bench.backends.servers.bodies import limited_blocking
+from icl_bench.backends.servers.failures import failure_reason
 from icl_bench.backends.servers.interface import Held, Interface, Question, as_json
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.errors import CellError
@@ -35,8 +37,8 @@ def listed_models(
             listed = client.models.with_raw_response.list()
             content = listed.http_response.content
     except library.APIConnectionError as error:
-        reason = str(error.__cause__ if str(error) == "Connection error." and error.__cause__ else error)
-        raise CellError(connection.without_key(f"{connection.base_url} does not answer ({reason})")) from None
+        reason = f"{connection.base_url} does not answer ({failure_reason(error)})"
+        raise CellError(connection.without_key(reason)) from None
     except library.AuthenticationError:
         reason = f"{connection.base_url} refuses the key in {connection.variable}"
         raise CellError(connection.without_key(reason)) from None
@@ -73,7 +75,8 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
                     )
                     text = interface.read(response.http_response.content).written.text
                 except (library.APIConnectionError, library.AuthenticationError) as error:
-                    raise CellError(connection.without_key(f"--hold auto: {connection.base_url}: {error}")) from None
+                    reason = f"--hold auto: {connection.base_url}: {failure_reason(error)}"
+                    raise CellError(connection.without_key(reason)) from None
                 except (library.APIError, ValueError):
                     continue  # this way, or this name of the limit, is refused
                 if label_in(text, _WORDS) is not None:
@@ -87,4 +90,5 @@ def client_of(
 ) -> Any:
     """A client of the provider's library without a loop."""
     kind = getattr(library, interface.client.removeprefix("Async"))
-    return kind(**connection.client_arguments, timeout=seconds, max_retries=retries)
+    http = limited_blocking(library.DefaultHttpxClient)
+    return kind(**connection.client_arguments, timeout=seconds, max_retries=retries, http_client=http)

@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from icl_bench.backends.label_constraint import LabelTrie
+from icl_bench.backends.servers.failures import failure_reason
 from icl_bench.backends.servers.models import client_of
 from icl_bench.backends.servers.openai import Completions
 from icl_bench.backends.servers.providers import Connection
@@ -150,9 +151,10 @@ def found_scores(model: str, connection: Connection) -> How:
                 response = INTERFACE.create(client)(model=model, **request.arguments(prompt))
                 request.read(response.http_response.content, len(prompt))
             except (library.APIConnectionError, library.AuthenticationError, library.RateLimitError) as error:
-                raise UserError(connection.without_key(f"--score exact: {connection.base_url}: {error}")) from None
+                reason = f"--score exact: {connection.base_url}: {failure_reason(error)}"
+                raise UserError(connection.without_key(reason)) from None
             except library.APIError as error:
-                said = f" ({connection.without_key(str(error))[:200]})"
+                said = f" ({connection.without_key(failure_reason(error))[:200]})"
             except CellError:
                 continue
             else:

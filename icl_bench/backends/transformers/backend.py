@@ -186,7 +186,7 @@ class TransformersBackend:
         for i in [*too_long, *(i for i in in_order if i in pending - packed)]:
             view = self._view(pattern, prompts, i)
             work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023, E731
-            yield [self._guarded(work, len(prompts.ids(i)))]
+            yield [self._guarded(work, prompts.size(i))]
 
     def _encode_vectors(self, prompts: PromptSet) -> None:
         """Encode the texts that prompts read as vectors. From here on, all tokens read shared ones.
@@ -327,7 +327,7 @@ class TransformersBackend:
                 if batch.start > max(todo, default=-1):
                     return
                 work = lambda: self._answer_batch(prompts, batch, pending, decodings, pattern)  # noqa: B023, E731
-                if answers := self._guarded(work, max(len(prompts.ids(i)) for i in batch)):
+                if answers := self._guarded(work, max(prompts.size(i) for i in batch)):
                     yield answers
         finally:  # no other cell needs them, also after lack of memory
             self.reused.clear()

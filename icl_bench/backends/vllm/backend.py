@@ -159,7 +159,7 @@ class VllmBackend:
         answers = []
         for index, output in zip(todo, outputs, strict=True):
             cached, (completion,), decoding = _cached_tokens(output), output.outputs, decodings[index]
-            self.counters.own_tokens += len(prompts.ids(index)) - cached
+            self.counters.own_tokens += prompts.size(index) - cached
             self.counters.answer_tokens += len(completion.token_ids)
             if isinstance(decoding, Greedy):
                 label = decoding.automaton.read(completion.token_ids)

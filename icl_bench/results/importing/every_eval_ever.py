@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_lines, json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, listed, plain
@@ -82,10 +82,8 @@ def _own_row(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:
     """The log of a samples file of any program. Raises ``UserError``."""
-    try:
+    with reading(shown, "samples of Every Eval Ever 0.3"):
         return _of_samples(file, items, shown)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{shown}: not samples of Every Eval Ever 0.3 ({error!r})") from None
 
 
 def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, plain
@@ -76,10 +76,8 @@ def file_in(folder: Path) -> Path:
 def of_folder(folder: Path, shown: str) -> Log:
     """The log of a run. Raises ``UserError``."""
     answers = file_in(folder)
-    try:
+    with reading(shown, "a run of HELM as version 0.5 writes it"):
         return _of_state(folder) if answers.name == STATE else _of_display(folder)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{shown}: not a run of HELM as version 0.5 writes it ({error!r})") from None
 
 
 def _of_state(folder: Path) -> Log:

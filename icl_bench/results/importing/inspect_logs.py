@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, text_in, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, text_in, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.text_files import decode
 from icl_bench.wording import counted, one_line, plain
@@ -73,10 +73,8 @@ def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes
 
 def of_log(log: Mapping[str, Any], shown: str) -> Log:
     """The samples of a log. Raises ``UserError``."""
-    try:
+    with reading(shown, "a log of Inspect as version 2 of its format"):
         return _of_log(log, shown)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{shown}: not a log of Inspect as version 2 of its format ({error!r})") from None
 
 
 def _of_log(log: Mapping[str, Any], shown: str) -> Log:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, plain
@@ -44,10 +43,8 @@ def is_results(item: Mapping[str, Any]) -> bool:
 
 def of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:
     """The log of a file of samples. Raises ``UserError``."""
-    try:
+    with reading(shown, "samples of lm-eval as version 0.4 writes them"):
         return _of_samples(file, items, shown)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{shown}: not samples of lm-eval as version 0.4 writes them ({error!r})") from None
 
 
 def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,6 +37,15 @@ class Stated:
 
 
 NOTHING_STATED = Stated()
+
+
+@contextmanager
+def reading(shown: str, what: str) -> Iterator[None]:
+    """Turn what a log of another form raises into a ``UserError``, which says that it is not ``what``."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"{shown}: not {what} ({error!r})") from None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from icl_bench.sweep.runner import Runner
 pytest.importorskip("openai")
 pytest.importorskip("anthropic")
 from icl_bench.backends.servers.anthropic import Messages
+from icl_bench.backends.servers.batches import check_batches
 from icl_bench.backends.servers.bodies import LARGEST
 from icl_bench.backends.servers.budget import Budget, Purse
 from icl_bench.backends.servers.interface import End, Question, shared_end
@@ -530,6 +531,26 @@ def test_a_response_without_an_end_is_given_up_at_a_limit() -> None:
             answers(made, replace(conversations(2, 1), own_texts=("q",), conversation=None))
 
 
+HUGE = Body(b'{"data": [{"id": "' + b"a" * (LARGEST + 10) + b'"}]}')
+
+
+def test_a_list_of_models_without_an_end_is_given_up_too() -> None:
+    with (
+        serving(lambda _: chat(""), models=(200, HUGE)) as server,
+        pytest.raises(CellError, match="answered with more than 16 MiB"),
+    ):
+        listed_models(Chat(), Connection(server.url, KEY, "X"), retries=0)
+
+
+def test_a_list_of_batches_without_an_end_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_bench.backends.servers.batches.LARGEST_RESULTS", 2**20)
+    with (
+        serving(lambda _: chat(""), models=(200, HUGE)) as server,
+        pytest.raises(UserError, match=r"does not list its batches .*answered with more than 1 MiB"),
+    ):
+        check_batches(Chat(), Connection(server.url, KEY, "X"))
+
+
 class Elsewhere(BaseHTTPRequestHandler):
     """Redirects to another place, or answers packed."""
 
@@ -540,7 +561,10 @@ class Elsewhere(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer()
+        if self.packed:
+            self.send_error(404)  # it lists no models
+        else:
+            self._answer()
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
