@@ -103,7 +103,7 @@ class Store:
                 if self.is_done(identity, rows):
                     # of a process that died after writing the cell
                     self.journals.delete(identity.name)
-                    self.storage.delete(f"{identity.name}{BATCHES}")
+                    self._delete_batches(identity)
                 else:
                     opened = OpenCell.resume(self, identity)
             except OSError as error:
@@ -116,8 +116,15 @@ class Store:
         finally:
             give_back()
 
+    def _delete_batches(self, identity: Identity) -> None:
+        """Remove the batches of a cell; only a server's has any."""
+        if identity.facts.server is not None:
+            self.storage.delete(f"{identity.name}{BATCHES}")
+
     def batches(self, identity: Identity) -> CellBatches | None:
         """The batches of an unfinished cell; None if it never had any. Raises ``CellError`` for a damaged file."""
+        if identity.facts.server is None:
+            return None  # without a request to the storage
         name = f"{identity.name}{BATCHES}"
         try:
             content = self.storage.read(name)
@@ -255,8 +262,8 @@ class OpenCell:
             self.store.storage.put(name, content)
             self.journal.close()
             self.store.journals.delete(self.identity.name)
-            for other in (BATCHES, FAILED):
-                self.store.storage.delete(f"{self.identity.name}{other}")
+            self.store._delete_batches(self.identity)
+            self.store.storage.delete(f"{self.identity.name}{FAILED}")
         except OSError as error:
             raise self.store.unwritable(error) from None
         return name

@@ -82,6 +82,11 @@ class Results(Store):
         return [one for name in files if name.endswith(BATCHES) for one in json.loads(files[name]).get("batches", [])]
 
 
+def identity_of(way: tuple[str, str]) -> dict[str, str]:
+    """A server's identity, wherever it listens."""
+    return {"backend": way[0], "server": "http://here/v1"}
+
+
 def runner(
     plan: Plan, store: Store, server: BatchServer, way: tuple[str, str] = WAYS[0], **options: Any
 ) -> BatchRunner:
@@ -90,16 +95,17 @@ def runner(
     return BatchRunner(
         plan,
         store,
-        {"backend": way[0]},
-        lambda: server_backend(server.url, endpoint=way[1], provider=way[0], **options),
+        identity_of(way),
+        lambda: server_backend(server.url, endpoint=way[1], provider=way[0], identity=identity_of(way), **options),
         **{"settle_seconds": 0.0, "queue_seconds": 0.0, "sleep": lambda _: None, **own},
     )
 
 
 def single(plan: Plan, store: Store, server: BatchServer, way: tuple[str, str] = WAYS[0], **options: Any) -> Outcome:
     """The same run in single requests."""
-    load = lambda: server_backend(server.url, endpoint=way[1], provider=way[0], **options)  # noqa: E731
-    return Runner(plan, store, {"backend": way[0]}, load).run()
+    identity = identity_of(way)
+    load = lambda: server_backend(server.url, endpoint=way[1], provider=way[0], identity=identity, **options)  # noqa: E731
+    return Runner(plan, store, identity, load).run()
 
 
 def sorted_results(store: Store) -> pd.DataFrame:
