@@ -586,3 +586,23 @@ def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> 
         runner(plan, store, server, budget=more).run()
     assert more.purse.spent == pytest.approx(sum(tokens_of(prompt) + 3 for prompt in server.answered))
     assert more.purse.reserved == pytest.approx(0.0)
+
+
+def test_cells_of_this_machine_look_for_no_batches(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Watched(MemoryStorage):
+        def read(self, name: str) -> bytes:
+            asked.append(name)
+            return super().read(name)
+
+        def delete(self, name: str) -> None:
+            asked.append(name)
+            super().delete(name)
+
+    done = fakes.runner(fakes.plan(tmp_path / "task"), tmp_path / "results", fakes.FakeBackend())
+    done.store = Store(Watched(), MemoryJournals())
+    for _ in range(2):  # the second finds all cells done
+        assert not done.run().failed
+    assert asked
+    assert not [name for name in asked if name.endswith(BATCHES)]
