@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -78,16 +79,30 @@ def do_each(
     names all failures. A single task and model raises its own error.
     """
     combinations = each_of(options)
-    if len(combinations) == 1:
-        return [do(spec(**combinations[0]))], None
+    works = [
+        (
+            f"{getattr(values['task'], 'name', values['task'])} with {model_name(values['model'])}",
+            lambda values=values: do(spec(**values)),
+        )
+        for values in combinations
+    ]
+    return _each(works, say)
+
+
+def _each(
+    works: Sequence[tuple[str, Callable[[], Done]]], say: Callable[[str], None]
+) -> tuple[list[Done], UserError | None]:
+    """Do each of these named works, as :func:`do_each` says."""
+    if len(works) == 1:
+        return [works[0][1]()], None
     done, left = [], []
-    for values in combinations:
+    for name, work in works:
         try:
-            done.append(do(spec(**values)))
+            done.append(work())
         except UserError as error:
-            left.append(f"{getattr(values['task'], 'name', values['task'])} with {model_name(values['model'])}")
-            say(f"{left[-1]}: {error}")
-    problem = f"{len(left)} of {len(combinations)} not done, see above: {'; '.join(left)}"
+            left.append(name)
+            say(f"{name}: {error}")
+    problem = f"{len(left)} of {len(works)} not done, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None
 
 
@@ -134,8 +149,12 @@ def carry_out(
     parts, problem = do_each(spec, options, prepared, display.problem)
     for part in parts:
         if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
-            part.sweep.submit(results)
-    return [run_part(part) for part in parts], problem
+            with suppress(UserError):  # which its run raises again
+                part.sweep.submit(results)
+    works = [(f"{part.task} with {part.model}", partial(run_part, part)) for part in parts]
+    finished, failed = _each(works, display.problem)
+    problems = [str(one) for one in (problem, failed) if one is not None]
+    return finished, UserError("; ".join(problems)) if problems else None
 
 
 def _on_cluster(
@@ -180,7 +199,7 @@ def _prepared(
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
             sweep = Sweep.prepare(spec, say, results=results)
-            if spec.price is not None and sweep.loader.spends:
+            if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
                 from icl_bench.backends.servers.budget import Budget, Purse
                 from icl_bench.sweep.plan_money import sweep_prices
 
@@ -214,14 +233,15 @@ def run_and_print(
     from icl_bench.results.storage import CellsOf
 
     def print_tables(finished: Finished) -> None:
-        if not (json or quiet):
+        if not (json or quiet) and finished.outcome.has_results:
             print_summary(summarise_folder(CellsOf(results, finished.outcome.names)), console())
 
     done, problem = carry_out(spec, options, machines, results, Display(quiet=quiet or json), print_tables)
+    shown = [finished for finished in done if finished.outcome.has_results]
     if not (json or quiet):
-        _print_group_means(done, results)
-    if json and done:
-        each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in done]
+        _print_group_means(shown, results)
+    if json and shown:
+        each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]
         print_json(each[0] if len(each) == 1 else each)
     if problem is not None:
         raise problem

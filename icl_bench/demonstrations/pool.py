@@ -37,7 +37,7 @@ class DemonstrationPool:
     """The value of ``--encoder``; None for the packaged one."""
     windows: bool = False
     """Whether encoders read long texts in windows, instead of truncating them."""
-    _diverse: dict[Diversity, np.ndarray] = field(default_factory=dict, repr=False)
+    _diverse: dict[Diversity, np.ndarray] = field(default_factory=dict, init=False, repr=False)
     """Places that were chosen for the test rows, ``(test, k)`` of the largest k."""
 
     def __len__(self) -> int:

@@ -90,6 +90,11 @@ class Prices:
         return not math.isnan(self.input)
 
     @property
+    def pays_tokens(self) -> bool:
+        """Whether tokens have a price, or will have that of the table."""
+        return self.auto or self.of_tokens_known
+
+    @property
     def given(self) -> dict[str, float]:
         """The prices by name, without those that are not given."""
         named = {name: float(getattr(self, name)) for name in (*TOKENS, "write", "hour")}

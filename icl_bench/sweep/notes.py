@@ -110,7 +110,7 @@ def unrelated(plan: Plan) -> list[str]:
     texts: dict[SelectorSpec, str] = {}
     for planned in plan.groups:
         choice = planned.group.choice
-        if choice.by is None or choice in texts or planned.group.task.asked is not None:
+        if choice.by is None or choice.diverse is not None or choice in texts or planned.group.task.asked is not None:
             continue
         counts = [(cell.spec.k, *_unrelated_of(planned.group, cell.spec.k)) for cell in planned.runnable]
         shares = [f"{n:,} of {total:,} at k={k} ({n / total:.0%})" for k, n, total in counts if n]

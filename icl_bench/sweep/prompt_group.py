@@ -162,6 +162,8 @@ class PromptGroup:
                 self._sets.update(encoder.shared_prompts(shown, missing, test))
             yield from ((k, self._compared(k, self._sets[k])) for k in sorted(shots))
             return
+        if self.choice.diverse is not None and shots:
+            self._most_relevant(min(max(shots), len(self.task.pool)))  # a smaller k is its beginning
         for k in sorted(shots):
             yield k, self._compared(k, self._prompts(k))
 

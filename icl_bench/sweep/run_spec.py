@@ -50,8 +50,15 @@ class RunSpec(RunOptions):
             raise UserError("--unconstrained and --score exact exclude each other")
         if self.batch and self.score == "exact":
             raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
-        if self.budget is not None and self.price is None:
-            raise UserError(f"--budget {self.budget:g}: needs what tokens cost; add --price")
+        if self.budget is not None and not (self.price is not None and self.price.pays_tokens):
+            raise UserError(
+                f"--budget {self.budget:g}: needs what tokens cost; add --price input=..,cached=..,output=.. or auto"
+            )
+        if self.batch and self.price is not None and self.price.auto:
+            raise UserError(
+                "--batch: --price auto has the prices of single requests; give those of batches: "
+                "--price input=..,cached=..,output=.."
+            )
         if self.keep_scores is not None and self.score != "exact":
             raise UserError(f"--keep-scores {self.keep_scores}: --score exact has scores; add it, or leave this out")
         if self.calibrate is not None:

@@ -95,6 +95,11 @@ class Outcome:
     samples: list[str] = field(default_factory=list)
     """What a few of these are, or why there is no answer."""
 
+    @property
+    def has_results(self) -> bool:
+        """Whether a cell has ended, so that there is something to show."""
+        return bool(self.computed or self.kept or self.failed)
+
     def of(self, task: str, model: str) -> Outcome:
         """The cells of one task and one model, without token counts."""
 

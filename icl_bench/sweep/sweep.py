@@ -219,8 +219,11 @@ class Sweep:
     def _runner(self, results: Place, watcher: Watcher | None, load: Callable[[], Backend] | None) -> Runner:
         store = Store(results)
         if (day := self.task.chat_day) is not None:
-            store.storage.prepare()
-            keep_day(results, day)
+            store.prepare()
+            try:
+                keep_day(results, day)
+            except OSError as error:
+                raise store.unwritable(error) from None
         kind = BatchRunner if self.spec.batch else Runner
         return kind(
             self.plan,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icl_bench.analysis.columns import Column
+from icl_bench.analysis.draws import DRAWS_AND_TESTS
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.settings import name_settings
 from icl_bench.results.cells import short_hash
@@ -30,19 +31,21 @@ OF_TASK = frozenset(
 WAY = ["model", "select", "order", "attention", "k"]
 """What the points of a mean have in common, besides their setting."""
 
-COLUMNS = ["group", *WAY, "setting", "tasks", "score", "ci_low", "ci_high", "reason"]
+COLUMNS = ["group", *WAY, "setting", "tasks", "score", "ci_low", "ci_high", "interval_over", "reason"]
 
 
 def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """The mean score over the tasks of each group, one row per way to prompt and k.
 
     ``curves`` is the table of :func:`icl_bench.analysis.curves.curves`, ``groups`` the tasks of each group by
-    its name. Tasks are fixed and count alike: the 95% limits are for other draws and other test examples of these
-    tasks, not for other tasks. They follow from those of the tasks, whose draws and test examples are independent
-    (method of variance estimates recovery, Zou & Donner 2008, Stat Med 27:1693).
+    its name. Tasks are fixed and count alike: the 95% limits are for other draws (where each task has several)
+    and other test examples of these tasks, not for other tasks. They follow from those of the tasks, whose draws
+    and test examples are independent (method of variance estimates recovery, Zou & Donner 2008, Stat Med
+    27:1693).
 
     Columns: group, model, select, order, attention, k, setting (what else tells sweeps apart, else empty), tasks
-    (how many have a score), score, ci_low, ci_high and reason: the missing tasks, or why there is no mean, if
+    (how many have a score), score, ci_low, ci_high, interval_over (what the limits take samples of: the least of the
+    tasks') and reason: the missing tasks, or why there is no mean, if
     a task has several scores. Groups of which fewer than two tasks have scores are left out.
     """
     import pandas as pd
@@ -64,7 +67,8 @@ def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts
             missing = [task for task in tasks if task not in set(part["task"])]
             found = (math.nan,) * 3 if several else mean_of_tasks(part[["score", "ci_low", "ci_high"]].to_numpy(float))
             reason = f"several scores of {few(several)}" if several else f"without {few(missing)}" if missing else ""
-            rows.append((group, *way, settings.get(str(sweep), ""), part["task"].nunique(), *found, reason))
+            over = next((one for one in part["interval_over"] if one != DRAWS_AND_TESTS), DRAWS_AND_TESTS)
+            rows.append((group, *way, settings.get(str(sweep), ""), part["task"].nunique(), *found, over, reason))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,18 @@ def test_a_smaller_k_is_chosen_first_whichever_is_asked_for_first(tmp_path: Path
 @pytest.mark.parametrize("select", ["diverse:mmr,lambda=1", "diverse:dpp,theta=1"])
 def test_a_weight_of_one_is_dense(tmp_path: Path, select: str):
     assert (group(tmp_path, select).demonstrations(6) == group(tmp_path, "dense").demonstrations(6)).all()
+
+
+@pytest.mark.parametrize("select", ["diverse:mmr", "diverse:dpp"])
+def test_a_part_of_a_pool_chooses_its_own(tmp_path: Path, select: str):
+    """A calibration asks with what remains of the pool."""
+    whole, other = group(tmp_path / "a", select), group(tmp_path / "b", select)
+    assert whole.choice.diverse is not None
+    left = whole.task.pool.rows[20:]
+    whole.task.pool.diverse(whole.choice.diverse, 5)  # is kept
+    part = replace(whole.task.pool, rows=left).diverse(whole.choice.diverse, 5)
+    assert set(part.ravel()) <= set(left)
+    assert part.tolist() == replace(other.task.pool, rows=left).diverse(whole.choice.diverse, 5).tolist()
 
 
 def test_more_than_the_pool_has_is_refused(tmp_path: Path):

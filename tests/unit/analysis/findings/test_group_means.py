@@ -10,6 +10,7 @@ import pytest
 from support.predictions import frame, scored
 
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, TESTS_ONLY
 from icl_bench.analysis.findings.group_means import group_means, mean_of_tasks
 from icl_bench.analysis.statistics.intervals import wilson
 from icl_bench.results.facts import Facts
@@ -33,6 +34,12 @@ def test_every_task_counts_alike_however_many_rows_it_has():
     assert (row["group"], row["tasks"], row["reason"]) == ("g", 3, "")
     assert row["score"] == pytest.approx(0.6)
     assert 0.5 < row["ci_low"] < 0.6 < row["ci_high"] < 0.7
+
+
+def test_it_is_said_what_the_limits_take_samples_of():
+    one, two = scored(scores(0.2), task="a"), scored(np.vstack([scores(0.6), scores(0.7)]), task="b")
+    assert means(one, two)["interval_over"].tolist() == [TESTS_ONLY]
+    assert means(two.assign(task="a"), two)["interval_over"].tolist() == [DRAWS_AND_TESTS]
 
 
 def test_limits_of_equal_tasks_shrink_with_the_root_of_their_number():

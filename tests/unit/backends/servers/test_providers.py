@@ -434,10 +434,24 @@ def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(
     assert len(read_results(tmp_path / "results")) == 24
 
 
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_a_run_that_may_not_spend_even_its_first_request_says_so(tmp_path: Path, json_too: tuple[str, ...]) -> None:
+    fakes.write_task(tmp_path)
+    with serving(lambda _: completion(" card lost")) as server:
+        line = ["run", "--task", tmp_path / "cards.yaml", "--model", "m", "--k", "1", "--tokenizer", "gemma3-270m"]
+        line += ["--backend", "openai", "--base-url", server.url, "--results", tmp_path / "results", *json_too]
+        told = printed(*line, "--budget", "1e-9", "--price", "input=1,cached=1,output=1", code=1)
+    assert "stopped: --budget 1e-09: 0.0000 spent in 0 requests; the next one may cost" in told
+    assert "no results yet" not in told
+    assert not server.requests
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--budget", "5"], "--budget 5: needs what tokens cost; add --price"),
+        (["--budget", "5", "--price", "hour=2"], "--budget 5: needs what tokens cost"),
+        (["--batch", "--price", "auto"], "--batch: --price auto has the prices of single requests"),
         (["--budget", "0", "--price", "input=1,cached=1,output=1"], "--budget 0"),
         (["--price", "input=1"], "cached and output missing"),
         (["--batch", "--score", "exact"], "--batch: batches have no scores of every label"),
