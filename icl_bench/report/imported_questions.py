@@ -38,7 +38,7 @@ def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) ->
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
     one_row = spec.model_copy(update={"test": TestRows(size=1)})
     data: TaskData = load_data(one_row, data_dir=data_dir)
-    if any(stored.get(name) != digest for name, digest in data.files.items() if stored):
+    if stored and any(stored.get(name) != digest for name, digest in data.files.items()):
         return f"No prompt: the data has changed since the run ({data.origin})."
     return Rows(spec, {e.id: e for e in data.train}, {e.id: e for e in data.test_pool})
 

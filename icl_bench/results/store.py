@@ -103,7 +103,7 @@ class Store:
                 if self.is_done(identity, rows):
                     # of a process that died after writing the cell
                     self.journals.delete(identity.name)
-                    self._delete_batches(identity)
+                    self.delete_batches(identity)
                 else:
                     opened = OpenCell.resume(self, identity)
             except OSError as error:
@@ -116,7 +116,7 @@ class Store:
         finally:
             give_back()
 
-    def _delete_batches(self, identity: Identity) -> None:
+    def delete_batches(self, identity: Identity) -> None:
         """Remove the batches of a cell; only a server's has any."""
         if identity.facts.server is not None:
             self.storage.delete(f"{identity.name}{BATCHES}")
@@ -262,7 +262,7 @@ class OpenCell:
             self.store.storage.put(name, content)
             self.journal.close()
             self.store.journals.delete(self.identity.name)
-            self.store._delete_batches(self.identity)
+            self.store.delete_batches(self.identity)
             self.store.storage.delete(f"{self.identity.name}{FAILED}")
         except OSError as error:
             raise self.store.unwritable(error) from None

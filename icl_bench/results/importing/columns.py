@@ -73,10 +73,15 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
         raise UserError(f"{shown}: has no rows")
     columns = _typed_columns(table, shown, variant)
     further = {}
+    kinds = {"own_choices": pa.bool_(), **{one.name: one.type for one in further_fields()}}
     for name in (name for name in table.column_names if name not in columns):
         column, where = table[name], f"{shown}: column {plain(name)}"
-        kinds = {"own_choices": pa.bool_(), **{one.name: one.type for one in further_fields()}}
-        values = _fractions(column, where, name) if name in score_columns() else _kept(column, where)
+        if name == "text":
+            values = _text(_written(column), where, empty=True)
+        elif name in score_columns():
+            values = _fractions(column, where, name)
+        else:
+            values = _kept(column, where)
         further[name] = _retyped(values, kinds[name]) if name in kinds else values
     notes = _compare(columns, further, shown, judge)
     columns["cell"] = cells(columns, shown)

@@ -45,18 +45,23 @@ def is_aggregate(content: Any) -> TypeGuard[dict[str, Any]]:
 
 def samples_of(file: Path, aggregate: Mapping[str, Any], shown: str) -> tuple[Path, list[dict[str, Any]]]:
     """The samples file of an aggregate, in the same folder, with its lines. Raises ``UserError``."""
-    named = (aggregate.get("detailed_evaluation_results") or {}).get("file_path")
-    if not isinstance(named, str):
+    about = aggregate.get("detailed_evaluation_results")
+    named = about.get("file_path") if isinstance(about, dict) else None
+    if not isinstance(about, dict) or not isinstance(named, str):
         raise UserError(f"{shown}: has aggregates alone, and names no file of samples")
     path = file.with_name(named.rpartition("/")[2])
-    return path, json_lines(decode(read_file(path), plain(path)), plain(path))
+    items, total = json_lines(decode(read_file(path), plain(path)), plain(path)), about.get("total_rows")
+    if isinstance(total, int) and total != len(items):
+        raise UserError(f"{plain(path)}: has {len(items):,} samples, and {shown} says {total:,}; it is not whole")
+    return path, items
 
 
-def own_rows(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """The rows of an export of this program; None if it has made no such file."""
+def own_rows(items: Sequence[Mapping[str, Any]], shown: str) -> list[dict[str, Any]] | None:
+    """The rows of an export of this program; None if it has made no such file. Raises ``UserError``."""
     if not items or not all(is_sample(item) and _has_own(item) for item in items):
         return None
-    return [_own_row(item) for item in items]
+    with reading(shown, "a whole export of icl-bench"):
+        return [_own_row(item) for item in items]
 
 
 def _has_own(item: Mapping[str, Any]) -> bool:

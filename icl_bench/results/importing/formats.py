@@ -51,7 +51,7 @@ def parse(file: Path, raw: bytes, stated: Stated, variant: str) -> Parsed:
     if every_eval_ever.is_aggregate(content):
         file, content = every_eval_ever.samples_of(file, content, shown)
     rows = content if isinstance(content, list) else [content]
-    if (own := every_eval_ever.own_rows(rows)) is not None:
+    if (own := every_eval_ever.own_rows(rows, shown)) is not None:
         return Parsed(_with(columns_of(own), stated, shown))
     if (log := _log(file, rows, shown)) is not None:
         return as_table(log, stated, variant, shown)

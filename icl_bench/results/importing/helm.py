@@ -38,6 +38,9 @@ TOKENS = {"prompt_tokens": "num_prompt_tokens", "answer_tokens": "num_output_tok
 NOT_OF_THE_TASK = ("model", "model_deployment", "method", "max_train_instances", "num_train_trials", "eval_split")
 """Arguments in a run's name that are no part of the task."""
 
+CALIBRATION = "calibration"
+"""The mode of a request without an instance's input, of which the answer is no sample."""
+
 Key = tuple[str, str | None, int]
 """Instance, perturbation, train trial."""
 
@@ -82,7 +85,10 @@ def of_folder(folder: Path, shown: str) -> Log:
 
 def _of_state(folder: Path) -> Log:
     state, scores = _json(folder / STATE), _all_scores(folder)
-    return _log(folder, state["adapter_spec"], _of_requests(state["request_states"], scores))
+    asked = [one for one in state["request_states"] if one.get("request_mode") != CALIBRATION]
+    answers = list(_of_requests(asked, scores))
+    lost = len({_key(one) for one in asked} - {answer.key for answer in answers})
+    return _log(folder, state["adapter_spec"], answers, lost)
 
 
 def _of_display(folder: Path) -> Log:
@@ -96,6 +102,12 @@ def _of_display(folder: Path) -> Log:
         known = {**one.get("stats", {}), **scores.get(key, {})}
         answered.append(Answered(key, instances[key[:2]], text, None, one.get("mapped_output"), known))
     return _log(folder, spec["adapter_spec"], answered)
+
+
+def _key(state: Mapping[str, Any]) -> Key:
+    """The instance and trial of a request."""
+    instance = state["instance"]
+    return instance["id"], _perturbation(instance), state["train_trial_index"]
 
 
 def _json(path: Path) -> Any:
@@ -122,10 +134,10 @@ def _of_requests(states: Iterable[Mapping[str, Any]], scores: Mapping[Key, Mappi
     """The requests that have the answers: of a request for each choice, the chosen one's."""
     for state in states:
         instance, result = state["instance"], state.get("result")
-        key = (instance["id"], _perturbation(instance), state["train_trial_index"])
+        key = _key(state)
         known = {"num_train_instances": state["num_train_instances"], **scores.get(key, {})}
         chosen = state.get("reference_index")
-        if result is None or state.get("request_mode") == "calibration":
+        if result is None:
             continue
         if chosen is not None:
             if "predicted_index" not in known:
@@ -140,15 +152,15 @@ def _of_requests(states: Iterable[Mapping[str, Any]], scores: Mapping[Key, Mappi
         yield Answered(key, instance, text, mapping, mapped, known)
 
 
-def _log(folder: Path, adapter: Mapping[str, Any], answered: Iterable[Answered]) -> Log:
-    k = adapter["max_train_instances"]
-    answers, samples = list(answered), []
+def _log(folder: Path, adapter: Mapping[str, Any], answers: Sequence[Answered], lost: int = 0) -> Log:
+    """The log of these answers; ``lost`` instances have none."""
+    k, samples = adapter["max_train_instances"], []
     of_all = [_scores(one) for one in answers]
     usable = (name for name in VERDICTS if all(verdict(scores.get(name)) is not None for scores in of_all))
     deciding = next(usable, None)
     for one, scores in zip(answers, of_all, strict=True):
         samples.append(_sample(one, scores, deciding, k, folder))
-    notes = []
+    notes = [f"{counted(lost, 'instance')} without an answer left out"] * bool(lost)
     fewer = sum(1 for one in answers if one.scores.get("num_train_instances", k) < k)
     if fewer:
         notes.append(f"{counted(fewer, 'prompt')} had fewer than {k} demonstrations: HELM had cut them to the window")

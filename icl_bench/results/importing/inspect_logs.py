@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -53,10 +54,10 @@ def of_archive(raw: bytes, shown: str) -> Log:
                 for name, info in entries.items()
                 if name.startswith("samples/") or name in ("header.json", "_journal/start.json")
             }
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, pa.ArrowException) as error:
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, zlib.error, pa.ArrowException) as error:
         raise UserError(one_line(f"{shown}: not a whole log of Inspect: {error}")) from None
     header = read.get("header.json") or read.get("_journal/start.json")
-    if header is None:
+    if not isinstance(header, dict):
         raise UserError(f"{shown}: not a log of Inspect: has no header.json")
     samples = [value for name, value in read.items() if name.startswith("samples/")]
     return of_log({"status": "started", **header, "samples": samples}, shown)
@@ -85,6 +86,8 @@ def _of_log(log: Mapping[str, Any], shown: str) -> Log:
         k = 0
     items = [{**item, "scores": _scores(item)} for item in log.get("samples") or []]
     scored = [item for item in items if item["scores"]]
+    if items and not scored:
+        raise UserError(f"{shown}: none of its {counted(len(items), 'sample')} has a score")
     if lost := len(items) - len(scored):
         notes.append(f"{counted(lost, 'sample')} without a score left out (an error, or not finished)")
     if log["status"] != "success":

@@ -14,7 +14,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import score_columns
 from icl_bench.results.cells import slug
 from icl_bench.results.importing.tables import columns_of
-from icl_bench.wording import listed_or, plain, short
+from icl_bench.wording import listed, plain, short
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,15 @@ def as_table(log: Log, stated: Stated, variant: str, shown: str) -> Parsed:
     if all(sample.k is None for sample in log.samples) and "k" not in of_log:
         of_log["k"] = None
     if lacking := [name for name in ("task", "model", "k") if name in of_log and of_log[name] is None]:
-        options = listed_or(f"--{name}" for name in lacking).replace(" or ", " and ")
+        options = listed(f"--{name}" for name in lacking)
         raise UserError(f"{shown}: {log.judge}'s samples do not say the {lacking[0]}; state it by {options}")
     several = len({sample.curve for sample in log.samples}) > 1
+    graded = {tuple(sample.scores) for sample in log.samples if sample.correct is None and sample.scores}
     rows = []
     for sample in log.samples:
         row: dict[str, Any] = {name: getattr(sample, name) for name in COLUMNS}
+        if tuple(sample.scores) in graded:
+            row["correct"] = None  # 0 and 1 of a graded score are no verdicts
         row["golds"] = list(sample.golds) if len(sample.golds) > 1 else None
         row["variant"] = f"{variant}-{slug(sample.curve)}" if several else variant
         rows.append({**row, **sample.tokens, **sample.scores, **of_log})

@@ -528,6 +528,65 @@ def test_a_graded_score_of_every_eval_ever_needs_its_metric(tmp_path: Path):
     assert imported(samples, tmp_path / "results")[1]["f1"].tolist() == [0.5]
 
 
+def test_whole_numbers_of_a_graded_score_are_no_verdicts(tmp_path: Path):
+    """Or the curve would be the share of 1 among 0 and 1."""
+    graded = inspect_log(*(of_inspect(i, value, scorer="f1") for i, value in enumerate((1, 0, 0.5))))
+    _, found = imported(dumped(tmp_path / "graded.json", graded), tmp_path / "results")
+    assert found["f1"].tolist() == [1.0, 0.0, 0.5]
+    assert found["correct"].isna().all()
+
+
+def test_a_file_of_samples_that_was_cut_is_refused(tmp_path: Path):
+    lines(tmp_path / f"{UUID}_samples.jsonl", [of_eee(i, "red", right=True) for i in range(3)])
+    about = {"file_path": f"{UUID}_samples.jsonl", "total_rows": 4}
+    aggregate = {"evaluation_id": "e", "eval_library": {"name": "x"}, "evaluation_results": []}
+    file = dumped(tmp_path / f"{UUID}.json", {**aggregate, "detailed_evaluation_results": about})
+    assert "has 3 samples, and" in refusal(file, tmp_path / "r")
+    file = dumped(tmp_path / "b.json", {**aggregate, "detailed_evaluation_results": [about]})
+    assert "has aggregates alone" in refusal(file, tmp_path / "r")
+
+
+def test_a_damaged_archive_of_inspect_is_one_line(tmp_path: Path):
+    content = json.dumps(inspect_log(of_inspect(1)) | {"padding": "x" * 3000})
+    with zipfile.ZipFile(tmp_path / "a.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", content)
+    raw = bytearray((tmp_path / "a.eval").read_bytes())
+    raw[45:60] = bytes(15)
+    (tmp_path / "a.eval").write_bytes(raw)
+    assert "not a whole log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
+    with zipfile.ZipFile(tmp_path / "b.eval", "w") as archive:
+        archive.writestr("header.json", "[1]")
+    assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")
+
+
+def test_a_log_of_inspect_without_any_score_says_so(tmp_path: Path):
+    log = inspect_log(*(of_inspect(i) | {"scores": None} for i in range(2)))
+    assert "none of its 2 samples has a score" in refusal(dumped(tmp_path / "a.json", log), tmp_path / "r")
+
+
+def test_instances_of_helm_without_an_answer_are_counted(tmp_path: Path):
+    states = [of_helm(0, " B"), of_helm(1, "A") | {"result": None}]
+    done, found = imported(run_of_helm(tmp_path / "run", states, []), tmp_path / "results")
+    assert len(found) == 1
+    assert "1 instance without an answer left out" in done.notes
+
+
+def test_half_a_surrogate_pair_is_a_replacement_character(tmp_path: Path):
+    row = {"task": "t", "model": "m", "k": 1, "test_id": "1", "gold": "a", "prediction": "a"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row | {"text": "a \ud83d"}) + "\n")
+    _, found = imported(tmp_path / "a.jsonl", tmp_path / "results")
+    assert found["text"].tolist() == ["a \ufffd"]
+
+
+def test_whole_numbers_as_text_are_their_digits(tmp_path: Path):
+    rows = [
+        {"task": "t", "model": "m", "k": 1, "test_id": str(i), "gold": "a", "prediction": p, "text": i}
+        for i, p in enumerate(("a.", "b"))
+    ]
+    _, found = imported(lines(tmp_path / "a.jsonl", rows), tmp_path / "results")
+    assert found["text"].tolist() == ["0", "1"]
+
+
 # -- whatever a log holds -----------------------------------------------------------------------
 
 LOGS: dict[str, Callable[[], Any]] = {
