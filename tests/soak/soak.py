@@ -132,8 +132,8 @@ class Soak:
 
     def _complete(self, results: Path, expected: pd.DataFrame) -> bool:
         """Whether all cells are there; what is there is compared, the whole folder at the end."""
-        if not any(results.rglob("*.parquet")):
-            return False
+        if not any(not p.name.startswith(".writing") for p in results.rglob("*.parquet")):
+            return False  # a run that was killed in its first file leaves a part of it
         found = predictions(results)
         assert not found.index.has_duplicates, "a prediction stands there twice"
         pd.testing.assert_frame_equal(found, expected.loc[found.index])
