@@ -108,7 +108,7 @@ class BackendSpec(Options):
         Literal["auto", "choice", "json"] | None,
         BeforeValidator(lambda text: None if text == "none" else text),
         Option(
-            "How the server holds answers to the labels. choice: structured outputs of vLLM and SGLang, grammars of "
+            "How the server is made to answer with a label. choice: structured outputs of vLLM and SGLang, grammars of "
             "llama.cpp; json: a JSON schema, as at OpenAI, Anthropic and Google; auto: what a test request finds. "
             "none (the default): the label is read from what the model writes.",
             SERVERS,
@@ -121,8 +121,8 @@ class BackendSpec(Options):
         BeforeValidator(as_text),
         AfterValidator(_thinking),
         Option(
-            "How long a reasoning model behind a server thinks: off, low, high or the most tokens. Thoughts do not "
-            "count towards the answer's limit: low adds 8,192 tokens to it, high 32,768.",
+            "How much a reasoning model behind a server thinks: off, low, high or a number of tokens. The answer's "
+            "limit of tokens is raised by 8,192 for low, by 32,768 for high, or by the number.",
             SERVERS,
             "HOW",
             default="",
@@ -131,7 +131,7 @@ class BackendSpec(Options):
     on_model_change: Annotated[
         Literal["fail", "mark"],
         Option(
-            "What happens if the server answers with another model than before: fail the cell, or mark it with a note.",
+            "If the server answers with another model than before: fail the cell, or mark it with both names and a note.",
             SERVERS,
             "HOW",
         ),

@@ -124,10 +124,10 @@ def carry_out(
 
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
-        raise UserError("--budget: counts the requests of one machine; leave it or --on out")
+        raise UserError("--budget: works on one machine only; remove --budget or --on")
     in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # of finetune it is a size
     if cluster is not None and in_batches:
-        raise UserError("--batch: a server answers batches, one machine follows them; leave it or --on out")
+        raise UserError("--batch: works on one machine only; remove --batch or --on")
     purses: dict[float, Purse] = {}
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)

@@ -328,9 +328,9 @@ class RunOptions(BackendSpec):
         Prices | None,
         BeforeValidator(_prices),
         Option(
-            "What a million tokens cost, in any currency: input=0.5,cached=0.05,output=1.5; write=0.6 where writing "
-            "into the server's cache costs more than input. auto: the model's price in the table of genai-prices. "
-            "hour=2: an hour of this machine. plan prints what a run costs.",
+            "Prices in any currency. For a million tokens: input=0.5,cached=0.05,output=1.5, and write=0.6 if "
+            "writing into the server's cache costs more than input. auto: the model's prices in the table of "
+            "genai-prices. hour=2: an hour of this machine. plan prints what a run costs.",
             SERVERS,
             "PRICES",
             expected="text like input=0.5,cached=0.05,output=1.5, or a dictionary",
@@ -348,9 +348,8 @@ class RunOptions(BackendSpec):
     batch: Annotated[
         bool,
         Option(
-            "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted, "
-            "then followed; run the same command again to go on after an interruption. --price are the prices of "
-            "batches then.",
+            "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted "
+            "first. Run the same command again to go on after an interruption. Give --price the prices of batches.",
             SERVERS,
         ),
     ] = False

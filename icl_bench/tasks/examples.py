@@ -77,7 +77,7 @@ class TaskData:
     """Test rows that are left out because the task file says so: without a label, or too long."""
 
 
-OTHER_IDS = "data.id names another column, or is false: rows then have their number for a name"
+OTHER_IDS = "set data.id to another column, or to false to number the rows"
 """What to do about ids that name no rows."""
 
 RENDERED = {name: name for name in ("input", "output", "choices")}

@@ -96,7 +96,7 @@ def test_each_cell_and_the_whole_sweep_have_a_price_from_the_table(monkeypatch: 
         more = 10.0 * 5 * (4000 - row["answer_tokens"]) / 1e6
         assert longer["money_cached_most"] == pytest.approx(row["money_cached"] + more)
     told = in_process.said(*words, "--server-arg", "max_completion_tokens=4000")
-    assert "without thoughts and at the limit of tokens" in " ".join(told.split())
+    assert "from answers without thoughts to answers at the limit of tokens" in " ".join(told.split())
 
 
 def test_this_machine_is_paid_by_the_hour() -> None:
