@@ -131,9 +131,7 @@ class BackendSpec(Options):
     on_model_change: Annotated[
         Literal["fail", "mark"],
         Option(
-            "If the server answers with another model than before: fail the cell, or mark it with both names and a note.",
-            SERVERS,
-            "HOW",
+            "If the server answers with another model than before: fail the cell, or mark it in a note.", SERVERS, "HOW"
         ),
     ] = "fail"
     server_arg: Annotated[

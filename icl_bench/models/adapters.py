@@ -113,7 +113,9 @@ class Adapter:
         hush_libraries()
         try:
             auto: Any = AutoModelForCausalLM
-            network, loading = auto.from_pretrained(base, dtype="auto", output_loading_info=True)
+            network, loading = auto.from_pretrained(
+                base, dtype="auto", output_loading_info=True, trust_remote_code=False
+            )
             self._fit_vocabulary(network)
             with warnings.catch_warnings(action="ignore"):  # of the trainer's paths, and of keys compared below
                 adapted: Any = PeftModel.from_pretrained(network, self.folder)

@@ -195,7 +195,8 @@ def laid_out_parameters(source: str) -> ParameterCounts:
 
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds
         raise UserError(f"model {source}: cannot be laid out ({first_line(error)})") from None
     head = model.get_output_embeddings().weight

@@ -123,7 +123,8 @@ def _from_config(stated: Mapping[str, Any]) -> ModelConfig:
 def _from_transformers(source: str, revision: str | None) -> ModelConfig:
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(source, revision=revision or "main").get_text_config()
+    whole: Any = AutoConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=False)
+    config = whole.get_text_config()
     context_tokens = getattr(config, "max_position_embeddings", None)
     widths = layer_widths(config)
     heads_width, key_width = (round(sum(each) / len(widths)) for each in zip(*widths, strict=True))

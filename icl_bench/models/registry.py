@@ -237,6 +237,11 @@ def _window(source: str, revision: str | None, name: str, context_tokens: int | 
     try:
         window = read_config(source, revision).context_tokens
     except Exception as error:  # the library raises many kinds
+        if "custom code" in str(error):
+            raise UserError(
+                f"model {name}: needs Python code of its own folder, which icl-bench never runs; "
+                "serve it where you trust it, and ask the server (--backend openai)"
+            ) from None
         raise UserError(f"model {name}: its config cannot be read ({first_line(error)})") from None
     if context_tokens is not None:
         return context_tokens

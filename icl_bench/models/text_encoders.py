@@ -324,7 +324,11 @@ def _load_model(source: str) -> SentenceTransformer:
         raise UserError(MISSING) from None
     try:
         return SentenceTransformer(
-            source, device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True, "dtype": "float32"}
+            source,
+            device="cpu",
+            local_files_only=True,
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True, "dtype": "float32"},
         )
     except Exception as error:  # the library raises many kinds, some of dependencies
         raise UserError(

@@ -163,7 +163,7 @@ def _loaded(folder: Path, source: str, revision: str | None) -> Tokenizer:
         return cached
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, revision=revision or "main")
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, revision=revision or "main", trust_remote_code=False)
     if entry is None or not _can_be_cached(tokenizer):
         uncacheable: Tokenizer = tokenizer
         return uncacheable

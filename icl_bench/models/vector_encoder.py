@@ -194,8 +194,10 @@ def _load_model(source: str) -> tuple[Any, Any]:
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        network = AutoModel.from_pretrained(source, dtype="float32", use_safetensors=True, local_files_only=True).eval()
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+        network = AutoModel.from_pretrained(
+            source, dtype="float32", use_safetensors=True, local_files_only=True, trust_remote_code=False
+        ).eval()
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds, some of dependencies
         raise UserError(
             one_line(

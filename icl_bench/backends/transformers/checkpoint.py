@@ -38,12 +38,16 @@ def load_network(auto: Any, source: str, *, new_head: bool = False, **options: A
     have another shape, for damaged files, and if memory does not suffice.
     """
     try:
-        network, loading_info = auto.from_pretrained(source, output_loading_info=True, **options)
+        network, loading_info = auto.from_pretrained(
+            source, output_loading_info=True, trust_remote_code=False, **options
+        )
     except Exception as error:  # the library raises many kinds, some of dependencies
         if _OTHER_SIZES in str(error):
             # the message does not name the weights: load again, without memory for weights
             options |= {"device_map": "meta", _OTHER_SIZES: True}
-            network, loading_info = auto.from_pretrained(source, output_loading_info=True, **options)
+            network, loading_info = auto.from_pretrained(
+                source, output_loading_info=True, trust_remote_code=False, **options
+            )
         else:
             raise UserError(f"model {source}: {_refusal(Path(source), error)}") from None
     if new_head:

@@ -115,7 +115,9 @@ def print_planned_money(sweep: Sweep, console: Console, results: Place | None, p
     cached, uncached = _in_words([money for _, money in left])
     what = f"{cached} if the server's cache has all that prompts share, {uncached} if it has nothing"
     longest = any(money.most != money.least for _, money in left)
-    thoughts = "from answers without thoughts to answers at the limit of tokens" if longest else "answers without thoughts"
+    thoughts = (
+        "from answers without thoughts to answers at the limit of tokens" if longest else "answers without thoughts"
+    )
     told = f"{cached}, by the hour" if paid_by_hour(sweep, of_model) else f"{what}; {thoughts}"
     print_lines(
         console,

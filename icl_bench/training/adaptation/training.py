@@ -249,7 +249,7 @@ class Adaptation(LongTraining):
 
         set_seed(self.spec.seed)
         source, revision = self.model.source, self.model.revision or "main"
-        config = AutoConfig.from_pretrained(source, revision=revision)
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         _stretch(config, self.spec.rope_scale, self.spec.rope_theta)
         lora = self.spec.method == "lora"
         network = load_network(
