@@ -7,6 +7,7 @@ other part of the program works.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,14 +84,16 @@ class Viewer:
     """A server that can be reached at its address, and answers once it serves."""
 
     address: str
+    """With the token that the server asks for."""
     folder: Folder
     listening: socket.socket
+    token: str
 
     def serve(self) -> None:
         """Answer until Ctrl-C."""
         from icl_bench.report.viewer.server import serve
 
-        serve(self.folder, self.listening)
+        serve(self.folder, self.listening, self.token)
 
 
 @contextmanager
@@ -114,7 +117,9 @@ def open_viewer(
         if only:
             folder.wait()  # whether there is any such prediction
         with listen(port) as listening:
-            yield Viewer(f"http://{HOST}:{listening.getsockname()[1]}/", folder, listening)
+            token = secrets.token_urlsafe(24)
+            address = f"http://{HOST}:{listening.getsockname()[1]}/?token={token}"
+            yield Viewer(address, folder, listening, token)
     finally:
         folder.stop()
 

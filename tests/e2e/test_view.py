@@ -68,13 +68,17 @@ class Server:
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         self.address = self.line.split(" ")[0]
-        self.port = urllib.parse.urlsplit(self.address).port or 0
+        split = urllib.parse.urlsplit(self.address)
+        self.port = split.port or 0
+        self.token = split.query.removeprefix("token=")
 
     def ask(self, path: str, method: str = "GET", **asked: Any) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         host = asked.pop("host", f"127.0.0.1:{self.port}")
+        asked_token = asked.pop("cookie", self.token)
         query = f"?{urllib.parse.urlencode(asked)}" if asked else ""
-        connection.request(method, f"/{path}{query}", headers={"Host": host})
+        cookie = {"Cookie": f"icl_bench_{self.port}={asked_token}"} if asked_token else {}
+        connection.request(method, f"/{path}{query}", headers={"Host": host, **cookie})
         answer = connection.getresponse()
         text = answer.read().decode()
         connection.close()
@@ -157,6 +161,26 @@ def test_the_server_is_of_this_machine_alone_and_answers_to_its_name_alone(serve
     assert server.ask("predictions", method="POST")[0] == 405
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
+
+
+def test_other_users_of_the_machine_see_nothing_without_the_token(server: Server):
+    assert len(server.token) >= 32
+    for wrong in ("", "a", server.token[:-1], server.token[:-1] + "é", server.token + "a"):
+        for path in ("", "report", "state", "options", "predictions", "prediction", "library.js"):
+            for asked in ({}, {"token": wrong}):
+                status, text = server.ask(path, cookie=urllib.parse.quote(wrong), **asked)
+                assert (status, text[:16]) == (403, "open the address"), (wrong, path)
+    assert server.ask("", cookie="", token=server.token)[0] == 303  # to the page, with a cookie
+
+
+def test_a_request_that_does_not_come_holds_no_connection(server: Server):
+    for head in (b"", b"GET /state HTTP/1.1\r\nHost: 127", b"GET /state HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /st"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+            connection.sendall(head)
+            start = time.monotonic()
+            while connection.recv(65536):
+                pass
+            assert time.monotonic() - start < 20
 
 
 def test_a_taken_port_and_an_empty_folder_are_told_in_a_line(

@@ -1,18 +1,22 @@
-"""The viewer's server: it answers on the loopback alone, to requests that name it."""
+"""The viewer's server: it answers on the loopback alone, to requests that name it and know its token."""
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from icl_bench.errors import UserError
 from icl_bench.report.page import library
@@ -39,7 +43,37 @@ HEADERS = {
 }
 
 
-def application(folder: Folder) -> Starlette:
+@dataclass(frozen=True)
+class Knowing:
+    """Lets only requests through that know the token: in the printed address, and from then on in a cookie.
+
+    Other users of this machine reach the loopback as well.
+    """
+
+    app: ASGIApp
+    token: str
+    cookie: str
+    """Its name. Cookies are those of all ports of a host."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        request = Request(scope)
+        if self._is_token(request.query_params.get("token")):
+            others = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
+            answer: Response = RedirectResponse(f"{request.url.path}?{others}".rstrip("?"), 303, HEADERS)
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="lax")
+            await answer(scope, receive, send)
+        elif self._is_token(request.cookies.get(self.cookie)):
+            await self.app(scope, receive, send)
+        else:
+            answer = PlainTextResponse("open the address that icl-bench view printed, with its token", 403, HEADERS)
+            await answer(scope, receive, send)
+
+    def _is_token(self, given: str | None) -> bool:
+        return secrets.compare_digest((given or "").encode(), self.token.encode())
+
+
+def application(folder: Folder, token: str, cookie: str) -> Starlette:
     """What answers requests: the page, its state, predictions by filter, one of them whole."""
 
     def main(_: Request) -> Response:
@@ -81,6 +115,7 @@ def application(folder: Folder) -> Starlette:
     routes = [Route(path, answer, methods=["GET"]) for path, answer in pages.items()]
     guards = [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(HOST_NAMES), www_redirect=False),
+        Middleware(Knowing, token=token, cookie=cookie),
         Middleware(GZipMiddleware, minimum_size=10_000, compresslevel=1),
     ]
     return Starlette(routes=routes, middleware=guards, exception_handlers={UserError: _not_there})
@@ -132,12 +167,19 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def serve(folder: Folder, listening: socket.socket) -> None:
-    """Answer until Ctrl-C, or another end of the program."""
+def serve(folder: Folder, listening: socket.socket, token: str) -> None:
+    """Answer requests with this token until Ctrl-C, or another end of the program."""
     import uvicorn
 
+    from icl_bench.report.viewer.connections import ShortWaits
+
     settings = uvicorn.Config(
-        application(folder), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        application(folder, token, f"icl_bench_{listening.getsockname()[1]}"),
+        http=ShortWaits,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     try:
         uvicorn.Server(settings).run(sockets=[listening])
