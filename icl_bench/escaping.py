@@ -59,3 +59,15 @@ def in_script(value: Any) -> str:
     """A value as JSON that can stand inside a script element. Raises ``ValueError`` for NaN."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(ENDS_SCRIPT)
+
+
+def no_formula(text: str) -> str:
+    """A text of a CSV cell, with an apostrophe in front if a spreadsheet would run it as a formula.
+
+    Numbers stay: ``-1`` is one. https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+_FORMULA = re.compile(r"\s*[=+@\uff1d\uff0b\uff20-]|[\t\r]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

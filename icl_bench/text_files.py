@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +73,7 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write under a temporary name in the same folder, then rename; makes the folder.
 
-    The temporary name begins with a dot. Everyone may read the file. Raises ``OSError``.
+    The temporary name begins with a dot. Its rights are those of the umask. Raises ``OSError``.
     """
     with writing_whole(path) as stream:
         stream.write(content)
@@ -86,14 +86,14 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
     Where the block raises, what was there before stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=path.suffix)
-    written = Path(name)
+    written = path.parent / f".writing-{secrets.token_hex(8)}{path.suffix}"
+    # tempfile's are readable by their owner alone, whatever the umask says
+    handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        written.chmod(0o644)
         written.replace(path)
     except BaseException:
         with suppress(OSError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.words import curve_notes
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.errors import UserError
-from icl_bench.escaping import in_markdown
+from icl_bench.escaping import in_markdown, no_formula
 from icl_bench.metrics.scores import corpus_numbers, score_columns, scored, title
 from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.reading import Stored, imported_hashes, read_stored
@@ -126,7 +126,7 @@ def as_csv(table: pd.DataFrame) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names := csv_columns())
     for row in records(table):
-        writer.writerow("" if row[name] in (None, "") else plain(row[name]) for name in names)
+        writer.writerow("" if row[name] in (None, "") else no_formula(plain(row[name])) for name in names)
     return text.getvalue()
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from icl_bench.errors import UserError
+from icl_bench.escaping import no_formula
 from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.label_scores import HOW_TO_STORE
@@ -64,6 +65,10 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
             texts = [None if ids is None else json.dumps(ids, ensure_ascii=False) for ids in lists]
             table = table.set_column(place, field.name, pa.array(texts, pa.string()))
     frame = data_frame(table)
+    frame.columns = frame.columns.map(no_formula)
+    for name, field in zip(frame.columns, table.schema, strict=True):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            frame[name] = frame[name].map(no_formula, na_action="ignore")
     # without a timestamp, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
     with writing_whole(out) as stream:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import time
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -119,6 +121,38 @@ def test_a_damaged_cell_is_named_once_and_is_not_in_the_export(results: Path, tm
     with pytest.warns(UserWarning, match=rf"{damaged.name}: cannot be read .*left out") as said:
         assert export_results(results, tmp_path / "all.parquet") == 3 * 6
     assert len(said) == 1
+
+
+def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(tmp_path: Path):
+    evil = ["=cmd|' /C calc'!A0", "+1+1", "-1-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", "-", '=HYPERLINK("x")']
+    plain = ["-1", "+2.5", "-1e5", "a=b", "'=1", "", "−1"]
+    theirs = pd.DataFrame(
+        {
+            "task": "wines",
+            "model": "=1+1",
+            "select": "bm25",
+            "order": "pool",
+            "k": 1,
+            "draw": 0,
+            "test_id": [f"@{i}" for i in range(len(evil + plain))],
+            "gold": "red",
+            "prediction": evil + plain,
+            "=further": "=x",
+            "number": -1.5,
+        }
+    )
+    theirs.to_parquet(tmp_path / "theirs.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import_predictions(tmp_path / "theirs.parquet", tmp_path / "results")
+    export_results(tmp_path / "results", tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prediction"] for row in rows] == [f"'{text}" for text in evil] + plain
+    assert {row["model"] for row in rows} == {"'=1+1"}
+    assert {row["'=further"] for row in rows} == {"'=x"}
+    assert {row["number"] for row in rows} == {"-1.5"}
+    assert rows[3]["test_id"] == "'@3"
 
 
 def test_lists_stand_in_csv_as_json_in_their_own_letters(tmp_path: Path):

@@ -736,9 +736,16 @@ def test_a_damaged_file_is_named_and_left_out(store: Store, identity: Identity, 
     assert path.name not in messages
 
 
-def test_files_are_readable_by_others_without_this_program(store: Store, identity: Identity):
-    path = finish(store, identity)
-    assert path.stat().st_mode & 0o777 == 0o644
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_files_are_readable_without_this_program_by_those_whom_the_umask_lets(
+    store: Store, identity: Identity, mask: int, mode: int
+):
+    before = os.umask(mask)
+    try:
+        path = finish(store, identity)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == mode
     assert len(pd.read_parquet(path, partitioning=None)) == len(ROWS)
 
 
