@@ -67,7 +67,8 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
     frame = data_frame(table)
     frame.columns = frame.columns.map(no_formula)
     for name, field in zip(frame.columns, table.schema, strict=True):
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             frame[name] = frame[name].map(no_formula, na_action="ignore")
     # without a timestamp, the same results make the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
