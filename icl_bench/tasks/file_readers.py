@@ -24,7 +24,7 @@ from icl_bench.table_files import (
 from icl_bench.tasks.spec import Holdout
 from icl_bench.tasks.splits import Split, StoredRow, name_classes, no_column, number_as_text, rows_digest
 from icl_bench.text_files import decode, parse_json, read_file
-from icl_bench.wording import counted, listed_or, one_line, plain, short
+from icl_bench.wording import counted, few, listed_or, one_line, short
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ TABLE_FILES = (*TEXT_FILES, ".xlsx", ".parquet")
 
 
 def kind_of(path: Path) -> str | None:
-    """The ending of a file of rows, in small letters and without ``.gz``, which files of text may have; None for others."""
+    """The ending of a file of rows, in small letters; without ``.gz``, which only files of text may have. Else None."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = (suffixes[:-1] if zipped else suffixes)[-1:]
@@ -161,7 +161,7 @@ def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
         if len(arrays) != 1 and len(text.strip().splitlines()) == 1:
             arrays = [[value]]  # one object a line, and one line
         if len(arrays) != 1:
-            keys = ", ".join(map(plain, list(value)[:10]))
+            keys = few([*value], 10)
             wanted = "expected an array of objects, or one object a line"
             raise UserError(one_line(f"{name}: {wanted}, and it is one object with: {keys or 'nothing'}"))
         value = arrays[0]

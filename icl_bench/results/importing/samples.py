@@ -14,7 +14,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import score_columns
 from icl_bench.results.cells import slug
 from icl_bench.results.importing.tables import columns_of
-from icl_bench.wording import listed, plain, short
+from icl_bench.wording import few, listed, plain, short
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def own_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def unusable_scores(shown: str, whose: str, scores: Mapping[str, Any]) -> UserError:
     """The error for a sample that has neither a verdict nor a known score."""
-    found = ", ".join(f"{plain(name)} {short(value)}" for name, value in list(scores.items())[:5]) or "none"
+    found = few([f"{plain(name)} {short(value)}" for name, value in scores.items()], 5) or "none"
     known = ", ".join(score_columns())
     return UserError(
         f"{shown}: {whose} has scores that are neither right or wrong nor of a known metric ({found}); "

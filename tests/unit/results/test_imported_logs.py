@@ -220,6 +220,11 @@ def test_graded_scores_of_lm_eval_are_taken_by_name_or_refused(tmp_path: Path):
     )
 
 
+def test_scores_that_cannot_be_used_are_named_or_counted(tmp_path: Path):
+    file = lines(tmp_path / "a.jsonl", [generated(7, "a", "b", **{f"s{n}": 45.0 + n for n in range(7)})])
+    assert "(s0 45.0, s1 46.0, s2 47.0, s3 48.0, s4 49.0 and 2 more)" in refusal(file, tmp_path / "r")
+
+
 def test_a_right_answer_of_lm_eval_that_is_written_otherwise_is_right(tmp_path: Path):
     items = [generated(i, str(i), f"\\boxed{{{i}}}", math_verify=1) for i in range(3)]
     _, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)

@@ -105,6 +105,8 @@ def test_any_text_of_an_encoding_is_read_as_it_is(text: str, encoding: str):
             "expected an array of objects, .* with: text, label",
         ),
         ("a.json", b'{"train": [{"a": 1}],\n "test": [{"a": 1}]}', "one object with: train, test"),
+        ("a.json", b"{%s\n}" % b",".join(b'"k%d": 1' % i for i in range(12)), r"with: k0, .*, k8, k9 and 2 more$"),
+        ("a.json", b"{\n}", "one object with: nothing"),
         ("a.json", b"[1]", "a.json row 1: expected a JSON object, not 1"),
         ("a.json", b'[{"a": 1}', "a.json: not JSON"),
         ("a.json", b'{"a": 1}\n{"a":', "a.json:2: not JSON"),
