@@ -107,12 +107,18 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
     if len(curves) > 1:
         notes.append(f"{counted(len(curves), 'result')} for the same samples, each a variant of its own")
     (model,), (task,) = about["model_id"], about["evaluation_name"]
-    return Log(str(aggregate.get("eval_library", {}).get("name") or JUDGE), samples, task, model, tuple(notes))
+    library = str(aggregate.get("eval_library", {}).get("name") or JUDGE)
+    files = (file, _aggregate_file(file)) if aggregate else ()
+    return Log(library, samples, task, model, tuple(notes), files)
+
+
+def _aggregate_file(file: Path) -> Path:
+    return file.with_name(file.name.replace("_samples.jsonl", ".json"))
 
 
 def _aggregate_beside(file: Path) -> Mapping[str, Any]:
     """The aggregate of a samples file; empty if it is not there."""
-    path = file.with_name(file.name.replace("_samples.jsonl", ".json"))
+    path = _aggregate_file(file)
     if path == file or not path.is_file():
         return {}
     found = json_value(decode(read_file(path), plain(path)), plain(path))
