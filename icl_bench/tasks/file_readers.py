@@ -237,7 +237,7 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name: str) -> list[str]:
-    """The columns of a table to read: those of the template's fields, and ``id`` if there is one.
+    """The columns of a table to read, in its order: those of the template's fields, and ``id`` if there is one.
 
     All columns if there are no fields: a Jinja template names columns itself.
     """
@@ -249,7 +249,8 @@ def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name
     base_columns = {_stored_in(column, stored) for column in columns.values()}
     # a path may name a column whose value selects an item
     selectors = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
-    return sorted({*base_columns, *selectors, "id"} & set(stored))
+    wanted = {*base_columns, *selectors, "id"}
+    return [name for name in stored if name in wanted]
 
 
 def _stored_in(column: str, stored: Sequence[str]) -> str:

@@ -239,6 +239,16 @@ def test_class_numbers_of_a_parquet_file_are_guessed_and_decided_by_their_names(
     assert set(draft.data.labels) < {*kinds}
 
 
+def test_of_equal_columns_of_a_parquet_file_the_last_one_is_guessed_as_in_any_file(tmp_path: Path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"m": f"please help with {i}", "zeta": QUEUES[i % 3], "alpha": QUEUES[i % 3]} for i in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    label = "label: column alpha, by guess; also possible: zeta (--label)"
+    assert draft_task(tmp_path / "a.parquet").said[1] == draft_task(write(tmp_path / "a.csv", rows)).said[1] == label
+
+
 def test_an_id_that_only_later_rows_have_names_no_rows(tmp_path: Path):
     rows = [row if i < 9 else {**row, "id": "same"} for i, row in enumerate(tickets())]
     path = tmp_path / "a.jsonl"
