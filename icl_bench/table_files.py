@@ -10,12 +10,13 @@ import io
 import re
 import sys
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import one_line
+from icl_bench.wording import one_line, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +29,12 @@ def gunzip(raw: bytes, shown: str) -> bytes:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+
+
+def check_names(names: Sequence[str], shown: str) -> None:
+    """Raise ``UserError`` if a column appears twice."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(one_line(f"{shown}: column {plain(twice[0])} appears twice"))
 
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
@@ -77,17 +84,19 @@ def _next(reader: Iterator[list[str]]) -> list[str] | None:
         csv.field_size_limit(before)
 
 
-def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the sheets of an .xlsx file, and the rows of the first one; empty cells are "".
+def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
+    """The names of the sheets of an .xlsx file, and the cells of the first one, as many in each row.
 
-    Raises ``UserError``, also if the package that reads such files is missing.
+    Empty cells are "", cells with an error (``#N/A``) are None. Raises ``UserError``, also if the package that
+    reads such files is missing.
     """
     import pandas as pd
 
     try:
         with pd.ExcelFile(io.BytesIO(raw), engine="openpyxl") as book:
-            sheet = book.parse(0, dtype=object, keep_default_na=False, na_values=[])
-            rows = [{str(name): value for name, value in row.items()} for row in sheet.to_dict("records")]
+            # without a header: pandas would rename columns of one name
+            sheet = pd.read_excel(book, header=None, dtype=object, keep_default_na=False, na_values=[])
+            rows = [[None if pd.isna(value) else value for value in row] for row in sheet.to_numpy().tolist()]
             return list(map(str, book.sheet_names)), rows
     except ImportError:
         raise UserError(f"{shown}: needs the package openpyxl (pip install openpyxl); or save it as CSV") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -128,12 +128,11 @@ def carry_out(
     in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # of finetune it is a size
     if cluster is not None and in_batches:
         raise UserError("--batch: works on one machine only; remove --batch or --on")
-    purses: dict[float, Purse] = {}
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
-    def prepared(request: RunSpec | FinetuneSpec) -> Part:
-        return _prepared(request, display, results, purses)
+    # all requests of the command spend from one purse
+    prepared = partial(_prepared, display=display, results=results, purse_of=cache(_purse))
 
     def run_part(part: Part) -> Finished:
         display.part(part)
@@ -171,7 +170,8 @@ def _on_cluster(
 
     with connected(cluster) as connection:
         assert connection is not None, "a cluster was requested"
-        parts, problem = do_each(spec, options, lambda request: _prepared(request, display, results), display.problem)
+        prepared = partial(_prepared, display=display, results=results, purse_of=_purse)
+        parts, problem = do_each(spec, options, prepared, display.problem)
         for part in parts:
             for text in part.problems():
                 display.note(f"  {text}")
@@ -184,12 +184,18 @@ def _on_cluster(
     return done, problem
 
 
+def _purse(limit: float) -> Purse:
+    from icl_bench.backends.servers.budget import Purse
+
+    return Purse(limit)
+
+
 def _prepared(
-    spec: RunSpec | FinetuneSpec, display: Display, results: Place, purses: dict[float, Purse] | None = None
+    spec: RunSpec | FinetuneSpec, display: Display, results: Place, purse_of: Callable[[float], Purse]
 ) -> Part:
     """A planned request, as a part of a study without a file.
 
-    ``purses`` has the money of the command's other requests, by its limit.
+    ``purse_of`` gives the purse with a limit, from which it spends.
     """
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
@@ -200,11 +206,10 @@ def _prepared(
         if isinstance(spec, RunSpec):
             sweep = Sweep.prepare(spec, say, results=results)
             if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
-                from icl_bench.backends.servers.budget import Budget, Purse
+                from icl_bench.backends.servers.budget import Budget
                 from icl_bench.sweep.plan_money import sweep_prices
 
-                limit = math.inf if spec.budget is None else spec.budget
-                purse = ({} if purses is None else purses).setdefault(limit, Purse(limit))
+                purse = purse_of(math.inf if spec.budget is None else spec.budget)
                 sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
             return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))

@@ -29,6 +29,8 @@ def text_and_vectors(demonstrations: np.ndarray, spec: SelectorSpec, pattern: Pa
 def stored_as_text(demonstrations: Sequence[T], select: str, attention: str) -> tuple[list[T], list[T]]:
     """Split one prompt's demonstrations by the selection and attention pattern of its cell."""
     positions, pattern = np.arange(len(demonstrations)), Pattern.parse(attention)
+    if not pattern.as_vectors(len(demonstrations)):
+        return list(demonstrations), []  # a selection takes long to parse, for each of many predictions
     parts = text_and_vectors(positions, SelectorSpec.parse(select), pattern)
     text, vectors = ([demonstrations[i] for i in part] for part in parts)
     return text, vectors

@@ -36,11 +36,9 @@ class BertScore(Metric):
         encoder = encoder_default()
         return replace(encoder, windows=True) if self.windows else encoder
 
-    @cached_property
+    @property
     def _model(self) -> BertScoreModel:
-        from icl_bench.models.bertscore_model import BertScoreModel
-
-        return BertScoreModel(self.encoder)
+        return _model_of(self.encoder)
 
     def fit(self, answers: Sequence[str]) -> None:
         """See ``Metric``."""
@@ -104,9 +102,7 @@ def bertscore_f1(gold: Sequence[str], predictions: Sequence[str], encoder: Encod
 
 def _with_long(f1: np.ndarray, references: Sequence[str], candidates: Sequence[str], encoder: Encoder) -> list[float]:
     """The scores, with those of pairs that have a long text computed anew, from all its windows."""
-    from icl_bench.models.bertscore_model import BertScoreModel
-
-    model = BertScoreModel(encoder)
+    model = _model_of(encoder)
     pairs = zip(references, candidates, f1, strict=True)
     return [model.f1(a, b) if model.is_long(a) or model.is_long(b) else float(score) for a, b, score in pairs]
 
@@ -116,3 +112,10 @@ def _scorer(encoder: Encoder) -> Any:
     from bert_score import BERTScorer
 
     return BERTScorer(model_type=encoder.model, num_layers=encoder.layers)
+
+
+@lru_cache(maxsize=1)
+def _model_of(encoder: Encoder) -> BertScoreModel:
+    from icl_bench.models.bertscore_model import BertScoreModel
+
+    return BertScoreModel(encoder)

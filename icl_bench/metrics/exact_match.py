@@ -7,6 +7,8 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import regex
+
 from icl_bench.metrics.interface import Measure, TextMetric
 from icl_bench.metrics.word_rule import WordRule
 from icl_bench.unicode_words import folded, segmented, without_ignorable
@@ -60,8 +62,6 @@ def normalised_unicode(text: str) -> str:
     Removes all of Unicode's punctuation. Compatible spellings are one (NFKC). Characters of scripts without
     spaces stand apart.
     """
-    import regex
-
     bare = regex.sub(r"\p{P}", "", folded(without_ignorable(text)).translate(PUNCTUATION))
     return " ".join(part for word in _bare(bare).split() for part in segmented(word))
 

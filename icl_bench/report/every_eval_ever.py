@@ -169,8 +169,8 @@ class _Evaluation:
 
     def _versions(self) -> dict[str, str]:
         known = {name: text for meta in self.metas for name, text in meta.versions.items()}
-        sources = {facts.imported for v in self.rows["variant"].unique() if (facts := self.facts(str(v))).imported}
-        return known | ({"imported_from": ", ".join(sorted(filter(None, sources)))} if sources else {})
+        sources = {source for v in self.rows["variant"].unique() if (source := self.facts(str(v)).imported)}
+        return known | ({"imported_from": ", ".join(sorted(sources))} if sources else {})
 
     def _model_info(self) -> dict[str, Any]:
         servers = {meta.facts.server for meta in self.metas}

@@ -29,8 +29,9 @@ class Rows:
 def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) -> Rows | str:
     """A task's rows, or why they are not those of a run.
 
-    ``stored`` are the hashes of the run's data files. The network is asked only for data that the run
-    had from the hub. Raises ``UserError`` if there is no data.
+    ``stored`` are the hashes of the run's data files. The network is asked for a set of the hub only if
+    the run had it from there, and for the files of a task that have an address. Raises ``UserError`` if
+    there is no data.
     """
     hub = spec.data.hub
     if hub and not hub.is_files and not any(name.startswith(f"{hub.path}@") for name in stored):

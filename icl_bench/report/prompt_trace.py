@@ -33,7 +33,7 @@ from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
-from icl_bench.wording import plain
+from icl_bench.wording import few, plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -268,9 +268,8 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
             return _ImportedCell(name, axes, cell, filters)
         raise UserError(f"results folder {storage.where()}: no finished cell with {filters}")
     if len(matches) > 1:
-        names = ", ".join(_stem(name) for name, _ in matches[:4])
         raise UserError(
-            f"{len(matches)} cells match {filters}: {names}{', ...' if len(matches) > 4 else ''}; "
+            f"{len(matches)} cells match {filters}: {few([_stem(name) for name, _ in matches], 4)}; "
             "say which by --model, --select, --order, --attention, --perturbation or --cell HASH"
         )
     return matches[0]

@@ -12,7 +12,7 @@ from icl_bench.errors import UserError
 from icl_bench.tasks.label_spellings import plain_form
 from icl_bench.tasks.spec import Labels
 from icl_bench.tasks.splits import StoredRow, number_as_text
-from icl_bench.wording import plain, short
+from icl_bench.wording import few, plain, short
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class AnswerChoices:
             "index or text": "index, from 0, nor the text",
         }
         kind = kinds[labels.gold]
-        options = ", ".join(short(option) for option in names[:6]) + (", …" if len(names) > 6 else "")
+        options = few([*map(short, names)], 6)
         hint = f"; labels.merge: true reads it as {short(names[alike[0]])}" if alike else ""
         if {"true", "false"} & set(names) and str(value).lower() in ("yes", "no", "on", "off"):
             hint = "; YAML reads yes, no, on and off as true and false: put them in quotes"

@@ -16,10 +16,10 @@ from typing import Any
 from icl_bench.errors import UserError
 from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.file_readers import kind_of, read_split
-from icl_bench.tasks.label_spellings import same_labels
+from icl_bench.tasks.label_spellings import named_groups, same_labels
 from icl_bench.tasks.spec import Holdout, TaskSpec, TestRows
 from icl_bench.tasks.splits import StoredRow, number_as_text
-from icl_bench.wording import counted, listed, one_line, plain, short
+from icl_bench.wording import counted, one_line, plain, short
 
 HELD_OUT = Holdout(share=0.2, seed=TestRows().seed)
 """The test split of a draft, before it is stratified."""
@@ -135,8 +135,7 @@ def draft_task(path: Path, text: str | None = None, label: str | None = None) ->
         said.append(f"labels.empty: {counted(len(rows) - len(labels.values), 'row')} without a label are left out")
     if groups := same_labels(labels.counts):
         reading["merge"] = True
-        named = "; ".join(listed(map(short, group)) for group in groups[:5])
-        said.append(f"labels.merge: labels that differ only in how they are written are one ({named})")
+        said.append(f"labels.merge: labels that differ only in how they are written are one ({named_groups(groups)})")
     elif any(value != " ".join(value.split()) for value in labels.counts):
         reading["merge"] = True
         said.append("labels.merge: blanks around labels, and several in a row, do not count")
@@ -164,7 +163,10 @@ def draft_task(path: Path, text: str | None = None, label: str | None = None) ->
 def _read(path: Path) -> tuple[Sequence[StoredRow], str | None]:
     """All rows, and the encoding if it is a guess."""
     try:
-        return read_split(path, "all", {}).rows, None
+        rows = read_split(path, "all", {}).rows
+        if kind_of(path) == ".parquet":  # class numbers have their names only in columns that are named
+            rows = read_split(path, "all", {name: name for name in rows[0].cells}).rows
+        return rows, None
     except UserError as error:
         if "not UTF-8" not in str(error):
             raise
@@ -217,7 +219,7 @@ def _best(
 
 def _name_rows(rows: Sequence[StoredRow]) -> bool:
     """Whether a column ``id``, if there is one, has another text or whole number in each row."""
-    if "id" not in rows[0].cells:
+    if not any("id" in row.cells for row in rows):
         return True
     values = [row.cells.get("id") for row in rows]
     plain_values = all(isinstance(v, str | int) and not isinstance(v, bool) and v != "" for v in values)

@@ -26,7 +26,7 @@ from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Split, StoredRow, encodable, number_as_text
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import decode, parse_json, read_file
-from icl_bench.wording import nearest, one_line, plain, short, whole
+from icl_bench.wording import few, nearest, one_line, plain, short, whole
 
 PAPER_IDS = "paper_test_ids.json"
 
@@ -334,7 +334,7 @@ def _refuse_unknown(spec: TaskSpec, test: Sequence[Example], labels: Sequence[st
     answers = dict.fromkeys(row.answer for row in test)
     if not labels or not answers.keys().isdisjoint(labels):
         return
-    of_test, of_train = (", ".join(map(short, list(found)[:4])) for found in (answers, labels))
+    of_test, of_train = (few([*map(short, found)], 4) for found in (answers, labels))
     hint = "; labels.merge: true joins what is written in several ways" if same_labels([*answers, *labels]) else ""
     raise UserError(
         f"{spec.name}: no test row has a label of the train rows: {of_test} in test, {of_train} in train{hint}"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.table_files import (
     DELIMITERS,
+    check_names,
     csv_rows,
     excel_sheet,
     find_delimiter,
@@ -24,7 +24,7 @@ from icl_bench.table_files import (
 from icl_bench.tasks.spec import Holdout
 from icl_bench.tasks.splits import Split, StoredRow, name_classes, no_column, number_as_text, rows_digest
 from icl_bench.text_files import decode, parse_json, read_file
-from icl_bench.wording import listed_or, one_line, plain, short
+from icl_bench.wording import counted, few, listed_or, one_line, short
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,11 +37,11 @@ TABLE_FILES = (*TEXT_FILES, ".xlsx", ".parquet")
 
 
 def kind_of(path: Path) -> str | None:
-    """The ending of a file of rows, in small letters and without ``.gz``; None for other files."""
+    """The ending of a file of rows, in small letters; without ``.gz``, which only files of text may have. Else None."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".gz"] and suffixes[-2:-1] != [".parquet"]:
-        suffixes.pop()
-    return suffixes[-1] if suffixes and suffixes[-1] in TABLE_FILES else None
+    zipped = suffixes[-1:] == [".gz"]
+    kind = (suffixes[:-1] if zipped else suffixes)[-1:]
+    return kind[0] if kind and kind[0] in (TEXT_FILES if zipped else TABLE_FILES) else None
 
 
 def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str | None = None) -> Split:
@@ -71,7 +71,7 @@ def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str
             if (kind, delimiter) not in ((".csv", ","), (".tsv", "\t")):
                 notes.append(f"{path.name}: {DELIMITERS[delimiter]} stands between its cells")
             rows = list(_csv_rows(text, name, delimiter))
-            if kind == ".tsv" and (torn := [row.where for row in rows if _has_cells_within(row)]):
+            if delimiter == "\t" and (torn := [row.where for row in rows if _has_cells_within(row)]):
                 notes.append(f"{torn[0]}: a quoted cell holds a tab and a line break; is a quotation mark unpaired?")
         case ".xlsx":
             rows, notes = _excel_rows(content, name)
@@ -161,7 +161,7 @@ def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
         if len(arrays) != 1 and len(text.strip().splitlines()) == 1:
             arrays = [[value]]  # one object a line, and one line
         if len(arrays) != 1:
-            keys = ", ".join(map(plain, list(value)[:10]))
+            keys = few([*value], 10)
             wanted = "expected an array of objects, or one object a line"
             raise UserError(one_line(f"{name}: {wanted}, and it is one object with: {keys or 'nothing'}"))
         value = arrays[0]
@@ -176,14 +176,9 @@ def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
 def _csv_rows(text: str, file_name: str, delimiter: str) -> Iterator[StoredRow]:
     rows = csv_rows(text, file_name, delimiter)
     where, header = next(rows, (file_name, []))
-    _refuse_repeated(header, where)
+    check_names(header, where)
     for where, cells in rows:
         yield StoredRow(where, dict(zip(header, cells, strict=True)))
-
-
-def _refuse_repeated(header: Sequence[str], where: str) -> None:
-    if repeated := [name for name, count in Counter(header).items() if count > 1]:
-        raise UserError(one_line(f"{where}: column {repeated[0]!r} appears twice"))
 
 
 def _has_cells_within(row: StoredRow) -> bool:
@@ -192,25 +187,38 @@ def _has_cells_within(row: StoredRow) -> bool:
 
 
 def _excel_rows(content: bytes, name: str) -> tuple[list[StoredRow], list[str]]:
-    """The rows of the first sheet, with cells as text as in CSV, and a note if there are more sheets."""
-    sheets, records = excel_sheet(content, name)
-    rows = [
-        StoredRow(f"{name} row {number}", {column: str(number_as_text(value)) for column, value in cells.items()})
-        for number, cells in enumerate(records, 2)  # the header is the sheet's first row
-    ]
-    rows = [row for row in rows if any(row.cells.values())]
-    further = f"{Path(name).name}: {sheets[0]!r} is read, the first of its {len(sheets)} sheets"
-    return rows, [further] if len(sheets) > 1 else []
+    """The rows of the first sheet, with cells as text as in CSV, and notes on what is not read."""
+    sheets, cells = excel_sheet(content, name)
+    header, *further = cells or [[]]
+    headings = [f"Unnamed: {place}" if value in (None, "") else str(value) for place, value in enumerate(header)]
+    check_names(headings, f"{name} row 1")
+    rows, errors = [], 0
+    for number, values in enumerate(further, 2):
+        errors += sum(value is None for value in values)
+        texts = ["" if value is None else str(number_as_text(value)) for value in values]
+        if any(texts):
+            rows.append(StoredRow(f"{name} row {number}", dict(zip(headings, texts, strict=True))))
+    notes = []
+    if len(sheets) > 1:
+        notes.append(f"{Path(name).name}: {sheets[0]!r} is read, the first of its {len(sheets)} sheets")
+    if errors:
+        verb = "is" if errors == 1 else "are"
+        notes.append(f"{Path(name).name}: {counted(errors, 'cell')} with an error, like #N/A, {verb} read as empty")
+    return rows, notes
 
 
 def _parquet_rows(content: bytes, name: str, columns: Mapping[str, str]) -> Iterator[StoredRow]:
+    import pyarrow as pa
+
     with refusing_damaged_parquet(name):
         table = parquet_table(content)
+        check_names(table.column_names, name)
         stored = wanted_columns(columns, table.column_names, name)
         records = table.select(stored).to_pylist()
     if columns:  # a Jinja template expects numbers
+        of_numbers = {field.name for field in table.schema if pa.types.is_integer(field.type)}
         classes = _class_names(table.schema.metadata or {})
-        name_classes(records, {column: known for column, known in classes.items() if column in stored}, name)
+        name_classes(records, {c: known for c, known in classes.items() if c in of_numbers.intersection(stored)}, name)
     for number, record in enumerate(records, 1):
         yield StoredRow(f"{name} row {number}", record)
 
@@ -229,7 +237,7 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 
 
 def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name: str) -> list[str]:
-    """The columns of a table to read: those of the template's fields, and ``id`` if there is one.
+    """The columns of a table to read, in its order: those of the template's fields, and ``id`` if there is one.
 
     All columns if there are no fields: a Jinja template names columns itself.
     """
@@ -241,7 +249,8 @@ def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name
     base_columns = {_stored_in(column, stored) for column in columns.values()}
     # a path may name a column whose value selects an item
     selectors = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
-    return sorted({*base_columns, *selectors, "id"} & set(stored))
+    wanted = {*base_columns, *selectors, "id"}
+    return [name for name in stored if name in wanted]
 
 
 def _stored_in(column: str, stored: Sequence[str]) -> str:

@@ -14,13 +14,10 @@ from icl_bench.errors import UserError
 from icl_bench.tasks.file_readers import hold_out, wanted_columns
 from icl_bench.tasks.spec import HubSource
 from icl_bench.tasks.splits import Source, Split, StoredRow, name_classes, rows_digest
-from icl_bench.wording import first_line, listed_or, one_line, plain
+from icl_bench.wording import few, first_line, listed_or, one_line, plain
 
 HUB_SECONDS = 5.0
 """The time limit for the hub's first response."""
-
-SHOWN = 3
-"""Files that messages name."""
 
 
 class HubError(Exception):
@@ -37,7 +34,7 @@ def _files(hub: HubSource) -> str:
     files = hub.arguments.get("data_files") or hub.arguments.get("data_dir")
     groups = list(files.values()) if isinstance(files, Mapping) else [files]
     names = [str(name) for group in groups for name in (group if isinstance(group, list) else [group])]
-    return one_line(", ".join(dict.fromkeys(names[:SHOWN])) + (", …" if names[SHOWN:] else ""))
+    return one_line(few([*dict.fromkeys(names)]))
 
 
 def from_files(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:

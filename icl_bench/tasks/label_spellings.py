@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from icl_bench.wording import listed, short
+from icl_bench.wording import few, listed, short
 
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 """Characters that show nothing and change no letter beside them: soft hyphen, zero-width space, word joiner, mark."""
@@ -41,6 +41,12 @@ def same_labels(labels: Iterable[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in by_form.values() if len(group) > 1]
 
 
+def named_groups(groups: Sequence[Sequence[str]]) -> str:
+    """The first groups, and how many more there are."""
+    more = [f"and {len(groups) - MOST_SHOWN:,} more"] if len(groups) > MOST_SHOWN else []
+    return "; ".join([*(listed(map(short, group)) for group in groups[:MOST_SHOWN]), *more])
+
+
 def replacements(train: Iterable[str], test: Iterable[str]) -> dict[str, str]:
     """The spellings of the rows' labels that another one replaces, with that one.
 
@@ -59,9 +65,8 @@ def spelling_notes(labels: Iterable[str]) -> list[str]:
     groups = same_labels(labels)
     if not groups:
         return []
-    named = "; ".join(listed(map(short, group)) for group in groups[:MOST_SHOWN])
-    more = f"; and {len(groups) - MOST_SHOWN} more" if len(groups) > MOST_SHOWN else ""
-    return [f"labels that may be one, written in several ways: {named}{more}. labels.merge: true joins them"]
+    named = named_groups(groups)
+    return [f"labels that may be one, written in several ways: {named}. labels.merge: true joins them"]
 
 
 def merge_notes(spellings: Mapping[str, str]) -> list[str]:
@@ -69,5 +74,4 @@ def merge_notes(spellings: Mapping[str, str]) -> list[str]:
     named = [f"{short(spelling)} as {short(label)}" for spelling, label in spellings.items() if spelling != label]
     if not named:
         return []
-    more = f" and {len(named) - MOST_SHOWN} more" if len(named) > MOST_SHOWN else ""
-    return [f"labels.merge reads {', '.join(named[:MOST_SHOWN])}{more}"]
+    return [f"labels.merge reads {few(named, MOST_SHOWN)}"]

@@ -7,6 +7,7 @@ or of a tag, in the group's folder and below; in a folder ``tasks``, also anywhe
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -263,7 +264,7 @@ class _Index:
         """The text of every file of a folder and below that may be a task, a group, or included by one."""
         if folder not in self._read:
             texts = self._read[folder] = {}
-            for file in sorted(p for p in folder.rglob("*") if p.suffix in ("", ".yaml", ".yml") and p.is_file()):
+            for file in sorted(p for p in _visible(folder) if p.suffix in ("", ".yaml", ".yml") and p.is_file()):
                 with suppress(OSError, UnicodeDecodeError):
                     if file.stat().st_size <= _LARGEST:
                         texts[file] = file.read_text(encoding="utf-8")
@@ -276,6 +277,13 @@ class _Index:
     @cached_property
     def _read(self) -> dict[Path, dict[Path, str]]:
         return {}
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """The files of a folder and below, without those of hidden folders: ``.git``, ``.venv``."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in names)
 
 
 def _read_all(files: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

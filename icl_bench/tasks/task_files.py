@@ -85,7 +85,7 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
             raise UserError(f"no task {name!r}; {nearest(name, [*shipped, *groups])} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(file)
-    if path.name == file and path.stem in (*known_tasks(), *known_groups()) and not path.exists():
+    if path.name == file and not path.exists() and path.stem in (*known_tasks(), *known_groups()):
         raise UserError(f"{plain(name)}: there is no such file; the shipped one is named {path.stem}")
     spec = _parse_task(read_file(path), name)
     if spec.data.kind != "files":

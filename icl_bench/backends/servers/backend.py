@@ -33,6 +33,7 @@ from icl_bench.backends.servers.thinking import Thinking
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
+from icl_bench.wording import few
 
 RETRY_SECONDS = 600.0
 """How long requests are repeated if the server is unreachable, overloaded or failing."""
@@ -367,7 +368,7 @@ class ServerBackend:
     def _refusal(self, error: Any) -> CellError | UserError:
         """The error of a request that the server refuses; bad usage if it does not have the model."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
-            lists = f"{', '.join(self._models[:LISTED])}{', ...' * (len(self._models) > LISTED)}"
+            lists = few(self._models, LISTED)
             said = f"--model {self._model}: the server does not have it ({failure_reason(error)}); it lists {lists}"
             return UserError(self.connection.without_key(said))
         return self._failure(f"the server refuses the request ({failure_reason(error)})")

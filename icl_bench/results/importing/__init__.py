@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +58,15 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
     """
     file = file_of(file)
     stem, raw = stem_of(file), read_file(file)
-    sha256 = hashlib.sha256(raw + stated.digest()).hexdigest()
+    shown = plain(file)
+    parsed = parse(file, raw, stated)
+    contents = [raw if path == file else read_file(path) for path in parsed.files] or [raw]
+    sha256 = _digest(contents, stated)
     storage = storage_at(results)
     if before := find_import(storage, sha256):
         name, rows = before
         return Import(storage.where(name), rows, before=True)
-    shown = plain(file)
-    parsed = parse(file, raw, stated, variant=sha256[:8])
-    checked = checked_columns(parsed.table, shown, sha256[:8], parsed.judge)
+    checked = checked_columns(parsed.of_variant(sha256[:8]), shown, sha256[:8], parsed.judge)
     name = f"{IMPORTED}/{slug(stem)[:80]}-{sha256[:12]}{FINISHED}"
     rows = len(checked.known["gold"])
     about = ImportMeta(source=file.name, sha256=sha256, rows=rows, protocol=PROTOCOL)
@@ -75,8 +77,16 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
     return Import(storage.where(name), rows, tuple(checked.further), notes=parsed.notes)
 
 
+def _digest(contents: Sequence[bytes], stated: Stated) -> str:
+    """SHA-256, in hex, of files in any order with what is stated."""
+    if len(contents) == 1:
+        return hashlib.sha256(contents[0] + stated.digest()).hexdigest()
+    each = sorted({hashlib.sha256(content).digest() for content in contents})
+    return hashlib.sha256(b"".join(each) + stated.digest()).hexdigest()
+
+
 def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
-    """Name and number of predictions of the import of a file with this hash, unless damaged."""
+    """Name and number of predictions of the import with this hash, unless damaged."""
     for name in sorted(storage.names(IMPORTED)):
         if not name.endswith(f"-{sha256[:12]}{FINISHED}"):
             continue

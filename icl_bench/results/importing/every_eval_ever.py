@@ -16,7 +16,7 @@ from icl_bench.errors import UserError
 from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_lines, json_value
 from icl_bench.text_files import decode, read_file
-from icl_bench.wording import counted, listed, plain
+from icl_bench.wording import counted, few, plain
 
 JUDGE = "Every Eval Ever"
 
@@ -100,19 +100,25 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
     about = {name: {item[name] for item in items} for name in ("model_id", "evaluation_name")}
     for name, values in about.items():
         if len(values) > 1:
-            raise UserError(f"{shown}: has several values of {name}: {listed(map(plain, sorted(values)[:5]))}")
+            raise UserError(f"{shown}: has several values of {name}: {few(sorted(values), 5)}")
     samples = [_sample(item, metrics.get(item.get("evaluation_result_id"), ""), shown) for item in items]
     notes = ["the samples name no number of demonstrations: k is taken as 0; state another by --k"]
     curves = {sample.curve for sample in samples}
     if len(curves) > 1:
         notes.append(f"{counted(len(curves), 'result')} for the same samples, each a variant of its own")
     (model,), (task,) = about["model_id"], about["evaluation_name"]
-    return Log(str(aggregate.get("eval_library", {}).get("name") or JUDGE), samples, task, model, tuple(notes))
+    library = str(aggregate.get("eval_library", {}).get("name") or JUDGE)
+    files = (file, _aggregate_file(file)) if aggregate else ()
+    return Log(library, samples, task, model, tuple(notes), files)
+
+
+def _aggregate_file(file: Path) -> Path:
+    return file.with_name(file.name.replace("_samples.jsonl", ".json"))
 
 
 def _aggregate_beside(file: Path) -> Mapping[str, Any]:
     """The aggregate of a samples file; empty if it is not there."""
-    path = file.with_name(file.name.replace("_samples.jsonl", ".json"))
+    path = _aggregate_file(file)
     if path == file or not path.is_file():
         return {}
     found = json_value(decode(read_file(path), plain(path)), plain(path))

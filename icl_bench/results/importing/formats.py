@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ def stem_of(file: Path) -> str:
     return file.name[: -len(_ending(file))]
 
 
-def parse(file: Path, raw: bytes, stated: Stated, variant: str) -> Parsed:
+def parse(file: Path, raw: bytes, stated: Stated) -> Parsed:
     """The predictions of a file, with what is ``stated``. Raises ``UserError``."""
     shown = plain(file)
     ending = _ending(file)
     if ending == inspect_logs.ENDING:
-        return as_table(inspect_logs.of_archive(raw, shown), stated, variant, shown)
+        return as_table(inspect_logs.of_archive(raw, shown), stated, shown)
     if ending == ".parquet":
         return Parsed(_with(parquet_columns(raw, shown), stated, shown))
     text = decode(gunzip(raw, shown) if ending.endswith(".gz") else raw, shown)
@@ -48,13 +49,15 @@ def parse(file: Path, raw: bytes, stated: Stated, variant: str) -> Parsed:
     if kind in (".csv", ".tsv"):
         return Parsed(_with(csv_columns(text, shown, "\t" if kind == ".tsv" else ","), stated, shown))
     content = json_items(text, shown)
+    files: tuple[Path, ...] = ()
     if every_eval_ever.is_aggregate(content):
-        file, content = every_eval_ever.samples_of(file, content, shown)
+        samples, content = every_eval_ever.samples_of(file, content, shown)
+        file, files = samples, (file, samples)
     rows = content if isinstance(content, list) else [content]
     if (own := every_eval_ever.own_rows(rows, shown)) is not None:
-        return Parsed(_with(columns_of(own), stated, shown))
+        return Parsed(_with(columns_of(own), stated, shown), files=(file,))  # an aggregate adds nothing to its samples
     if (log := _log(file, rows, shown)) is not None:
-        return as_table(log, stated, variant, shown)
+        return as_table(replace(log, files=(*files, *log.files)), stated, shown)
     return Parsed(_with(columns_of(rows), stated, shown))
 
 

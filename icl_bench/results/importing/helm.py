@@ -166,7 +166,14 @@ def _log(folder: Path, adapter: Mapping[str, Any], answers: Sequence[Answered], 
         notes.append(f"{counted(fewer, 'prompt')} had fewer than {k} demonstrations: HELM had cut them to the window")
     if perturbed := sum(1 for one in answers if one.key[1] is not None):
         notes.append(f"{counted(perturbed, 'sample')} perturbed, each perturbation a variant of its own")
-    return Log(JUDGE, samples, _task(folder), adapter.get("model"), tuple(notes))
+    return Log(JUDGE, samples, _task(folder), adapter.get("model"), tuple(notes), _files(folder))
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    """The files of a run that are read."""
+    answers = file_in(folder)
+    names = [answers.name, STATS, SPEC, *([INSTANCES] if answers.name == SHOWN else [])]
+    return tuple(folder / name for name in names if (folder / name).is_file())
 
 
 def _scores(one: Answered) -> dict[str, float]:

@@ -83,16 +83,21 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
     filters = dict.fromkeys(sample.curve for sample in samples)
     if len(filters) > 1:
         notes.append(f"{counted(len(filters), 'filter')}, each a variant of its own: {', '.join(map(plain, filters))}")
-    return Log(JUDGE, samples, task, model or None, tuple(notes))
+    files = (file, _results_file(file, name["date"])) if results and name else ()
+    return Log(JUDGE, samples, task, model or None, tuple(notes), files)
 
 
 def _results_beside(file: Path, date: str) -> Mapping[str, Any]:
     """The results of the same evaluation; empty if they are not there."""
-    beside = file.with_name(f"results_{date}.json")
+    beside = _results_file(file, date)
     if not beside.is_file():
         return {}
     found = json_value(decode(read_file(beside), plain(beside)), plain(beside))
     return found if isinstance(found, dict) else {}
+
+
+def _results_file(file: Path, date: str) -> Path:
+    return file.with_name(f"results_{date}.json")
 
 
 def _shots(results: Mapping[str, Any], task: str | None) -> int | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import score_columns
 from icl_bench.results.cells import slug
 from icl_bench.results.importing.tables import columns_of
-from icl_bench.wording import listed, plain, short
+from icl_bench.wording import few, listed, plain, short
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class Parsed:
     """The program that has judged the answers, if the file has its verdicts."""
     notes: tuple[str, ...] = ()
     """What was assumed."""
+    curves: Sequence[str] = ()
+    """``(rows,)``: which of several curves a row is of, each a variant of its own; empty for one curve."""
+    files: tuple[Path, ...] = ()
+    """The files that the predictions are of, if that is not the named one alone."""
+
+    def of_variant(self, variant: str) -> pa.Table:
+        """The table, in which each of several curves is a variant of its own."""
+        if not self.curves:
+            return self.table
+        return self.table.append_column("variant", pa.array([f"{variant}-{curve}" for curve in self.curves]))
 
 
 @dataclass(frozen=True)
@@ -96,13 +107,15 @@ class Log:
     task: str | None = None
     model: str | None = None
     notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    """The files that it was read from, if that is not the named one alone."""
 
 
 COLUMNS = ("test_id", "gold", "prediction", "correct", "k", "draw", "perturbation", "question", "text", "own_choices")
 
 
-def as_table(log: Log, stated: Stated, variant: str, shown: str) -> Parsed:
-    """The table of a log's samples. Each of several curves is a variant of its own.
+def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
+    """The table of a log's samples.
 
     Raises ``UserError`` if the log is empty, or says neither task, model nor k and they are not stated.
     """
@@ -122,11 +135,11 @@ def as_table(log: Log, stated: Stated, variant: str, shown: str) -> Parsed:
         if tuple(sample.scores) in graded:
             row["correct"] = None  # 0 and 1 of a graded score are no verdicts
         row["golds"] = list(sample.golds) if len(sample.golds) > 1 else None
-        row["variant"] = f"{variant}-{slug(sample.curve)}" if several else variant
         rows.append({**row, **sample.tokens, **sample.scores, **of_log})
     present = {name for row in rows for name, value in row.items() if value is not None}
     table = columns_of({name: value for name, value in row.items() if name in present} for row in rows)
-    return Parsed(table, log.judge, log.notes)
+    curves = [slug(sample.curve) for sample in log.samples] if several else []
+    return Parsed(table, log.judge, log.notes, curves, log.files)
 
 
 def verdict(value: Any) -> bool | None:
@@ -146,7 +159,7 @@ def own_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def unusable_scores(shown: str, whose: str, scores: Mapping[str, Any]) -> UserError:
     """The error for a sample that has neither a verdict nor a known score."""
-    found = ", ".join(f"{plain(name)} {short(value)}" for name, value in list(scores.items())[:5]) or "none"
+    found = few([f"{plain(name)} {short(value)}" for name, value in scores.items()], 5) or "none"
     known = ", ".join(score_columns())
     return UserError(
         f"{shown}: {whose} has scores that are neither right or wrong nor of a known metric ({found}); "

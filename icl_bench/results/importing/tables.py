@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -13,9 +12,9 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from icl_bench.errors import UserError
-from icl_bench.table_files import csv_rows, parquet_table, refusing_damaged_parquet
+from icl_bench.table_files import check_names, csv_rows, parquet_table, refusing_damaged_parquet
 from icl_bench.text_files import parse_json
-from icl_bench.wording import one_line, plain, short
+from icl_bench.wording import one_line, short
 
 BATCH_ROWS = 50_000
 
@@ -53,12 +52,6 @@ def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
         column = pa.chunked_array(chunk, pa.string())
         columns[name] = column if name == EMPTY_IS_ANSWER else pc.if_else(pc.equal(column, ""), None, column)
     return pa.table(columns)
-
-
-def check_names(names: Sequence[str], shown: str) -> None:
-    """Raise ``UserError`` if a column appears twice."""
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(one_line(f"{shown}: column {plain(twice[0])} appears twice"))
 
 
 def json_value(text: str, shown: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from support.predictions import macro_f1
 
 from icl_bench.metrics.bertscore import bertscore_f1
@@ -75,6 +76,31 @@ def test_bertscore_refuses_texts_that_do_not_pair_up():
     assert bertscore_f1(["a", ""], ["", "b"], nothing).tolist() == [0, 0]
     with pytest.raises(ValueError, match="longer"):
         bertscore_f1(["", "b"], ["a", "", "c"], nothing)
+
+
+def test_windows_are_read_by_one_model_for_all_cells(monkeypatch):
+    made = []
+
+    class Model:
+        def __init__(self, encoder: Encoder) -> None:
+            made.append(encoder)
+
+        def is_long(self, text: str) -> bool:
+            return len(text) > 5
+
+        def f1(self, reference: str, candidate: str) -> float:
+            return 0.25
+
+    class Scorer:
+        def score(self, candidates: list[str], references: list[str], batch_size: int) -> tuple[torch.Tensor, ...]:
+            return (torch.full((len(candidates),), 0.5),) * 3
+
+    monkeypatch.setattr("icl_bench.models.bertscore_model.BertScoreModel", Model)
+    monkeypatch.setattr("icl_bench.metrics.bertscore._scorer", lambda _: Scorer())
+    windows = Encoder("windows", "no such folder", 1, windows=True)
+    for _ in range(3):
+        assert bertscore_f1(["a", "a long text"], ["b", "c"], windows).tolist() == [0.5, 0.25]
+    assert made == [windows]
 
 
 def test_macro_f1_of_many_cells_equals_macro_f1_of_each():

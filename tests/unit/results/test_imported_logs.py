@@ -220,6 +220,11 @@ def test_graded_scores_of_lm_eval_are_taken_by_name_or_refused(tmp_path: Path):
     )
 
 
+def test_scores_that_cannot_be_used_are_named_or_counted(tmp_path: Path):
+    file = lines(tmp_path / "a.jsonl", [generated(7, "a", "b", **{f"s{n}": 45.0 + n for n in range(7)})])
+    assert "(s0 45.0, s1 46.0, s2 47.0, s3 48.0, s4 49.0 and 2 more)" in refusal(file, tmp_path / "r")
+
+
 def test_a_right_answer_of_lm_eval_that_is_written_otherwise_is_right(tmp_path: Path):
     items = [generated(i, str(i), f"\\boxed{{{i}}}", math_verify=1) for i in range(3)]
     _, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
@@ -588,6 +593,66 @@ def test_whole_numbers_as_text_are_their_digits(tmp_path: Path):
 
 
 # -- whatever a log holds -----------------------------------------------------------------------
+
+# -- files beside ---------------------------------------------------------------------------------
+
+
+def lm_eval_with_results(folder: Path) -> tuple[list[Path], Path, Callable[[Any], Any]]:
+    shutil.copytree(LM_EVAL, folder)
+    results = folder / f"results_{DATE}.json"
+    return [lm_eval_file("wines_mc", folder)], results, lambda found: {**found, "n-shot": {"wines_mc": 1}}
+
+
+def helm_with_scores(folder: Path) -> tuple[list[Path], Path, Callable[[Any], Any]]:
+    run_of_helm(folder, [of_helm(0, " B")], [scores_of_helm(0, exact_match=1.0)])
+    named = [folder, *(folder / name for name in ("scenario_state.json", "per_instance_stats.json", "run_spec.json"))]
+    return named, folder / "per_instance_stats.json", lambda _: [scores_of_helm(0, exact_match=0.0)]
+
+
+def helm_with_instances(folder: Path) -> tuple[list[Path], Path, Callable[[Any], Any]]:
+    named, _, _ = helm_with_scores(folder)
+    (folder / "scenario_state.json").unlink()
+    shown = {"instance_id": "id0", "train_trial_index": 0, "predicted_text": " B", "stats": {}}
+    dumped(folder / "display_predictions.json", [shown])
+    instances = dumped(folder / "instances.json", [of_helm(0, "")["instance"]])
+    return [named[0], *named[2:]], instances, lambda found: [{**found[0], "input": {"text": "another"}}]
+
+
+def every_eval_ever_with_aggregate(folder: Path) -> tuple[list[Path], Path, Callable[[Any], Any]]:
+    graded = of_eee(0, "x", right=False, evaluation={"score": 0.5, "is_correct": False}, evaluation_result_id="r")
+    samples = lines(folder / f"{UUID}_samples.jsonl", [graded])
+
+    def aggregate(metric: str) -> dict[str, Any]:
+        metrics = [{"evaluation_result_id": "r", "metric_config": {"metric_id": metric}}]
+        about = {"file_path": samples.name}
+        library = {"name": "x"}
+        return {
+            "evaluation_id": "e",
+            "eval_library": library,
+            "evaluation_results": metrics,
+            "detailed_evaluation_results": about,
+        }
+
+    file = dumped(folder / f"{UUID}.json", aggregate("f1"))
+    return [samples, file], file, lambda _: aggregate("bleu")
+
+
+@pytest.mark.parametrize(
+    "made", [lm_eval_with_results, helm_with_scores, helm_with_instances, every_eval_ever_with_aggregate]
+)
+def test_a_log_is_imported_once_and_once_more_when_a_file_beside_it_changes(
+    made: Callable[[Path], tuple[list[Path], Path, Callable[[Any], Any]]], tmp_path: Path
+):
+    named, beside, change = made(tmp_path / "log")
+    results = tmp_path / "results"
+    assert [import_predictions(file, results).before for file in named * 2] == [False, *[True] * (2 * len(named) - 1)]
+    first = read_stored(results).predictions
+    dumped(beside, change(json.loads(beside.read_text())))
+    assert [import_predictions(file, results).before for file in named] == [False, *[True] * (len(named) - 1)]
+    both = read_stored(results).predictions
+    assert len(both) == 2 * len(first)
+    assert both["variant"].nunique() == 2 * first["variant"].nunique()
+
 
 LOGS: dict[str, Callable[[], Any]] = {
     "lm-eval": lambda: [json.loads(line) for line in lm_eval_file("wines_mc").read_text().splitlines()],

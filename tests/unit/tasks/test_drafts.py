@@ -221,6 +221,48 @@ def test_every_kind_of_file_makes_the_same_task(table: Path, kind: str, tmp_path
     assert [row.answer for row in other.data.test] == [row.answer for row in made.data.test]
 
 
+def test_class_numbers_of_a_parquet_file_are_guessed_and_decided_by_their_names(tmp_path: Path):
+    import datasets
+
+    kinds = ["Billing", "billing", "cards"]
+    numbers = [i % 4 - 1 for i in range(60)]  # -1 is no label
+    columns = {"text": [f"please help with {i}" for i in range(60)], "kind": numbers, "stars": numbers}
+    features = datasets.Features(
+        text=datasets.Value("string"), stars=datasets.Value("int64"), kind=datasets.ClassLabel(names=kinds)
+    )
+    path = tmp_path / "a.parquet"
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(path)
+    draft = draft_task(path)
+    assert draft.said[1] == "label: column kind, by guess; also possible: stars (--label)"
+    assert "labels.empty: 15 rows without a label are left out" in draft.said
+    assert any("are one ('Billing' and 'billing')" in said for said in draft.said)
+    assert set(draft.data.labels) < {*kinds}
+
+
+def test_of_equal_columns_of_a_parquet_file_the_last_one_is_guessed_as_in_any_file(tmp_path: Path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"m": f"please help with {i}", "zeta": QUEUES[i % 3], "alpha": QUEUES[i % 3]} for i in range(30)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    label = "label: column alpha, by guess; also possible: zeta (--label)"
+    assert draft_task(tmp_path / "a.parquet").said[1] == draft_task(write(tmp_path / "a.csv", rows)).said[1] == label
+
+
+def test_an_id_that_only_later_rows_have_names_no_rows(tmp_path: Path):
+    rows = [row if i < 9 else {**row, "id": "same"} for i, row in enumerate(tickets())]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert draft_task(path).values["data"]["id"] is False
+
+
+def test_labels_that_are_joined_are_named_or_counted(tmp_path: Path):
+    names = "abcdefg"
+    rows = tickets(queue=lambda i: names[i % 7].upper() if i % 2 else names[i % 7])
+    (said,) = (said for said in draft_task(write(tmp_path / "a.csv", rows)).said if said.startswith("labels.merge"))
+    assert said.endswith("('A' and 'a'; 'B' and 'b'; 'C' and 'c'; 'D' and 'd'; 'E' and 'e'; and 2 more)")
+
+
 @pytest.mark.parametrize(
     ("name", "task"),
     [

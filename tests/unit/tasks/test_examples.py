@@ -179,7 +179,7 @@ def test_a_row_that_cannot_be_used_is_refused_with_file_and_line(load, content, 
     ("content", "message"),
     [
         ("text,label\na,b\nc\n", ":3: 1 cells, but the header has 2"),
-        ("text,text\na,b\n", ":1: column 'text' appears twice"),
+        ("text,text\na,b\n", ":1: column text appears twice"),
         ("text,kind\na,b\n", ":2: no column 'label'; columns: text, kind"),
         ('text,label\n"a,b\n', ":2: not CSV: unexpected end of data"),
         ("text,label\n", "has no rows"),

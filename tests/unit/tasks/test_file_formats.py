@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.file_readers import hold_out, read_split
+from icl_bench.tasks.file_readers import hold_out, kind_of, read_split
 from icl_bench.tasks.spec import Holdout, TaskSpec
 from icl_bench.tasks.splits import StoredRow
 
@@ -104,6 +105,8 @@ def test_any_text_of_an_encoding_is_read_as_it_is(text: str, encoding: str):
             "expected an array of objects, .* with: text, label",
         ),
         ("a.json", b'{"train": [{"a": 1}],\n "test": [{"a": 1}]}', "one object with: train, test"),
+        ("a.json", b"{%s\n}" % b",".join(b'"k%d": 1' % i for i in range(12)), r"with: k0, .*, k8, k9 and 2 more$"),
+        ("a.json", b"{\n}", "one object with: nothing"),
         ("a.json", b"[1]", "a.json row 1: expected a JSON object, not 1"),
         ("a.json", b'[{"a": 1}', "a.json: not JSON"),
         ("a.json", b'{"a": 1}\n{"a":', "a.json:2: not JSON"),
@@ -119,10 +122,23 @@ def test_a_file_that_is_no_table_is_refused_with_what_it_is(name: str, raw: byte
         read_split(tmp_path / name, "train", {})
 
 
-def test_a_quotation_mark_without_its_pair_in_a_tab_separated_file_is_noted(tmp_path: Path):
-    (tmp_path / "a.tsv").write_text('text\tlabel\n"hm\tno\nyes"\tno\n', encoding="utf-8")
-    (note,) = read_split(tmp_path / "a.tsv", "train", {}).notes
-    assert "is a quotation mark unpaired?" in note
+@pytest.mark.parametrize(("name", "first"), [("a.tsv", ""), ("a.csv", ""), ("a.csv", "sep=\t\n")])
+def test_a_quotation_mark_without_its_pair_among_tabs_is_noted(name: str, first: str, tmp_path: Path):
+    (tmp_path / name).write_text(first + 'text\tlabel\n"hm\tno\nyes"\tno\n', encoding="utf-8")
+    assert "is a quotation mark unpaired?" in read_split(tmp_path / name, "train", {}).notes[-1]
+
+
+def test_a_tab_in_a_quoted_cell_among_semicolons_is_no_fault(tmp_path: Path):
+    (tmp_path / "a.tsv").write_text('sep=;\ntext;label\n"hm\tno\nyes";no\n', encoding="utf-8")
+    assert read_split(tmp_path / "a.tsv", "train", {}).notes == ("a.tsv: a semicolon stands between its cells",)
+
+
+@pytest.mark.parametrize("name", ["a.xlsx.gz", "a.parquet.gz", "a.XLSX.GZ"])
+def test_only_files_of_text_may_be_compressed(name: str, tmp_path: Path):
+    (tmp_path / name).write_bytes(gzip.compress(b"PK"))
+    assert kind_of(tmp_path / name) is None
+    with pytest.raises(UserError, match=r"expected \.jsonl, .* \(.*\.tsv also with \.gz\)"):
+        read_split(tmp_path / name, "train", {})
 
 
 def spec(path: Path, **data: Any) -> TaskSpec:
@@ -183,6 +199,41 @@ def test_the_first_sheet_of_an_excel_file_is_read_as_text(tmp_path: Path):
     assert split.notes == ("a.xlsx: 'Tickets' is read, the first of its 2 sheets",)
 
 
+def excel(path: Path, *rows: list[Any]) -> Path:
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return path
+
+
+def test_cells_with_an_error_of_excel_are_empty_and_counted(tmp_path: Path):
+    path = excel(tmp_path / "a.xlsx", ["text", "label"], ["a", "#N/A"], ["#DIV/0!", "nan"], ["#REF!", None])
+    split = read_split(path, "train", {})
+    assert [row.cells for row in split.rows] == [{"text": "a", "label": ""}, {"text": "", "label": "nan"}]
+    assert split.notes == ("a.xlsx: 3 cells with an error, like #N/A, are read as empty",)
+
+
+@pytest.mark.parametrize("headings", [["text", "label", "text"], [1, "label", "1"], [True, "label", "True"]])
+def test_two_columns_of_an_excel_file_with_one_name_are_refused(headings: list[Any], tmp_path: Path):
+    path = excel(tmp_path / "a.xlsx", headings, ["a", "b", "c"])
+    with pytest.raises(UserError) as error:
+        read_split(path, "train", {})
+    assert str(error.value) == f"{path} row 1: column {headings[2]} appears twice"
+
+
+def test_headings_of_an_excel_file_are_as_they_are_and_columns_without_one_are_numbered(tmp_path: Path):
+    path = excel(tmp_path / "a.xlsx", [None, "text", "text.1", 1, 2.0, None], ["i", "a", "b", 3, 4.5, "j"])
+    (row,) = read_split(path, "train", {}).rows
+    assert row.cells == {"Unnamed: 0": "i", "text": "a", "text.1": "b", "1": "3", "2": "4.5", "Unnamed: 5": "j"}
+
+
+def test_an_excel_file_without_rows_is_refused(tmp_path: Path):
+    for headings in ([], ["text", "label"]):
+        with pytest.raises(UserError, match=r"a.xlsx: has no rows"):
+            read_split(excel(tmp_path / "a.xlsx", headings), "train", {})
+
+
 def test_without_its_package_an_excel_file_is_refused_with_what_to_install(tmp_path: Path, monkeypatch):
     import pandas as pd
 
@@ -220,6 +271,20 @@ def test_a_class_number_without_a_name_is_refused(classes: Path):
     pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), classes)
     with pytest.raises(UserError, match="label has the class 1, and names for 1"):
         read_split(classes, "train", {"label": "label"})
+
+
+@pytest.mark.parametrize("values", [["yes", "no", None], [1.0, 0.0, None], [[1], [0], None], [True, False, None]])
+def test_class_names_beside_a_column_that_has_no_class_numbers_change_nothing(classes: Path, values: list[Any]):
+    stored = pq.read_table(classes)
+    pq.write_table(stored.set_column(1, "label", pa.array(values)), classes)
+    assert [row.cells["label"] for row in read_split(classes, "train", {"label": "label"}).rows] == values
+
+
+def test_two_columns_of_a_parquet_file_with_one_name_are_refused(classes: Path):
+    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["text", "label", "text"]), classes)
+    for columns in ({}, {"label": "label"}):
+        with pytest.raises(UserError, match=r"a\.parquet: column text appears twice"):
+            read_split(classes, "train", columns)
 
 
 @pytest.mark.parametrize("metadata", [b"", b"[]", b'{"info": 3}', b'{"info": {"features": {"label": 3}}}'])

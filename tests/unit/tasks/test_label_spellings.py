@@ -121,6 +121,8 @@ def test_a_test_split_of_which_no_label_is_known_is_refused_with_what_joins_them
     assert {row.answer for row in load(["0", "1"], ["0.0", "1.0"], merge=True).test} == {"0", "1"}
     with pytest.raises(UserError, match=r"'c' in test, 'a', 'b' in train$"):
         load(["a", "b"], ["c"])
+    with pytest.raises(UserError, match=r"'1', '2', '3', '4' and 2 more in test, 'a', 'b', 'c', 'd' and 1 more in"):
+        load([*"abcde"], [*"123456"])
 
 
 def test_a_choice_of_all_rows_is_found_by_its_plain_form_where_labels_are_joined(load: Load):

@@ -351,6 +351,13 @@ def test_files_are_json_arrays_lines_and_several_of_a_split(tmp_path):
     assert found[-1][0].startswith("changed")  # nothing of an earlier reading is kept
 
 
+def test_of_many_files_a_message_names_a_few_and_counts_the_others(tmp_path):
+    files = {"train": [str(tmp_path / f"{n}.json") for n in range(4)], "test": str(tmp_path / "4.json")}
+    (tmp_path / "typed.yaml").write_text(TYPED.format(kind="json", files=json.dumps({"data_files": files})))
+    with pytest.raises(UserError, match=r"0\.json, \S+/1\.json, \S+/2\.json and 2 more\): "):
+        load_data(load_task(tmp_path / "typed.yaml"))
+
+
 def test_named_files_go_before_a_folder_of_the_tasks_name(tmp_path):
     folder = tmp_path / "data" / "typed"
     folder.mkdir(parents=True)

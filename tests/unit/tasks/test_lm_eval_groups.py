@@ -67,6 +67,22 @@ def test_a_group_is_its_tasks_by_name_and_by_tag(folder: Path):
     assert [one["task"] for one in each_of({"task": f"{group},trec", "model": "m"})] == [*tasks_of(str(group)), "trec"]
 
 
+def test_files_in_hidden_folders_are_no_tasks_of_a_group(folder: Path):
+    """Version control, virtual environments and notebooks keep copies in them."""
+    hidden = [folder / "own" / name for name in (".git/x", ".venv/lib/tasks", "deep/.ipynb_checkpoints")]
+    for number, place in enumerate(hidden):
+        write(place / "a.yaml", task="a", **{**TASK, "doc_to_text": "hidden"})
+        write(place / "d.yaml", task=f"d{number}", tag=["tagged"], **TASK)
+    group = write(folder / "own" / "all.yaml", group="all", task=["a", "tagged"])
+    assert inputs(tasks_of(str(group))) == {"a": "{{thing}} is", "b": "b {{thing}}", "c": "c {{thing}}"}
+
+
+def test_a_group_in_a_hidden_folder_has_its_tasks(folder: Path):
+    write(folder / ".mine" / "a.yaml", task="a", **TASK)
+    group = write(folder / ".mine" / "all.yaml", group="all", task=["a"])
+    assert inputs(tasks_of(str(group))) == {"a": "{{thing}} is"}
+
+
 def test_fields_of_a_group_override_those_of_its_tasks(folder: Path):
     group = write(
         folder / "own" / "all.yaml",

@@ -434,6 +434,20 @@ def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(
     assert len(read_results(tmp_path / "results")) == 24
 
 
+def test_all_models_of_a_command_spend_from_one_budget(tmp_path: Path) -> None:
+    fakes.write_task(tmp_path)
+    with serving(lambda _: completion(" card lost")) as server:
+        line = ["run", "--task", tmp_path / "cards.yaml", "--model", "m,n", "--k", "1", "--tokenizer", "gemma3-270m"]
+        line += ["--backend", "openai", "--base-url", server.url, "--results", tmp_path / "results"]
+        line += ["--draws", "1", "--price", "input=10000,cached=10000,output=10000"]
+        enough_for_one = 0.72 + 0.7  # 12 tokens are billed for each of 6 requests, and one may take more
+        told = printed(*line, "--budget", enough_for_one, code=1)
+    assert f"stopped: --budget {enough_for_one:g}: " in told
+    models = [request["model"] for request in server.requests]
+    assert models.count("m") == 6
+    assert 0 < models.count("n") < 6
+
+
 @pytest.mark.parametrize("json_too", [(), ("--json",)])
 def test_a_run_that_may_not_spend_even_its_first_request_says_so(tmp_path: Path, json_too: tuple[str, ...]) -> None:
     fakes.write_task(tmp_path)
