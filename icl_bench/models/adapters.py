@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.in_memory import IDENTITY, MERGED
+from icl_bench.models.made_once import is_whole, made_once
 from icl_bench.wording import first_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -64,29 +64,24 @@ class Adapter:
         key = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
         name = self.folder.resolve().name
         place, planned = (cache_dir() / MERGED / each / name for each in (key, f"{key}-config"))
-        if (place / IDENTITY).exists():
+        if not weights and is_whole(place):
             return place, fingerprint
         target = place if weights else planned
-        if (target / "config.json").exists():
-            return target, fingerprint
+
+        def write(saved: Path) -> None:
+            if weights:
+                self._merge(base, saved)
+                (saved / IDENTITY).write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8")
+            for file in self._copied(base, with_config=not weights):
+                shutil.copyfile(file, saved / file.name)
+
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=target.parent) as work:
-                saved = Path(work) / "saved"
-                saved.mkdir()
-                if weights:
-                    self._merge(base, saved)
-                    (saved / IDENTITY).write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8")
-                for file in self._copied(base, with_config=not weights):
-                    shutil.copyfile(file, saved / file.name)
-                saved.replace(target)
+            return made_once(target, write), fingerprint
         except OSError as error:
-            if not (target / "config.json").exists():  # else another process has written it
-                raise UserError(
-                    f"model {self.folder}: cannot be merged in {target.parent} ({first_line(error)}); set "
-                    "ICL_BENCH_CACHE to a folder with room for the whole model"
-                ) from None
-        return target, fingerprint
+            raise UserError(
+                f"model {self.folder}: cannot be merged in {target.parent} ({first_line(error)}); set "
+                "ICL_BENCH_CACHE to a folder with room for the whole model"
+            ) from None
 
     def _copied(self, base: Path, *, with_config: bool) -> Iterator[Path]:
         """The files beside weights: the adapter's tokenizer if it has one, else its base's."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.made_once import made_once
 from icl_bench.quiet_libraries import hush_libraries
 from icl_bench.wording import first_line, plain, short
 
@@ -75,25 +75,20 @@ def _saved(model: Any, tokenizer: Any, name: object = None) -> Path:
     hush_libraries()
     identity = _identity(model, tokenizer)
     place = cache_dir() / IN_MEMORY / identity[:16] / _name(model, name)
-    if (place / IDENTITY).exists():
-        return place
+
+    def write(saved: Path) -> None:
+        model.save_pretrained(saved)
+        tokenizer.save_pretrained(saved)
+        stated = {"fingerprint": f"weights-sha256:{identity}"}
+        (saved / IDENTITY).write_text(json.dumps(stated), encoding="utf-8")
+
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as work:
-            saved = Path(work) / "saved"
-            model.save_pretrained(saved)
-            tokenizer.save_pretrained(saved)
-            stated = {"fingerprint": f"weights-sha256:{identity}"}
-            (saved / IDENTITY).write_text(json.dumps(stated), encoding="utf-8")
-            saved.replace(place)
+        return made_once(place, write)
     except OSError as error:
-        if (place / IDENTITY).exists():  # another process saved the same model
-            return place
         raise UserError(
             f"--model: the loaded model cannot be saved in {place.parent} ({first_line(error)}); set "
             "ICL_BENCH_CACHE to a folder with room for its weights"
         ) from None
-    return place
 
 
 def _identity(model: Any, tokenizer: Any) -> str:

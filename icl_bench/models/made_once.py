@@ -1,0 +1,111 @@
+"""Folders of the cache that are made once: each is there whole or not at all, and a damaged one is made again.
+
+A seal lies in the folder, :data:`SEAL`: each file's size, time, SHA-256 and a hash of samples. Size, time and
+samples are checked at each use, in milliseconds; all bytes where the time is another one, and on request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from icl_bench.models.fingerprints import SAMPLE_BYTES, SAMPLES, sha256_of
+
+SEAL = ".sealed"
+
+
+def made_once(place: Path, write: Callable[[Path], None]) -> Path:
+    """The folder ``place``, which ``write`` fills if it is not there or damaged: it is given an empty folder.
+
+    Processes wait for each other, and what a killed one left is removed. Raises ``OSError``.
+    """
+    if is_whole(place):
+        return place
+    from filelock import FileLock
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if is_whole(place):
+            return place
+        unfinished = place.parent / f".new-{place.name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            unfinished.mkdir()
+            write(unfinished)
+            _seal(unfinished)
+            shutil.rmtree(place, ignore_errors=True)
+            unfinished.replace(place)
+            _write_through(place.parent)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return place
+
+
+def is_whole(folder: Path, *, every_byte: bool = False) -> bool:
+    """Whether the folder has the files that were written into it, unchanged."""
+    try:
+        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        names = {file.relative_to(folder).as_posix() for file in _files(folder)}
+        return names == set(sealed) and all(_is_same(folder / name, sealed[name], every_byte) for name in names)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def remove_damaged(folder: Path) -> bool:
+    """Read every byte of a folder that :func:`made_once` made, and remove it if it is damaged; whether it was."""
+    if not (folder / SEAL).exists() or is_whole(folder, every_byte=True):
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files in a folder and those below it, without the seal."""
+    return [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / SEAL]
+
+
+def _is_same(file: Path, sealed: dict[str, Any], every_byte: bool) -> bool:
+    stat = file.stat()
+    if stat.st_size != sealed["size"] or _samples(file) != sealed["samples"]:
+        return False
+    unread = stat.st_mtime_ns == sealed["time"] and not every_byte
+    return unread or sha256_of(file) == sealed["sha256"]
+
+
+def _seal(folder: Path) -> None:
+    sealed = {}
+    for file in _files(folder):
+        _write_through(file)
+        stat = file.stat()
+        hashes = {"sha256": sha256_of(file), "samples": _samples(file)}
+        sealed[file.relative_to(folder).as_posix()] = {"size": stat.st_size, "time": stat.st_mtime_ns, **hashes}
+    (folder / SEAL).write_text(json.dumps(sealed), encoding="utf-8")
+    _write_through(folder / SEAL)
+    _write_through(folder)
+
+
+def _samples(file: Path) -> str:
+    """Hash of parts of a file that are spread evenly over it; of the whole file if it is small."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        between = max(file.stat().st_size - SAMPLE_BYTES, 0) // (SAMPLES - 1)
+        for i in range(SAMPLES):
+            stream.seek(i * between)
+            digest.update(stream.read(SAMPLE_BYTES if between else -1))
+            if not between:
+                break
+    return digest.hexdigest()
+
+
+def _write_through(path: Path) -> None:
+    """Wait until a file or the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
