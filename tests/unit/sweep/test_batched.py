@@ -446,7 +446,11 @@ def test_an_answer_that_begins_with_its_end_is_asked_again_without_stops(plan: P
     with serving_batches(OpenAIServer(text_of=text_of)) as server:
         single(plan, alone, server)
     with serving_batches(OpenAIServer(text_of=text_of)) as server:
-        assert runner(plan, together, server).run().failed == {}
+        runs = runner(plan, together, server)
+        outcome = runs.run()
+    assert outcome.failed == {}
+    assert any("asked again without stop texts" in note for note in outcome.notes)
+    assert runs._server.counters.answer_tokens == 3 * server.answered.total()
     assert set(server.answered.values()) == {2}
     pd.testing.assert_frame_equal(sorted_results(together), sorted_results(alone))
 
@@ -569,6 +573,44 @@ def test_a_budget_for_some_of_the_cells_is_used_up_and_never_passed(plan: Plan) 
         assert f"{5 - len(outcome.computed)} cell" in outcome.stopped[0]
         assert len(runner(plan, store, server, budget=budget(10.0**9)).run().computed) == 5 - len(outcome.computed)
     assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("choices", [[{}], 3])
+def test_answers_of_a_batch_that_are_rejected_are_billed_and_counted(plan: Plan, choices: Any) -> None:
+    class Odd(OpenAIServer):
+        def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            return super().completed(body, text) | {"choices": choices}
+
+    store, enough = Results(), budget(10.0**9)
+    with serving_batches(Odd()) as server:
+        outcome = runner(plan, store, server, budget=enough).run()
+    assert len(outcome.failed) == 5
+    assert enough.purse.requests == len(server.answered) == 30
+    assert enough.purse.reserved == pytest.approx(0.0)
+    spent = sum(tokens_of(prompt) + 3 for prompt in server.answered)
+    if choices == 3:  # its tokens cannot be read: the most
+        assert enough.purse.spent > spent
+    else:
+        assert enough.purse.spent == pytest.approx(spent)
+
+
+def test_answers_to_prompts_that_have_changed_are_billed_and_counted(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = BatchRunner._read
+
+    def changed(runs: BatchRunner, work: Any, *further: Any) -> Any:
+        monkeypatch.undo()
+        work.hashes = {}
+        return read(runs, work, *further)
+
+    enough = budget(10.0**9)
+    with serving_batches(OpenAIServer()) as server:
+        runs = runner(plan, Results(), server, budget=enough)
+        monkeypatch.setattr(BatchRunner, "_read", changed)
+        assert runs.run().failed == {}
+    assert enough.purse.requests == server.answered.total() == 36
+    assert enough.purse.spent > sum(tokens_of(prompt) + 3 for prompt in server.answered.elements())
 
 
 def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> None:

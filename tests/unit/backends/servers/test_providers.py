@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -404,6 +405,40 @@ def test_a_server_that_says_no_tokens_is_taken_to_bill_the_most() -> None:
         made = server_backend(server.url, endpoint="chat", budget=Budget(purse, PRICES.of_tokens))
         answers(made, conversations(2, 3))
     assert purse.spent == pytest.approx(3 * PRICES.of_tokens(0, 0, 64, 3 + 2 * WORDS + 3 + 1), rel=1e-9)
+
+
+USAGE = {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22}
+MOST = PRICES.of_tokens(0, 0, 64, 3 + 2 * WORDS + 3 + 1)
+REJECTED: dict[str, tuple[Reply, float]] = {
+    "another model": ((200, {**chat("card lost")[1], "model": "n", "usage": USAGE}), PRICES.of_tokens(20, 0, 2, 0)),
+    "no text": (
+        (200, {"choices": [{"message": {"content": None}}], "model": "m", "usage": USAGE}),
+        PRICES.of_tokens(20, 0, 2, 0),
+    ),
+    "another shape": ((200, {"choices": 3, "model": "m", "usage": USAGE}), MOST),
+    "an error": ((200, {"error": "no workers"}), 0.0),
+    # Azure bills the prompts that its filter stops
+    # (https://learn.microsoft.com/azure/ai-foundry/openai/how-to/manage-costs)
+    "a filter": ((400, {"error": {"message": "filtered", "code": "content_filter"}}), MOST),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_response_that_is_rejected_is_billed_and_counted_as_it_says_or_as_the_most(case: str) -> None:
+    reply, money = REJECTED[case]
+    purse, replies = Purse(1.0), iter([(200, {**chat("card lost")[1], "usage": USAGE}), *[reply] * 9])
+    with serving(lambda _: next(replies)) as server:
+        made = server_backend(
+            server.url, endpoint="chat", concurrency=1, patience_seconds=0, budget=Budget(purse, PRICES.of_tokens)
+        )
+        answers(made, conversations(2, 1))
+        purse.spent, purse.requests = 0.0, 0
+        with nullcontext() if case == "a filter" else pytest.raises(CellError):
+            answers(made, conversations(2, 1))
+    assert purse.spent == pytest.approx(money, rel=0.3 if money == MOST else 1e-9)
+    assert purse.spent >= money
+    assert purse.requests == (money > 0)
+    assert (round(purse.reserved, 12), purse.under_way) == (0, 0)
 
 
 def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(tmp_path: Path) -> None:
