@@ -594,23 +594,20 @@ def test_answers_of_a_batch_that_are_rejected_are_billed_and_counted(plan: Plan,
         assert enough.purse.spent == pytest.approx(spent)
 
 
-def test_answers_to_prompts_that_have_changed_are_billed_and_counted(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = BatchRunner._read
-
-    def changed(runs: BatchRunner, work: Any, *further: Any) -> Any:
-        monkeypatch.undo()
-        work.hashes = {}
-        return read(runs, work, *further)
-
-    enough = budget(10.0**9)
+def test_answers_to_prompts_that_have_changed_are_billed_and_counted(plan: Plan) -> None:
+    store, enough = Results(), budget(10.0**9)
     with serving_batches(OpenAIServer()) as server:
-        runs = runner(plan, Results(), server, budget=enough)
-        monkeypatch.setattr(BatchRunner, "_read", changed)
-        assert runs.run().failed == {}
-    assert enough.purse.requests == server.answered.total() == 36
+        runner(plan, store, server, budget=budget(10.0**9)).submit()
+        for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
+            state = json.loads(store.storage.read(name))
+            for record in state["batches"]:
+                record["rows"] = [[test_id, "0" * len(prompt)] for test_id, prompt in record["rows"]]
+            store.storage.put(name, json.dumps(state).encode())
+        with pytest.warns(UserWarning, match="6 answers of a batch had other prompts than now; asked again"):
+            assert runner(plan, store, server, budget=enough).run().failed == {}
+    assert enough.purse.requests == server.answered.total() == 60
     assert enough.purse.spent > sum(tokens_of(prompt) + 3 for prompt in server.answered.elements())
+    assert enough.purse.reserved == pytest.approx(0.0)
 
 
 def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> None:
