@@ -23,8 +23,8 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, failure_reason
-from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
+from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, error_in, failure_reason
+from icl_bench.backends.servers.interface import End, Held, Interface, Question, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.backends.servers.replies import Billed, Said
@@ -393,13 +393,13 @@ class ServerBackend:
         """A request's arguments other than the prompt, without those that the server refuses."""
         interface = self.interface
         arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
-        # Anthropic refuses stops of blanks alone; what is behind one is cut off here in any case
-        if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.library == "openai"]):
+        # what is behind a stop that is not sent is cut off here in any case
+        if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.blank_stops]):
             arguments[interface.stop] = sent
         if self._thinking is not None:
             arguments = _joined(arguments, interface.thinking(self._thinking))
-            if self._thinking.how != "off" and interface.library == "anthropic":
-                del arguments["temperature"]  # thoughts are sampled
+            if self._thinking.how != "off" and not interface.thinks_at_zero:
+                del arguments["temperature"]
         if self._hold is not None and decoding.labels:
             arguments = _joined(arguments, interface.held(self._hold, decoding.labels))
         arguments |= self._further
@@ -436,7 +436,7 @@ class ServerBackend:
     @property
     def _own(self) -> set[str]:
         """The program's own arguments, which a server may refuse."""
-        return {*self.interface.limits, "temperature", self.interface.stop or "stop"}
+        return {*self.interface.limits, "temperature", self.interface.stop or "stop"} - self.interface.named
 
     # -- requests of a batch --------------------------------------------------------------------------
 
@@ -556,7 +556,7 @@ class ServerBackend:
         Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
         error with status 200.
         """
-        if (message := _error_in(content)) is not None:
+        if (message := error_in(content)) is not None:
             raise _ErrorBodyError(message)
         try:
             said = interface.read(content)
@@ -633,18 +633,6 @@ class _FilteredError(CellError):
 
 class _ErrorBodyError(Exception):
     """An error that a server reports with status 200, as gateways do."""
-
-
-def _error_in(content: bytes) -> str | None:
-    """The message of an error in a response with status 200; None if it is none."""
-    body = as_json(content)
-    if not isinstance(body, dict) or any(body.get(name) for name in ("choices", "output", "content")):
-        return None
-    error = body.get("error")
-    if not error:
-        return None
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:300]
 
 
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")

@@ -535,6 +535,42 @@ def test_how_a_server_holds_answers_is_found_by_asking(ways: Any, found: str | N
     assert len(server.requests) <= 4
 
 
+FAILING: dict[str, Reply] = {
+    "rate limit": (429, {"error": {"message": "slow down"}}),
+    "failure": (500, {"error": {"message": "restarting"}}),
+    "overload": (529, {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
+    "gateway": (200, {"error": {"message": "no workers", "code": 502}}),
+    "key": (401, {"error": {"message": f"{KEY} is bad"}}),
+}
+
+
+@pytest.mark.parametrize(
+    ("interface", "name"), [*((Chat(), name) for name in FAILING if name != "overload"), (Messages(), "overload")]
+)
+def test_a_server_that_fails_while_it_is_probed_is_not_taken_for_one_that_does_not_hold(
+    interface: Any, name: str
+) -> None:
+    with serving(lambda _: FAILING[name]) as server, pytest.raises(UserError) as raised:
+        found_hold("m", interface, Connection(server.url, KEY, "OPENAI_API_KEY"))
+    assert str(raised.value).startswith(f"--hold auto: {server.url}: ")
+    assert KEY not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_probe_without_an_end_is_one_line() -> None:
+    big = (200, Body(b'{"choices": [{"text": "' + b"a" * (LARGEST + 10) + b'"}]}'))
+    with serving(lambda _: big) as server, pytest.raises(UserError, match=r"--hold auto: .*more than 16 MiB"):
+        found_hold("m", Chat(), Connection(server.url, KEY, "OPENAI_API_KEY"))
+
+
+def test_an_argument_that_the_client_needs_is_never_left_out() -> None:
+    refused = {"type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens: unknown argument"}}
+    with serving(lambda _: (400, refused)) as server:
+        made = server_backend(at(server.url, "anthropic"), provider="anthropic", endpoint="chat")
+        with pytest.raises(CellError, match=r"the server refuses the request .*max_tokens: unknown argument"):
+            answers(made, conversations(2, 1))
+
+
 def test_a_held_answer_is_asked_for_in_the_words_of_each_kind_of_server() -> None:
     held = Completions().held("choice", [" card (lost)", ' a "quoted"\\ one'])
     for pattern in (held["structured_outputs"]["regex"], held["regex"]):
@@ -566,7 +602,11 @@ def test_a_models_window_is_read_from_the_servers_list(entry: dict[str, Any], wi
         assert listed_models(Chat(), Connection(server.url, KEY, "X")) == {"m": window}
 
 
-@pytest.mark.parametrize("models", [(200, []), (200, {"data": None}), (404, {}), (500, {})])
+@pytest.mark.parametrize(
+    "models",
+    [(404, {}), (500, {}), *((200, body) for body in ([], 3, "m", {"data": None}))]
+    + [(200, {"data": data}) for data in (3, True, 1.5, "m", {"id": "m"}, [3, None, ["m"], {"id": None}])],
+)
 def test_a_list_of_models_of_another_shape_is_none(models: Reply) -> None:
     with serving(lambda _: chat(""), models=models) as server:
         assert listed_models(Chat(), Connection(server.url, KEY, "X"), retries=0) == {}

@@ -493,6 +493,16 @@ def test_arguments_are_added_replaced_and_left_out() -> None:
     [
         ({"server_arg": ["seed"]}, "--server-arg seed: expected NAME=VALUE"),
         ({"server_arg": ["model=x"]}, "--server-arg model: is set by the program"),
+        ({"server_arg": ["input=x"]}, "--server-arg input: is set by the program"),
+        ({"server_arg": ["system=x"]}, "--server-arg system: is set by the program"),
+        (
+            {"backend": "anthropic", "base_url": None, "server_arg": ["max_tokens="]},
+            "--server-arg max_tokens=: --backend anthropic needs it; give a value, or leave it out",
+        ),
+        (
+            {"backend": "anthropic", "base_url": None, "server_arg": ["max_tokens=null"]},
+            "--server-arg max_tokens=: --backend anthropic needs it",
+        ),
         ({"hold": "grammar"}, "--hold grammar"),
         (
             {"backend": "transformers", "base_url": None, "hold": "json"},
