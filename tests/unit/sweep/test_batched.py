@@ -289,14 +289,10 @@ def test_a_run_that_is_killed_between_any_two_steps_asks_nothing_twice(
         assert store.batches_left == []
 
 
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
-def test_a_batch_whose_creation_nobody_heard_of_is_found_again(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
-) -> None:
-    store = Results()
-    create = KINDS[way[0]]
+def losing(kind: type[BatchServer]) -> type[BatchServer]:
+    """A server whose answer to the creation of a batch is lost three times."""
 
-    class Loses(create):  # type: ignore[valid-type, misc]
+    class Loses(kind):  # type: ignore[valid-type, misc]
         lost = 0
 
         def respond(self, method: str, path: str, content: bytes, kind: str) -> Any:
@@ -306,7 +302,13 @@ def test_a_batch_whose_creation_nobody_heard_of_is_found_again(
                 return 503, {"error": {"message": "upstream went away", "type": "api_error"}}
             return reply
 
-    with serving_batches(Loses()) as server:
+    return Loses
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_a_batch_whose_creation_nobody_heard_of_is_found_again(plan: Plan, way: tuple[str, str]) -> None:
+    store = Results()
+    with serving_batches(losing(KINDS[way[0]])()) as server:
         outcome = runner(plan, store, server, way).run()
     assert outcome.failed == {}
     assert len(server.batches) == len(outcome.computed)
@@ -536,6 +538,68 @@ def test_a_damaged_file_of_batches_fails_its_cell_with_what_to_do(plan: Plan, co
         outcome = runs.run()
     assert len(outcome.failed) == 5
     assert all("delete it to ask the cell's requests again" in reason for reason in outcome.failed.values())
+
+
+ODD_JSON: tuple[Any, ...] = (None, 3, True, "m", [], [3], {}, {"error": "m"}, {"error": [3]}, {"error": {"error": 3}})
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+@pytest.mark.parametrize("where", ["line", "response", "body", "error", "status", "result", "name"])
+def test_results_of_any_json_end_in_a_reason(tmp_path: Path, way: tuple[str, str], where: str) -> None:
+    """Each line is odd in another way."""
+    plan, store = fakes.plan(tmp_path / "task", k="2", draws=2, scoring="unconstrained"), Results()
+    odd = iter(ODD_JSON * 99)
+
+    class Odd(KINDS[way[0]]):  # type: ignore[misc]
+        def respond(self, *asked: Any) -> Any:
+            status, content = super().respond(*asked)
+            if not isinstance(content, bytes):
+                return status, content
+            return status, b"\n".join(
+                json.dumps(self.spoilt(json.loads(line))).encode() for line in content.splitlines()
+            )
+
+        def spoilt(self, row: dict[str, Any]) -> Any:
+            value = next(odd)
+            if where == "line":
+                return value
+            if where == "name":
+                return {**row, "custom_id": value}
+            if way[0] == "anthropic":
+                result = {"response": value, "result": value, "body": {"type": "succeeded", "message": value}}
+                return {**row, "result": result.get(where, {"type": "errored", "error": value})}
+            response = {"body": {**row["response"], "body": value}, "status": {**row["response"], "status_code": value}}
+            return {**row, "response": response.get(where, value), "error": value if where == "error" else None}
+
+    with serving_batches(Odd()) as server:
+        outcome = runner(plan, store, server, way).run()
+    assert len(outcome.failed) == 2
+    assert all("\n" not in reason for reason in outcome.failed.values())
+    if where == "line":
+        assert set(outcome.failed.values()) == {"the server answered with results that are not lines of JSON objects"}
+        assert len(store.batches_left) == 2  # the next run reads them again
+        assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("metadata", [[], [3], "m", 3, True, {"icl-bench": [3]}])
+def test_metadata_of_any_json_is_not_that_of_this_batch(tmp_path: Path, metadata: Any) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+
+    class Odd(losing(OpenAIServer)):  # type: ignore[misc]
+        def shown(self, batch: Any) -> dict[str, Any]:
+            shown: dict[str, Any] = super().shown(batch)
+            return shown | {"metadata": metadata}
+
+    with serving_batches(Odd()) as server:
+        assert runner(plan, Results(), server).run().failed == {}
+    assert set(server.answered.values()) == {1}
+
+
+def test_an_answer_with_half_a_character_fails_its_cell_in_one_line(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+    with serving_batches(OpenAIServer(text_of=lambda _: " card lost\ud83d")) as server:
+        (reason,) = runner(plan, Results(), server).run().failed.values()
+    assert "\n" not in reason
 
 
 # -- money ----------------------------------------------------------------------------------------
