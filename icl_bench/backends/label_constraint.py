@@ -129,7 +129,7 @@ def compile_labels(
     if (index := _index(answers, vocabulary)) is None:
         stuck = next((answer for answer in answers if _index([answer], vocabulary) is None), answers[0])
         raise UserError(
-            f"label {shown(stuck)}: this model's tokenizer has a token that begins it and none that goes on from there; "
+            f"label {shown(stuck)}: this model's tokenizer has a token that begins it and none that goes on there; "
             "rename it, or take --score exact"
         )
     raw = {
