@@ -382,7 +382,9 @@ class ServerBackend:
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
-        """The most tokens of an answer, with its thoughts."""
+        """The most tokens of an answer, with its thoughts; the user's own limit if there is one."""
+        if given := [size for name in self.interface.limits if type(size := self._further.get(name)) is int]:
+            return max(given)
         # the server's tokenizer may need more tokens for the same text
         limit = 2 * decoding.max_tokens + 8 if decoding.of_labels else decoding.max_tokens
         if decoding.of_labels and not stops:

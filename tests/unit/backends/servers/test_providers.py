@@ -441,6 +441,24 @@ def test_a_response_that_is_rejected_is_billed_and_counted_as_it_says_or_as_the_
     assert (round(purse.reserved, 12), purse.under_way) == (0, 0)
 
 
+@pytest.mark.parametrize("name", ["anthropic", "chat", "responses"])
+def test_a_users_own_limit_of_tokens_is_what_an_answer_may_cost(name: str) -> None:
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider, purse = Provider(says=lambda _: "word " * 900), Purse(0.03)
+    with serving(lambda body: answer(provider, body)) as server:
+        limit = {"responses": "max_output_tokens"}.get(name, "max_tokens")
+        made = server_backend(
+            at(server.url, name),
+            provider=backend,
+            endpoint=endpoint,
+            arguments={limit: 900},
+            budget=Budget(purse, PRICES.of_tokens),
+        )
+        with pytest.raises(OutOfBudgetError):
+            answers(made, conversations(2, 9))
+    assert 0 < purse.spent <= 0.03
+
+
 def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(tmp_path: Path) -> None:
     plan = fakes.plan(tmp_path / "task", k="1,2", draws=2, scoring="unconstrained")
     asked: list[str] = []
