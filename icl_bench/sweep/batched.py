@@ -107,7 +107,7 @@ class BatchRunner(Runner):
     _steps: int = 0
     """Steps that changed something."""
     _succeeded: bool = False
-    """Whether the server answered in this round."""
+    """Whether the server answered in this round, as far as the run can go on with it."""
     _passing: PassingError | None = None
     """Why it did not."""
     _short: CellError | None = None
@@ -268,7 +268,7 @@ class BatchRunner(Runner):
         assert record.id is not None
         if record.id not in self._polled:
             self._polled[record.id] = self._batches.progress(record.id)
-            self._succeeded = True
+            self._succeeded |= not self._polled[record.id].ended  # else its results are to be handed out
         progress = self._polled[record.id]
         if progress.ended:
             self._accepted.discard(record.token)

@@ -8,6 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -521,6 +522,26 @@ def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Pl
         assert "5 cells left, run it again to go on" in reason
         away[0] = False
         assert len(runner(plan, store, server).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_results_that_are_not_handed_out_for_long_end_the_run(plan: Plan, way: tuple[str, str]) -> None:
+    store, away, rounds = Results(), [True], count()
+
+    def broken(_: str, path: str) -> Any:
+        return (503, {"error": {"message": "away"}}) if away[0] and path.endswith(("/content", "/results")) else None
+
+    def sleep(_: float) -> None:
+        assert next(rounds) < 20
+
+    with serving_batches(KINDS[way[0]](broken=broken)) as server:
+        runs = runner(plan, store, server, way, patience_seconds=0.0)
+        runs.sleep = sleep
+        (reason,) = runs.run().stopped
+        assert "the server failed for long" in reason
+        away[0] = False
+        assert len(runner(plan, store, server, way).run().computed) == 5
     assert set(server.answered.values()) == {1}
 
 
