@@ -12,6 +12,7 @@ nothing.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import re
 import sys
@@ -20,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 WINDOW, VOCABULARY, LAYERS = 8, 300, 4
 PROMPT, SUFFIXES = 50, (5, 9, 1)
@@ -115,21 +118,17 @@ def tiny_config(family: str) -> Any:
 def save_checkpoint(family: str, folder: Path) -> str:
     """Write a checkpoint of random weights. Returns the name of its class."""
     import torch
+    from support.models import save_tiny_model
     from transformers import AutoModelForCausalLM
 
-    torch.manual_seed(3)
     config = tiny_config(family)
     with torch.device("meta"):
         size = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
     if size > LARGEST:
         raise ValueError(f"{size:,} parameters: its sizes have other names")
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):
-                weight.normal_(0.2, 0.3)  # else these are all 0 or 1 and cannot be wrong
-    model.save_pretrained(folder)
-    return type(model).__name__
+    save_tiny_model(config, folder)
+    (architecture,) = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
+    return str(architecture)
 
 
 def tokenizer() -> Any:
@@ -148,19 +147,16 @@ def difference(folder: Path) -> float:
     """
     import numpy as np
     import torch
-    from transformers import AutoModelForCausalLM
+    from support.models import packed_logits, plain_model
 
     from icl_bench.backends.transformers.backend import TransformersBackend
-    from icl_bench.backends.transformers.packed_decoding import OpenPack
     from icl_bench.prompts.encoding import PromptSet
 
     backend = TransformersBackend.load(folder, tokenizer(), dtype="float32", device="cpu", chunk_tokens=9)
     random = np.random.default_rng(1)
     prefix, *suffixes = (tuple(random.integers(1, VOCABULARY, size).tolist()) for size in (PROMPT, *SUFFIXES))
     prompts = PromptSet(prefix, tuple(suffixes))
-    backend.load_prefix(prompts)
-    found = backend.model.head.logits(OpenPack(backend.cache, prompts.suffixes, 0).ends)
-    own = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    found, own = packed_logits(backend, prompts), plain_model(folder)
     with torch.inference_mode():
         expected = torch.stack(
             [own(torch.tensor([prompts.ids(i)]), use_cache=False).logits[0, -1] for i in range(len(prompts))]

@@ -22,6 +22,8 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 
 if TYPE_CHECKING:
+    from outlines_core import Index, Vocabulary
+
     from icl_bench.models.tokenizers import Tokenizer
 
 END = "\x00"
@@ -105,9 +107,9 @@ def compile_labels(
     The vocabulary is first reduced to tokens whose bytes occur in some answer, because no others
     can be allowed. The automaton is the same, compiled hundreds of times faster.
 
-    Raises ``UserError`` if the tokenizer cannot write an answer.
+    Raises ``UserError`` if the tokenizer cannot write an answer, or has a token that begins one and leads nowhere.
     """
-    from outlines_core import Index, Vocabulary
+    from outlines_core import Vocabulary
 
     usable_spellings = _spellings_inside(answers, spellings or spellings_of(tokenizer))
     if end_token is not None:
@@ -123,12 +125,28 @@ def compile_labels(
     eos = tokenizer.eos_token_id
     # outlines_core needs an end token outside the given vocabulary: any unused id
     end = int(eos) if isinstance(eos, int) and eos != end_token else len(tokenizer)
-    index = Index(one_of(answers), Vocabulary(end, usable_spellings))
+    vocabulary = Vocabulary(end, usable_spellings)
+    if (index := _index(answers, vocabulary)) is None:
+        stuck = next((answer for answer in answers if _index([answer], vocabulary) is None), answers[0])
+        raise UserError(
+            f"label {shown(stuck)}: this model's tokenizer has a token that begins it and none that goes on there; "
+            "rename it, or take --score exact"
+        )
     raw = {
         state: {token: target for token, target in moves.items() if token != end}
         for state, moves in index.get_transitions().items()
     }
     return _unfold(answers, raw, index.get_initial_state(), usable_spellings)
+
+
+def _index(answers: Sequence[str], vocabulary: Vocabulary) -> Index | None:
+    """The automaton of these answers; None if a token leads to a state from which no token goes on."""
+    from outlines_core import Index
+
+    try:
+        return Index(one_of(answers), vocabulary)
+    except ValueError:
+        return None
 
 
 def check_told_apart(answers: Sequence[str], ids: Sequence[Ids]) -> None:

@@ -19,7 +19,7 @@ from icl_bench.options import read_pair
 from icl_bench.wording import listed_or
 
 if TYPE_CHECKING:
-    from icl_bench.backends.servers.interface import Held, Interface
+    from icl_bench.backends.servers.interface import Interface
     from icl_bench.backends.servers.providers import Connection, Provider
     from icl_bench.backends.servers.scoring import How
     from icl_bench.backends.servers.thinking import Thinking
@@ -172,6 +172,9 @@ class OpenAILoader(BackendLoader):
             raise UserError(
                 f"--hold {hold}: --backend {self.name} with {interface.name} has {listed_or(interface.holds)}"
             )
+        for name in sorted(interface.named):
+            if self._arguments.get(name, "") is None:
+                raise UserError(f"--server-arg {name}=: --backend {self.name} needs it; give a value, or leave it out")
 
     def check(self) -> None:
         """See ``BackendLoader``: checks the package and the key."""
@@ -215,15 +218,10 @@ class OpenAILoader(BackendLoader):
             return replace(self, scores=found_scores(model, self._connection))
         if self.spec.hold != "auto":
             return self
-        return replace(self, spec=self.spec.model_copy(update={"hold": self._found_hold(model)}))
-
-    def _found_hold(self, model: str) -> Held | None:
         from icl_bench.backends.servers.models import found_hold
 
-        try:
-            return found_hold(model, self._interface, self._connection)
-        except CellError as error:
-            raise UserError(str(error)) from None
+        hold = found_hold(model, self._interface, self._connection)
+        return replace(self, spec=self.spec.model_copy(update={"hold": hold}))
 
     def window(self, model: str) -> int | None:
         """See ``BackendLoader``: what the server's list of models says."""

@@ -28,7 +28,7 @@ Device = Annotated[
 ]
 
 
-OF_THE_PROGRAM = ("model", "prompt", "messages", "stream", "n")
+OF_THE_PROGRAM = ("model", "prompt", "messages", "input", "system", "stream", "n")
 """Arguments of a request that decide what is asked and how many answers there are."""
 
 

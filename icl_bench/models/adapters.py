@@ -16,11 +16,11 @@ from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.in_memory import IDENTITY, MERGED
 from icl_bench.models.made_once import is_whole, made_once
+from icl_bench.models.memory import memory_errors_as_user_errors, out_of_memory
 from icl_bench.wording import first_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
-_OF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _OF_MODELS = frozenset({"config.json", "generation_config.json"})
 _OF_TRAINING = frozenset({CONFIG, "trainer_state.json", "training_args.json"})
 
@@ -70,7 +70,8 @@ class Adapter:
 
         def write(saved: Path) -> None:
             if weights:
-                self._merge(base, saved)
+                with memory_errors_as_user_errors(self.folder):
+                    self._merge(base, saved)
                 (saved / IDENTITY).write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8")
             for file in self._copied(base, with_config=not weights):
                 shutil.copyfile(file, saved / file.name)
@@ -87,14 +88,14 @@ class Adapter:
         """The files beside weights: the adapter's tokenizer if it has one, else its base's."""
         source = self.folder if (self.folder / "tokenizer_config.json").exists() else base
         for file in sorted(source.iterdir()):
-            kept = file.suffix in (".json", ".jinja", ".model", ".txt") and not file.name.endswith(_OF_WEIGHTS)
+            kept = file.suffix in (".json", ".jinja", ".model", ".txt") and not file.name.endswith(".index.json")
             if kept and file.is_file() and file.name not in _OF_MODELS | _OF_TRAINING:
                 yield file
         if with_config:
             yield from (base / name for name in sorted(_OF_MODELS) if (base / name).exists())
 
     def _merge(self, base: Path, saved: Path) -> None:
-        """Write the merged weights. Raises ``UserError``."""
+        """Write the merged weights. Raises ``UserError``, and errors of memory and disks."""
         from icl_bench.quiet_libraries import hush_libraries
 
         try:
@@ -103,6 +104,7 @@ class Adapter:
             raise UserError(
                 f"model {self.folder}: an adapter, and peft is missing; pip install 'icl-bench[finetune]'"
             ) from None
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
 
         hush_libraries()
@@ -117,6 +119,8 @@ class Adapter:
                 known = set(get_peft_model_state_dict(adapted))
             merge = getattr(adapted, "merge_and_unload", None)
         except Exception as error:  # the libraries raise many kinds
+            if out_of_memory(error):
+                raise
             raise UserError(f"{self._subject(base)} does not fit it ({first_line(error)[:200]}); give --base") from None
         if loading["missing_keys"] or loading["mismatched_keys"]:
             raise UserError(f"{self._subject(base)} lacks weights of its config.json; give --base")
@@ -128,8 +132,15 @@ class Adapter:
             )
         if merge is None:
             raise UserError(f"model {self.folder}: an adapter of a kind that cannot be merged into weights")
-        with warnings.catch_warnings(action="ignore"):
-            merge(safe_merge=True).save_pretrained(saved)
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                merge(safe_merge=True).save_pretrained(saved)
+        except SafetensorError as error:  # of the disk
+            raise OSError(first_line(error)) from None
+        except Exception as error:  # weights that are not a number, kinds that cannot be merged
+            if out_of_memory(error) or isinstance(error, OSError):
+                raise
+            raise UserError(f"{self._subject(base)} cannot be merged ({first_line(error)[:200]})") from None
 
     def _subject(self, base: Path) -> str:
         return f"model {self.folder}: an adapter, and its base {base}"

@@ -222,13 +222,6 @@ class SentenceEncoder:
             return Reading(0, 0, 0.0)  # models that are not transformers read whole texts
         return Reading.of(tokenizer(list(texts), verbose=False)["input_ids"], tokenizer, window, self.windows)
 
-    def cut(self, texts: Sequence[str]) -> tuple[int, int]:
-        """How many texts are longer than the model's window, and the window in tokens.
-
-        (0, 0) if none is. Raises ``UserError`` if the model cannot be loaded.
-        """
-        return self.reading(texts)[:2]
-
 
 def _windows_of(text: str, model: SentenceTransformer) -> list[tuple[str, int]]:
     """Parts of a text that fit the model's window, each with its tokens: halves, until they fit.
@@ -275,11 +268,6 @@ def reading_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Pa
     entry = cache_dir / f"reading-{key_of([fingerprint(encoder.source), str(encoder.windows), *unique])}"
     cut, window, unknown = cached_array(entry, lambda: np.array(encoder.reading(unique)))
     return Reading(int(cut), int(window), float(unknown))
-
-
-def cut_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> tuple[int, int]:
-    """:meth:`SentenceEncoder.cut` of the different texts, cached."""
-    return reading_cached(texts, encoder, cache_dir)[:2]
 
 
 @cache

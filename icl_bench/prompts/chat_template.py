@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     import jinja2
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
-_OPENED = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])\s*$", re.IGNORECASE)
+_EMPTY = {"<|START_THINKING|>": "<|END_THINKING|>"}
+"""What closes an empty thought, by the mark that begins it, where no slash does: Cohere's."""
+_OPENED = re.compile(
+    rf"(?P<open>{'|'.join(map(re.escape, _EMPTY))}|(?i:[<\[](?!end)[\w:-]*(?:think|thought|reason)[\w:-]*[>\]]))\s*$"
+)
 """The beginning of a thought at the end of a generation prompt: ``<think>``, ``[THINK]``."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -151,12 +155,14 @@ def thought_of(prompt: str) -> str | None:
 def closing_of(prompt: str) -> str:
     """The text that closes a thought which a prompt's end begins, as an empty one; empty if it begins none.
 
-    Written as templates write it that can be asked not to think: on lines of its own.
+    Written as templates write it that can be asked not to think: on lines of its own, Cohere's on the same line.
     """
     opened = _OPENED.search(prompt)
     if opened is None:
         return ""
     mark = opened["open"]
+    if mark in _EMPTY:
+        return _EMPTY[mark]
     blank = "\n" if prompt.endswith("\n") else "\n\n"
     return f"{blank}{mark[0]}/{mark[1:]}\n\n"
 

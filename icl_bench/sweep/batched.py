@@ -15,13 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
 from icl_bench.backends.interface import Answer, Decoding, Free
 from icl_bench.backends.servers.backend import RETRY_SECONDS, AnotherModelError, ServerBackend
 from icl_bench.backends.servers.batches import Batches, Intent, NotThereError, PassingError, Progress, batches_of
+from icl_bench.backends.servers.failures import RowError
+from icl_bench.backends.servers.replies import Billed
 from icl_bench.errors import CellError, StopRunError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.batches import BatchRecord, CellBatches
@@ -105,7 +107,7 @@ class BatchRunner(Runner):
     _steps: int = 0
     """Steps that changed something."""
     _succeeded: bool = False
-    """Whether the server answered in this round."""
+    """Whether the server answered in this round, as far as the run can go on with it."""
     _passing: PassingError | None = None
     """Why it did not."""
     _short: CellError | None = None
@@ -266,7 +268,7 @@ class BatchRunner(Runner):
         assert record.id is not None
         if record.id not in self._polled:
             self._polled[record.id] = self._batches.progress(record.id)
-            self._succeeded = True
+            self._succeeded |= not self._polled[record.id].ended  # else its results are to be handed out
         progress = self._polled[record.id]
         if progress.ended:
             self._accepted.discard(record.token)
@@ -399,27 +401,33 @@ class BatchRunner(Runner):
         answers: list[Answer] = []
         problem: CellError | None = None
         reason, stale = "", 0
+
+        def bill(tokens: int, billed: Billed) -> None:
+            if self.budget is not None:
+                self.budget.settle(share, tokens, billed)
+                record.reserved = record.reserved and max(record.reserved - share, 0.0)
+
         for number, row in enumerate(record.rows):
             test_id, prompt = row
+            content = results.of(record.name(number))
             if work.hashes.get(test_id) != prompt:
                 stale += 1
+                if not isinstance(content, RowError):
+                    bill(0, Billed())
                 continue
             if test_id in work.opened.done:
                 continue  # the run was killed after it had written the journal
             index = work.indices[test_id]
             decoding, tokens = work.decoding(index), work.counted(index)
             try:
-                reply, billed = self._server.batch_reply(
-                    index, results.of(record.name(number)), decoding, tokens, bare=record.bare, sent=record.sent
+                reply = self._server.batch_reply(
+                    index, content, decoding, tokens, partial(bill, tokens), bare=record.bare, sent=record.sent
                 )
             except AnotherModelError:
                 raise  # the answers are good if the user says so
             except CellError as error:
                 problem = problem or error
                 continue
-            if billed is not None and self.budget is not None:
-                self.budget.settle(share, tokens, billed)
-                record.reserved = record.reserved and max(record.reserved - share, 0.0)
             if isinstance(reply, Answer):
                 answers.append(reply)
                 continue

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -79,6 +80,37 @@ def serving(
 ) -> Iterator[Server]:
     """Serve on the loopback until the block ends. ``models`` is what it says when asked for them."""
 
+    def respond(method: str, path: str, content: bytes, headers: Message) -> tuple[int, Body]:
+        if method == "GET":
+            status, reply = models
+        else:
+            body = json.loads(content)
+            with state._lock:
+                state._now += 1
+                state.most_at_once = max(state.most_at_once, state._now)
+                state.requests.append({**body, "path": path})
+                state.keys.add(headers.get("Authorization", ""))
+            try:
+                status, reply = answer(body)
+            finally:
+                with state._lock:
+                    state._now -= 1
+        return status, reply if isinstance(reply, Body) else Body(json.dumps(reply).encode())
+
+    state = Server("")
+    with listening(respond, port) as root:
+        state.url = f"{root}/v1"
+        yield state
+
+
+Respond = Callable[[str, str, bytes, Message], tuple[int, Body]]
+"""A status and a body for a request's method, path, content and headers."""
+
+
+@contextmanager
+def listening(respond: Respond, port: int = 0) -> Iterator[str]:
+    """Answer requests on the loopback until the block ends. Yields the address, without a path."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # or each answer waits for an acknowledgement
@@ -87,24 +119,14 @@ def serving(
             pass
 
         def do_GET(self) -> None:
-            self._send(*models)
+            self._respond()
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with state._lock:
-                state._now += 1
-                state.most_at_once = max(state.most_at_once, state._now)
-                state.requests.append({**body, "path": self.path})
-                state.keys.add(self.headers.get("Authorization", ""))
-            try:
-                status, reply = answer(body)
-            finally:
-                with state._lock:
-                    state._now -= 1
-            self._send(status, reply)
+            self._respond()
 
-        def _send(self, status: int, reply: Any) -> None:
-            body = reply if isinstance(reply, Body) else Body(json.dumps(reply).encode())
+        def _respond(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, body = respond(self.command, self.path, content, self.headers)
             self.send_response(status)
             self.send_header("Content-Type", body.kind)
             self.send_header("Content-Length", str(len(body.content) + body.lacking))
@@ -120,11 +142,10 @@ def serving(
             pass  # a client that went away
 
     server = Quiet(("127.0.0.1", port), Handler)
-    state = Server(f"http://127.0.0.1:{server.server_port}/v1")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield state
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support.api_server import Body, listening
 from support.fakes import LABELS, small_tokenizer
 
 Reply = tuple[int, Any]
@@ -368,43 +369,11 @@ def serving_batches(server: BatchServer) -> Iterator[BatchServer]:
     """Serve on the loopback until the block ends."""
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # or each answer waits for an acknowledgement
+    def respond(method: str, path: str, content: bytes, headers: Message) -> tuple[int, Body]:
+        with lock:
+            status, body = server.respond(method, path, content, headers.get("Content-Type", ""))
+        return status, Body(body, "application/binary") if isinstance(body, bytes) else Body(json.dumps(body).encode())
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            self._respond(b"")
-
-        def do_POST(self) -> None:
-            self._respond(self.rfile.read(int(self.headers["Content-Length"])))
-
-        def _respond(self, content: bytes) -> None:
-            with lock:
-                status, body = server.respond(self.command, self.path, content, self.headers.get("Content-Type", ""))
-            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/binary" if isinstance(body, bytes) else "application/json")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-    class Quiet(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: Any) -> None:
-            pass  # a client that went away
-
-    http = Quiet(("127.0.0.1", 0), Handler)
-    root = f"http://127.0.0.1:{http.server_port}"
-    server.url = f"{root}/v1" if isinstance(server, OpenAIServer) else root
-    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with listening(respond) as root:
+        server.url = f"{root}/v1" if isinstance(server, OpenAIServer) else root
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()

@@ -24,6 +24,8 @@ class Messages(Interface):
     holds = ("json",)
     limits = ("max_tokens",)
     stop = "stop_sequences"
+    blank_stops = False
+    thinks_at_zero = False
     named = frozenset({"max_tokens"})
     batches = "anthropic"
 

@@ -23,8 +23,8 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, failure_reason
-from icl_bench.backends.servers.interface import End, Held, Interface, Question, as_json, shared_end
+from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, error_in, failure_reason
+from icl_bench.backends.servers.interface import End, Held, Interface, Question, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.backends.servers.replies import Billed, Said
@@ -53,8 +53,11 @@ LEAST_ANSWER = 64
 
 _T = TypeVar("_T")
 
-_Reply = tuple[Answer, Billed]
-"""A server's answer to one prompt, and what it bills for it."""
+_Reply = tuple[Answer, tuple[Billed, ...]]
+"""A server's answer to one prompt, and what it bills for each of its requests."""
+
+Bill = Callable[[Billed], None]
+"""Takes what one response is billed, as soon as it is known: also one that is rejected is billed."""
 
 
 class AnotherModelError(CellError):
@@ -138,10 +141,14 @@ class ServerBackend:
             now = time.perf_counter()
             self.counters.seconds += now - start
             start = now
-            for answer, billed in replies:
-                self.counters.own_tokens += (billed.prompt or 0) - (billed.cached or 0)
-                self.counters.answer_tokens += answer.answer_tokens
+            for _, billed in replies:
+                self._count(*billed)
             yield [answer for answer, _ in replies]
+
+    def _count(self, *requests: Billed) -> None:
+        for billed in requests:
+            self.counters.own_tokens += (billed.prompt or 0) - (billed.cached or 0)
+            self.counters.answer_tokens += billed.answer or 0
 
     async def _ask_all(
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], hand: Callable[[_Reply], None]
@@ -171,7 +178,7 @@ class ServerBackend:
                         if answer.prompt_tokens is not None:
                             self._check_count(prompts.size(index), answer.prompt_tokens)
                     if warm:
-                        self._check_cache(len(prompts.prefix), billed)
+                        self._check_cache(len(prompts.prefix), billed[0])
                     hand((answer, billed))
                 except (CellError, UserError) as error:
                     failures.append(error)
@@ -237,21 +244,23 @@ class ServerBackend:
         """
         prompt = self.interface.marked(question)
         stops = self._stops(decoding)
+        before: tuple[Billed, ...] = ()
         while True:
             try:
-                reply = await self._send(
+                answer, billed = await self._send(
                     self.interface.create(client),
                     lambda: {**prompt, **self._arguments(decoding, stops)},  # noqa: B023 - called at once
-                    lambda http: self._reply(index, http.content, content_type(http), decoding),
+                    lambda http, bill: self._reply(index, http.content, content_type(http), decoding, bill),
                     counted,
                     self._longest(decoding, stops),
                 )
             except _FilteredError:
-                return _stopped(index)
-            if stops and _ended_at_once(reply[0], decoding):
-                stops = []
+                return _stopped(index), before
+            if stops and _ended_at_once(answer, decoding):
+                self._note(_ASKED_AGAIN)
+                stops, before = [], (billed,)
                 continue
-            return reply
+            return answer, (*before, billed)
 
     async def _score(self, client: Any, index: int, prompt: Ids, decoding: Exact) -> _Reply:
         """The scores of all labels after one prompt. Tokens are those of all its requests."""
@@ -263,7 +272,7 @@ class ServerBackend:
             values, billed = await self._send(
                 INTERFACE.create(client),
                 lambda: self._joined_further(request.arguments(prompt)),  # noqa: B023 - called at once
-                lambda response: self._read_scores(response, request, len(prompt)),  # noqa: B023
+                lambda response, bill: self._read_scores(response, request, len(prompt), bill),  # noqa: B023
                 len(prompt) + len(request.path),
                 1,
             )
@@ -276,7 +285,7 @@ class ServerBackend:
             prompt_tokens=billed.prompt,
             written_tokens=billed.written,
         )
-        return answer, billed
+        return answer, (billed,)
 
     def _joined_further(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a request for scores, and the user's."""
@@ -284,19 +293,19 @@ class ServerBackend:
         kept = {name: value for name, value in arguments.items() if name not in self._refused}
         return _joined(kept, {"extra_body": further} if further else {})
 
-    def _read_scores(self, response: Any, request: ScoreRequest, prompt: int) -> tuple[np.ndarray, Billed]:
+    def _read_scores(self, response: Any, request: ScoreRequest, prompt: int, bill: Bill) -> np.ndarray:
         """The log-probabilities in a response. Raises ``CellError``, also if the prompt was read as another."""
-        said = self._checked(INTERFACE, response.content, content_type(response))
+        said = self._checked(INTERFACE, response.content, content_type(response), bill)
         tokens = prompt + len(request.path)
         if said.billed.prompt not in (None, tokens):
             raise self._failure(f"the server counts {said.billed.prompt:,} tokens of a prompt of {tokens:,} token ids")
-        return request.read(response.content, prompt), said.billed
+        return request.read(response.content, prompt)
 
     async def _send(
         self,
         create: Callable[..., Any],
         arguments_now: Callable[[], Mapping[str, Any]],
-        read: Callable[[Any], tuple[_T, Billed]],
+        read: Callable[[Any, Bill], _T],
         counted: int,
         longest: int,
     ) -> tuple[_T, Billed]:
@@ -311,15 +320,14 @@ class ServerBackend:
         while True:
             arguments = arguments_now()
             reserved = await self._reserved(counted, longest)
-            billed: Billed | None = None
+            billed: list[Billed] = []
             try:
                 async with asyncio.timeout(_WHOLE_SECONDS):
                     response = await create(model=self._model, **arguments)
                 http = response.http_response
                 if http.history:
                     self.counters.served["host"] = str(http.url.host)[:300]
-                reply = read(http)
-                billed = reply[1]
+                reply = read(http, billed.append)
             except (*passing, _ErrorBodyError, TimeoutError) as error:
                 if isinstance(error.__cause__, TooLargeError):  # some versions of the libraries wrap it
                     raise error.__cause__ from None
@@ -333,17 +341,18 @@ class ServerBackend:
             except library.AuthenticationError:
                 raise self._failure(f"the server refuses the key in {self.connection.variable}") from None
             except library.APIError as error:
-                if code_of(error) == "content_filter":  # Azure's filter of prompts
+                if code_of(error) == "content_filter":  # Azure's filter of prompts, which bills them
+                    billed.append(Billed())
                     raise _FilteredError("the server's filter stops the prompt") from None
                 if self._leaves_out(error, {*arguments, *arguments.get("extra_body", ())}):
                     continue
                 raise self._refusal(error) from None
             else:
                 self._lost = False
-                return reply
+                return reply, billed[0]
             finally:
                 if self.budget is not None and reserved is not None:
-                    self.budget.ended(reserved, counted, billed)
+                    self.budget.ended(reserved, counted, billed[0] if billed else None)
 
     async def _reserved(self, prompt: int, answer: int) -> float | None:
         """Money that is reserved for a request. Raises ``OutOfBudgetError`` if it could pass the budget."""
@@ -374,7 +383,9 @@ class ServerBackend:
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
-        """The most tokens of an answer, with its thoughts."""
+        """The most tokens of an answer, with its thoughts; the user's own limit if there is one."""
+        if given := [size for name in self.interface.limits if type(size := self._further.get(name)) is int]:
+            return max(given)
         # the server's tokenizer may need more tokens for the same text
         limit = 2 * decoding.max_tokens + 8 if decoding.of_labels else decoding.max_tokens
         if decoding.of_labels and not stops:
@@ -385,13 +396,13 @@ class ServerBackend:
         """A request's arguments other than the prompt, without those that the server refuses."""
         interface = self.interface
         arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
-        # Anthropic refuses stops of blanks alone; what is behind one is cut off here in any case
-        if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.library == "openai"]):
+        # what is behind a stop that is not sent is cut off here in any case
+        if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.blank_stops]):
             arguments[interface.stop] = sent
         if self._thinking is not None:
             arguments = _joined(arguments, interface.thinking(self._thinking))
-            if self._thinking.how != "off" and interface.library == "anthropic":
-                del arguments["temperature"]  # thoughts are sampled
+            if self._thinking.how != "off" and not interface.thinks_at_zero:
+                del arguments["temperature"]
         if self._hold is not None and decoding.labels:
             arguments = _joined(arguments, interface.held(self._hold, decoding.labels))
         arguments |= self._further
@@ -428,7 +439,7 @@ class ServerBackend:
     @property
     def _own(self) -> set[str]:
         """The program's own arguments, which a server may refuse."""
-        return {*self.interface.limits, "temperature", self.interface.stop or "stop"}
+        return {*self.interface.limits, "temperature", self.interface.stop or "stop"} - self.interface.named
 
     # -- requests of a batch --------------------------------------------------------------------------
 
@@ -469,28 +480,41 @@ class ServerBackend:
         return counted, self._longest(decoding, [] if bare else self._stops(decoding))
 
     def batch_reply(
-        self, index: int, content: bytes | RowError, decoding: Free, counted: int, *, bare: bool, sent: Collection[str]
-    ) -> tuple[Answer | Again, Billed | None]:
-        """What one request of a batch was answered, with what is billed for it.
+        self,
+        index: int,
+        content: bytes | RowError,
+        decoding: Free,
+        counted: int,
+        bill: Bill,
+        *,
+        bare: bool,
+        sent: Collection[str],
+    ) -> Answer | Again:
+        """What one request of a batch was answered.
 
         ``content`` is the body of its response, or its error; ``counted`` are the prompt's tokens as they are counted
         here; ``sent`` are :meth:`own_arguments` of its body. Raises ``CellError`` as for a single request.
         """
+
+        def billed(tokens: Billed) -> None:
+            self._count(tokens)
+            bill(tokens)
+
         if isinstance(content, RowError):
-            if content.code == "content_filter":  # Azure's filter of prompts
+            if content.code == "content_filter":
+                billed(Billed())
                 return _stopped(index)
-            return self._batch_failure(content, sent), None
+            return self._batch_failure(content, sent)
         try:
-            answer, billed = self._reply(index, content, "application/json", decoding)
+            answer = self._reply(index, content, "application/json", decoding, billed)
         except _ErrorBodyError as error:
-            return Again(str(error)), None
+            return Again(str(error))
         if answer.prompt_tokens is not None:
             self._check_count(counted, answer.prompt_tokens)
         if not bare and self._stops(decoding) and _ended_at_once(answer, decoding):
-            return Again("an empty answer", bare=True, is_failure=False), billed
-        self.counters.own_tokens += (billed.prompt or 0) - (billed.cached or 0)
-        self.counters.answer_tokens += answer.answer_tokens
-        return answer, billed
+            self._note(_ASKED_AGAIN)
+            return Again("an empty answer", bare=True, is_failure=False)
+        return answer
 
     def _batch_failure(self, error: RowError, sent: Collection[str]) -> Again:
         """What becomes of a request of a batch with an error. Raises ``CellError`` if it is refused."""
@@ -507,16 +531,16 @@ class ServerBackend:
 
     # -- one response -------------------------------------------------------------------------------
 
-    def _reply(self, index: int, content: bytes, kind: str, decoding: Free) -> _Reply:
+    def _reply(self, index: int, content: bytes, kind: str, decoding: Free, bill: Bill) -> Answer:
         """The answer in the body of a response, which has this content type. See :meth:`_checked`."""
-        said = self._checked(self.interface, content, kind)
+        said = self._checked(self.interface, content, kind, bill)
         written, billed = said.written, said.billed
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
         text = written.text.lstrip() if decoding.of_labels else written.text
         # of a chat's label the first line with a text is read, or JSON of several lines
         ended = None if decoding.of_labels and self.interface.chat else decoding.before_stop(text)
-        answer = Answer(
+        return Answer(
             index,
             billed.cached or 0,
             billed.answer or 0,
@@ -528,21 +552,22 @@ class ServerBackend:
             written_tokens=billed.written,
             reasoning_tokens=billed.reasoning,
         )
-        return answer, billed
 
-    def _checked(self, interface: Interface, content: bytes, kind: str) -> Said:
-        """What a response says.
+    def _checked(self, interface: Interface, content: bytes, kind: str, bill: Bill) -> Said:
+        """What a response says, which is billed even if it is rejected.
 
         Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
         error with status 200.
         """
-        if (message := _error_in(content)) is not None:
+        if (message := error_in(content)) is not None:
             raise _ErrorBodyError(message)
         try:
             said = interface.read(content)
         except ValidationError as error:
+            bill(Billed())
             begin = self.connection.without_key(content[:2000].decode(errors="replace"))
             raise self._failure(_invalid_answer(error, kind, begin)) from None
+        bill(said.billed)
         self._check_model(said.model)
         return said
 
@@ -574,6 +599,10 @@ _MISSED = (
     "the server's cache did not have the demonstrations of some requests, though an earlier request had sent them: "
     "they are billed as new (column cached_tokens)"
 )
+_ASKED_AGAIN = (
+    "some answers were empty and asked again without stop texts; tokens of rows are those of the second request, "
+    "--budget counts both"
+)
 
 
 def _begins_alike(before: Question, end: End, question: Question) -> bool:
@@ -591,9 +620,9 @@ def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
     return {**arguments, **more, **both}
 
 
-def _stopped(index: int) -> _Reply:
-    """The reply to a prompt that the server's filter stops."""
-    return Answer(index, 0, 0, text="", reason="content_filter"), Billed()
+def _stopped(index: int) -> Answer:
+    """The answer to a prompt that the server's filter stops."""
+    return Answer(index, 0, 0, text="", reason="content_filter")
 
 
 def _ended_at_once(answer: Answer, decoding: Free) -> bool:
@@ -607,18 +636,6 @@ class _FilteredError(CellError):
 
 class _ErrorBodyError(Exception):
     """An error that a server reports with status 200, as gateways do."""
-
-
-def _error_in(content: bytes) -> str | None:
-    """The message of an error in a response with status 200; None if it is none."""
-    body = as_json(content)
-    if not isinstance(body, dict) or any(body.get(name) for name in ("choices", "output", "content")):
-        return None
-    error = body.get("error")
-    if not error:
-        return None
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:300]
 
 
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")

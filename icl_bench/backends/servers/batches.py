@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from icl_bench.backends.servers.bodies import TooLargeError, limited_blocking
 from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, failure_reason
-from icl_bench.backends.servers.interface import Interface
+from icl_bench.backends.servers.interface import Interface, as_json
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.errors import CellError, UserError
 
@@ -188,12 +188,12 @@ class Batches(ABC):
             shown = self._connection.without_key(content[:80].decode(errors="replace"))
             raise PassingError(f"the server answered with no {kind.__name__.lower().strip('_')}: {shown!r}") from None
 
-    def _lines(self, response: Any) -> Iterator[Any]:
-        """The JSON of each line of a response. Raises :class:`PassingError`."""
-        try:
-            yield from (json.loads(line) for line in response.content.splitlines() if line.strip())
-        except ValueError:
-            raise PassingError("the server answered with results that are not JSON lines") from None
+    def _lines(self, response: Any) -> Iterator[Mapping[str, Any]]:
+        """The object in each line of a response. Raises ``CellError``."""
+        for line in filter(bytes.strip, response.content.splitlines()):
+            if not isinstance(row := as_json(line), dict):
+                raise CellError("the server answered with results that are not lines of JSON objects")
+            yield row
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -247,12 +247,10 @@ class _OpenAICounts(BaseModel):
 
 class _OpenAIBatch(_Identified):
     status: str
-    input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
     errors: _Faults | None = None
     request_counts: _OpenAICounts | None = None
-    metadata: dict[str, Any] | None = None
 
 
 class OpenAIBatches(Batches):
@@ -321,7 +319,7 @@ class OpenAIBatches(Batches):
 
     def _is_it(self, intent: Intent, batch: Mapping[str, Any]) -> bool | None:
         # servers that copy the interface may not keep metadata
-        token = (batch.get("metadata") or {}).get(self._TOKEN)
+        token = _object(batch.get("metadata")).get(self._TOKEN)
         return token == intent.token or (intent.file is not None and batch.get("input_file_id") == intent.file)
 
     def _list(self, after: str | None, limit: int) -> Any:
@@ -331,14 +329,14 @@ class OpenAIBatches(Batches):
 
 def _openai_result(row: Mapping[str, Any]) -> bytes | RowError:
     """The result in a line of a file of answers or errors."""
-    response, error = row.get("response"), row.get("error")
-    if isinstance(response, Mapping) and response.get("body") is not None:
-        body, status = response["body"], response.get("status_code", 200)
+    response = _object(row.get("response"))
+    if (body := response.get("body")) is not None:
+        status = response.get("status_code", 200)
         if status == 200:
             return _json(body)
         inner = body.get("error") if isinstance(body, Mapping) else body
-        return _row_error(inner, status)
-    failed = _row_error(error, None)
+        return _row_error(inner, status if type(status) is int else None)
+    failed = _row_error(row.get("error"), None)
     if failed.code in ("batch_cancelled", "batch_canceled"):
         return RowError(str(failed), code=CANCELLED)
     return failed
@@ -401,10 +399,10 @@ class AnthropicBatches(Batches):
 
     def results(self, batch: str) -> Results:
         """See ``Batches.results``."""
-        found = {str(row.get("custom_id")): self._result(row.get("result") or {}) for row in self._rows(batch)}
+        found = {str(row.get("custom_id")): self._result(_object(row.get("result"))) for row in self._rows(batch)}
         return Results(found, cancelled=False)
 
-    def _rows(self, batch: str) -> Iterator[Any]:
+    def _rows(self, batch: str) -> Iterator[Mapping[str, Any]]:
         # by its path: ``results_url`` names Anthropic's host, where --base-url may be a gateway
         with self._asking():
             state = self._client.messages.batches.with_raw_response.retrieve(batch).http_response
@@ -419,7 +417,7 @@ class AnthropicBatches(Batches):
             case "canceled":
                 return RowError("cancelled", code=CANCELLED)
             case "errored":
-                said = (result.get("error") or {}).get("error") or {}
+                said = _object(_object(result.get("error")).get("error"))
                 kind, message = str(said.get("type")), str(said.get("message"))
                 return RowError(message[:300], self._STATUS.get(kind, 500), kind)
             case other:
@@ -454,14 +452,20 @@ def batches_of(interface: Interface, connection: Connection) -> Batches:
     return KINDS[interface.batches](interface, connection)
 
 
+def _object(value: Any) -> Mapping[str, Any]:
+    """A JSON value that should be an object; an empty one if it is not."""
+    return value if isinstance(value, dict) else {}
+
+
 def check_batches(interface: Interface, connection: Connection) -> None:
     """Raise ``UserError`` if the server has no batches, does not answer, or refuses the key."""
     try:
         batches_of(interface, connection).newest()
-    except (NotThereError, PassingError, CellError) as error:
+    except (PassingError, CellError) as error:
         what = "has no batches" if isinstance(error, NotThereError) else "does not list its batches"
         raise UserError(f"--batch: {connection.base_url} {what} ({error}); leave it out") from None
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    # half a character, which JSON may escape, cannot be encoded: what reads it refuses it
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from icl_bench.backends.servers.interface import as_json
+
 CANCELLED = "cancelled"
 """The code of a request of a batch that was cancelled."""
 
@@ -25,6 +27,18 @@ def code_of(error: Any) -> str:
     code = getattr(error, "code", None) or (body.get("code") if isinstance(body, Mapping) else None)
     kind = body.get("type") if isinstance(body, Mapping) else None
     return str(kind if kind == "insufficient_quota" else code or "")
+
+
+def error_in(content: bytes) -> str | None:
+    """The message of an error in a response with status 200, as gateways send it; None if it is none."""
+    body = as_json(content)
+    if not isinstance(body, dict) or any(body.get(name) for name in ("choices", "output", "content")):
+        return None
+    error = body.get("error")
+    if not error:
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message)[:300]
 
 
 def failure_reason(error: Any) -> str:

@@ -59,6 +59,10 @@ class Interface(ABC):
     """Names of the limit of tokens, the likeliest first."""
     stop: ClassVar[str | None] = "stop"
     """The name of the argument with the texts that end an answer; None if there is none."""
+    blank_stops: ClassVar[bool] = True
+    """Whether these texts may be blanks alone."""
+    thinks_at_zero: ClassVar[bool] = True
+    """Whether the model may think at temperature 0."""
     named: ClassVar[frozenset[str]] = frozenset()
     """Arguments beside the prompt's that the client needs by name."""
     cached_from: ClassVar[int] = 1024

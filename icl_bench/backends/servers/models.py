@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from icl_bench.backends.servers.bodies import limited_blocking
-from icl_bench.backends.servers.failures import failure_reason
+from icl_bench.backends.servers.bodies import TooLargeError, limited_blocking
+from icl_bench.backends.servers.failures import error_in, failure_reason
 from icl_bench.backends.servers.interface import Held, Interface, Question, as_json
 from icl_bench.backends.servers.providers import Connection
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.written_labels import label_in
 
 _WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length", "max_input_tokens")
@@ -45,8 +45,9 @@ def listed_models(
     except library.APIError:
         return {}  # a server need not list its models
     body = as_json(content)
-    rows = body.get("data") if isinstance(body, Mapping) else None
-    named = [row for row in rows or [] if isinstance(row, Mapping) and isinstance(row.get("id"), str)]
+    data = body.get("data") if isinstance(body, Mapping) else None
+    rows = data if isinstance(data, list) else []
+    named = [row for row in rows if isinstance(row, Mapping) and isinstance(row.get("id"), str)]
     return {row["id"]: _window(row) for row in named}
 
 
@@ -60,7 +61,7 @@ def _window(row: Mapping[str, Any]) -> int | None:
 def found_hold(model: str, interface: Interface, connection: Connection) -> Held | None:
     """How the server holds answers to labels, found by a request for each way; None if it does not.
 
-    The request asks for a greeting and allows two odd words.
+    The request asks for a greeting and allows two odd words. Raises ``UserError`` if the server fails.
     """
     library: Any = importlib.import_module(interface.library)
     question = Question("Say hello in one word:", [{"role": "user", "content": "Say hello in one word."}])
@@ -68,21 +69,35 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
         for hold in interface.holds:
             extra = interface.held(hold, _WORDS)
             for limit in interface.limits:
+                named = {limit: 512} if limit in interface.named else {}
+                asked = {**interface.marked(question), **named, "extra_body": {**extra, limit: 512}}
                 try:
-                    named = {limit: 512} if limit in interface.named else {}
-                    response = interface.create(client)(
-                        model=model, **interface.marked(question), **named, extra_body={**extra, limit: 512}
-                    )
-                    text = interface.read(response.http_response.content).written.text
-                except (library.APIConnectionError, library.AuthenticationError) as error:
-                    reason = f"--hold auto: {connection.base_url}: {failure_reason(error)}"
-                    raise CellError(connection.without_key(reason)) from None
+                    content = probed(library, connection, "--hold auto", interface.create(client), model, asked)
+                    text = interface.read(content).written.text
                 except (library.APIError, ValueError):
                     continue  # this way, or this name of the limit, is refused
                 if label_in(text, _WORDS) is not None:
                     return hold
                 break
     return None
+
+
+def probed(
+    library: Any, connection: Connection, option: str, create: Any, model: str, arguments: Mapping[str, Any]
+) -> bytes:
+    """The body of the response to a request that tries what a server has, for an option.
+
+    Raises the library's error if the server refuses it, and ``UserError`` if the server does not answer, fails, is
+    overloaded or refuses the key: what it has is not known then.
+    """
+    passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
+    try:
+        content: bytes = create(model=model, **arguments).http_response.content
+        if (reason := error_in(content)) is None:
+            return content
+    except (*passing, library.AuthenticationError, TooLargeError) as error:
+        reason = failure_reason(error)
+    raise UserError(connection.without_key(f"{option}: {connection.base_url}: {reason}"))
 
 
 def client_of(

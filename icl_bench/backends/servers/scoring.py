@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from icl_bench.backends.label_constraint import LabelTrie
 from icl_bench.backends.servers.failures import failure_reason
-from icl_bench.backends.servers.models import client_of
+from icl_bench.backends.servers.models import client_of, probed
 from icl_bench.backends.servers.openai import Completions
 from icl_bench.backends.servers.providers import Connection
 from icl_bench.backends.vllm.label_requests import node_requests
@@ -139,7 +139,7 @@ def score_requests(how: How, trie: LabelTrie) -> list[ScoreRequest]:
 def found_scores(model: str, connection: Connection) -> How:
     """How the server scores labels, found by a request for each way.
 
-    Raises ``UserError`` if it does not, or if it does not answer.
+    Raises ``UserError`` if it does not, or if it does not answer or fails.
     """
     library: Any = importlib.import_module(INTERFACE.library)
     said = ""
@@ -148,11 +148,9 @@ def found_scores(model: str, connection: Connection) -> How:
         for request in (ScoreRequest("tokens", (), nodes, ids), ScoreRequest("echo", _PROBE[1:], nodes, _PROBE[1:])):
             prompt = _PROBE if request.how == "tokens" else _PROBE[:1]
             try:
-                response = INTERFACE.create(client)(model=model, **request.arguments(prompt))
-                request.read(response.http_response.content, len(prompt))
-            except (library.APIConnectionError, library.AuthenticationError, library.RateLimitError) as error:
-                reason = f"--score exact: {connection.base_url}: {failure_reason(error)}"
-                raise UserError(connection.without_key(reason)) from None
+                asked = request.arguments(prompt)
+                content = probed(library, connection, "--score exact", INTERFACE.create(client), model, asked)
+                request.read(content, len(prompt))
             except library.APIError as error:
                 said = f" ({connection.without_key(failure_reason(error))[:200]})"
             except CellError:

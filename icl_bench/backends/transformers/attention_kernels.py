@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from icl_bench.backends.transformers import attention_products
-from icl_bench.backends.transformers.device_memory import out_of_memory
+from icl_bench.models.memory import out_of_memory
 
 aten: Any = torch.ops.aten
 """Kernels that return the log-sum-exp, unlike the public ``scaled_dot_product_attention``."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Counters, Decoding, Exact
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
-from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
+from icl_bench.backends.transformers.device_memory import finish, release
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import (
@@ -39,6 +39,7 @@ from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.backends.transformers.reused_demonstrations import ReusedDemonstrations
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
+from icl_bench.models.memory import memory_errors_as_user_errors, out_of_memory
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.wording import first_line
 

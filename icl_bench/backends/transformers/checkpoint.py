@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from icl_bench.backends.transformers.device_memory import out_of_memory
 from icl_bench.backends.vllm.architectures import instead
 from icl_bench.errors import UserError
+from icl_bench.models.memory import out_of_memory
 from icl_bench.wording import first_line, listed
 
 NAMED = 3

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from icl_bench.backends.transformers.device_memory import out_of_memory
+from icl_bench.models.memory import out_of_memory
 
 mkldnn: Any = torch.ops.mkldnn
 """oneDNN's products, which PyTorch's compiler uses."""

@@ -1,4 +1,4 @@
-"""A device's work and memory: synchronising, recognising out-of-memory errors, releasing memory."""
+"""A device's work and memory: synchronising, releasing memory, and lack of it as a cell's error."""
 
 from __future__ import annotations
 
@@ -8,34 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-from icl_bench.errors import CellError, UserError
+from icl_bench.errors import CellError
+from icl_bench.models.memory import out_of_memory
 from icl_bench.wording import first_line
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error is a lack of memory, of a GPU or a CPU."""
-    # CUDA's libraries have their own messages if they cannot allocate memory
-    messages = (
-        "out of memory",
-        "can't allocate memory",
-        "not enough memory",
-        "Cannot allocate memory",
-        "_STATUS_ALLOC_FAILED",
-    )
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in messages)
-    )
-
-
-@contextmanager
-def memory_errors_as_user_errors(source: object) -> Iterator[None]:
-    """Turn out-of-memory errors of a model that does not fit, or leaves no room to compute, into ``UserError``."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        raise UserError(f"model {source}: does not fit the memory ({first_line(error)[:200]})") from None
 
 
 @contextmanager

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Counters
 from icl_bench.backends.transformers.checkpoint import not_computed
-from icl_bench.backends.transformers.device_memory import out_of_memory
 from icl_bench.backends.transformers.loaded_model import LoadedModel, OtherAttentionError
 from icl_bench.backends.transformers.packed_decoding import OpenPack
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.backends.transformers.single_precision import in_float32
 from icl_bench.errors import UserError
 from icl_bench.models.config import FULL_LAYERS, SLIDING
+from icl_bench.models.memory import out_of_memory
 from icl_bench.prompts.encoding import Ids
 from icl_bench.wording import first_line, listed
 

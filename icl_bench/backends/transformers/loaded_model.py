@@ -19,12 +19,12 @@ from icl_bench.backends.device import choose_device, dtype_name
 from icl_bench.backends.transformers.attention_steps import Pack, Step
 from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.backends.transformers.cpu_layers import refit
-from icl_bench.backends.transformers.device_memory import memory_errors_as_user_errors
 from icl_bench.backends.transformers.last_layer import shorten
 from icl_bench.backends.transformers.output_head import OutputHead
 from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_widths, layer_windows
+from icl_bench.models.memory import memory_errors_as_user_errors
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports

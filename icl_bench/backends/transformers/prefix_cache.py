@@ -15,9 +15,10 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Counters
 from icl_bench.backends.transformers.attention_steps import Extend, View
-from icl_bench.backends.transformers.device_memory import give_back, out_of_memory, release
+from icl_bench.backends.transformers.device_memory import give_back, release
 from icl_bench.backends.transformers.kv_cache import Prefix
 from icl_bench.backends.transformers.loaded_model import LoadedModel
+from icl_bench.models.memory import out_of_memory
 from icl_bench.prompts.encoding import Ids
 
 SMALLEST_CHUNK = 64

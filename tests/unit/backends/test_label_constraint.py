@@ -232,6 +232,17 @@ def test_a_label_that_the_tokenizer_cannot_write_is_an_error():
     assert "\n" not in str(refused.value)
 
 
+def test_a_label_that_a_token_begins_and_none_goes_on_with_is_an_error():
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = models.Unigram([(piece, -1.0) for piece in ("<unk>", "\u2581", "a", "ab", "c", "\n")], 0, False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(pieces))
+    assert compile_labels([" abc\n", " ac\n"], tokenizer).answers == (" abc\n", " ac\n")
+    with pytest.raises(UserError, match=r"^label 'abc': .* and none that goes on there; .*--score exact") as refused:
+        compile_labels([" c\n", " abc\n"], tokenizer)
+    assert "\n" not in str(refused.value)
+
+
 def lower_case_tokenizer() -> Any:
     """A tokenizer that knows no case."""
     from transformers import PreTrainedTokenizerFast

@@ -17,7 +17,7 @@ from icl_bench.errors import UserError
 from icl_bench.models import text_encoders as sentences
 from icl_bench.models.array_cache import cached_array, draft, load_arrays
 from icl_bench.models.fingerprints import key_of
-from icl_bench.models.text_encoders import SentenceEncoder, cut_cached, embed_cached
+from icl_bench.models.text_encoders import SentenceEncoder, embed_cached, reading_cached
 
 POOL = [
     "query: How do I change my PIN?\nintent: change pin",
@@ -370,20 +370,20 @@ def test_texts_longer_than_the_window_are_counted_once_and_then_found(encoder, t
     long = " ".join(["card"] * 254)  # 256 tokens with the model's own two
     texts = [*POOL, long, f"{long} lost", f"{long} lost", f"{long} found"]
     assert (encoder.embed([long]) == encoder.embed([f"{long} lost"])).all()
-    assert cut_cached(texts, encoder, tmp_path) == (2, 256)
+    assert reading_cached(texts, encoder, tmp_path)[:2] == (2, 256)
     monkeypatch.setattr(SentenceEncoder, "load", None)
-    assert cut_cached(texts, encoder, tmp_path) == (2, 256)
+    assert reading_cached(texts, encoder, tmp_path)[:2] == (2, 256)
 
 
 def test_short_texts_are_not_cut(encoder):
-    assert encoder.cut(POOL) == encoder.cut([]) == (0, 0)
+    assert encoder.reading(POOL)[:2] == encoder.reading([])[:2] == (0, 0)
 
 
 def test_a_model_without_a_window_cuts_nothing(encoder, monkeypatch):
     from sentence_transformers import SentenceTransformer
 
     monkeypatch.setattr(SentenceTransformer, "max_seq_length", None)
-    assert encoder.cut(["card " * 300]) == (0, 0)
+    assert encoder.reading(["card " * 300])[:2] == (0, 0)
 
 
 # -- long texts and unknown scripts ---------------------------------------------------------------
@@ -394,7 +394,7 @@ GOOD, BAD = "Everyone agreed and was happy. " * 40, "The proposal failed and the
 
 def test_windows_read_the_end_of_a_long_text(encoder):
     texts = [BEGINNING + GOOD, BEGINNING + BAD]
-    assert encoder.cut(texts) == (2, 256)
+    assert encoder.reading(texts)[:2] == (2, 256)
     cut = encoder.embed(texts)
     assert (cut[0] == cut[1]).all()
     reader = replace(encoder, windows=True)
@@ -402,7 +402,7 @@ def test_windows_read_the_end_of_a_long_text(encoder):
     assert good @ bad < 0.95
     assert good @ encoder.embed([GOOD[:500]])[0] > bad @ encoder.embed([GOOD[:500]])[0]
     assert np.linalg.norm([good, bad], axis=1) == pytest.approx(1)
-    assert reader.cut(texts) == (0, 0)
+    assert reader.reading(texts)[:2] == (0, 0)
 
 
 def test_texts_that_fit_have_the_same_embeddings_in_windows(encoder):

@@ -172,3 +172,51 @@ def test_folders_around_models_name_the_one_to_give(base: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="give one that save_pretrained wrote"):
         resolve(str(tmp_path / "empty"))
+
+
+def test_an_adapter_that_is_not_a_number_is_refused(base: Path, tmp_path: Path):
+    from safetensors.torch import load_file, save_file
+
+    place = adapter(base, tmp_path / "tuned")
+    weights = load_file(place / "adapter_model.safetensors")
+    name = next(name for name in weights if "lora_A" in name)
+    weights[name][0, 0] = float("nan")
+    save_file(weights, place / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"an adapter, and its base .* cannot be merged \(NaNs detected") as refused:
+        resolve(str(place))
+    assert "\n" not in str(refused.value)
+    assert not list((tmp_path / "cache" / "models" / "merged").rglob("config.json"))
+
+
+@pytest.mark.parametrize("where", ["from_pretrained", "merge_and_unload", "save_pretrained"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "the memory"),
+        (MemoryError(), "the memory"),
+        (OSError(28, "No space left on device"), "with room for the whole model"),
+        ("safetensors", "with room for the whole model"),
+        (TypeError("two\nlines"), r"\(two\)"),
+    ],
+    ids=["memory", "Python's memory", "disk", "safetensors", "other"],
+)
+def test_what_goes_wrong_while_merging_is_one_line(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, said: str, where: str
+):
+    from peft import PeftModel
+    from peft.tuners.lora import LoraModel
+    from safetensors import SafetensorError
+    from transformers import PreTrainedModel
+
+    place = adapter(base, tmp_path / "tuned")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device") if error == "safetensors" else error
+
+    kind = {"from_pretrained": PeftModel, "merge_and_unload": LoraModel, "save_pretrained": PreTrainedModel}[where]
+    monkeypatch.setattr(kind, where, fails)
+    loads = where == "from_pretrained" and "room" in said
+    with pytest.raises(UserError, match=r"does not fit it .*give --base" if loads else said) as refused:
+        resolve(str(place))
+    assert str(refused.value).startswith(f"model {place}: ")
+    assert "\n" not in str(refused.value)

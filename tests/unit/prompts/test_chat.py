@@ -475,8 +475,19 @@ OPENED = {
     "[THINK]": "[THINK]\n\n[/THINK]\n\n",
     "<thought>\n": "<thought>\n\n</thought>\n\n",
     "<seed:think>": "<seed:think>\n\n</seed:think>\n\n",
+    "<|START_THINKING|>": "<|START_THINKING|><|END_THINKING|>",
 }
-CLOSED = ("", "<think>\n\n</think>\n\n", "<think></think>", "I think", "<b>\n")
+CLOSED = (
+    "",
+    "<think>\n\n</think>\n\n",
+    "<think></think>",
+    "I think",
+    "<b>\n",
+    "<|START_THINKING|><|END_THINKING|>",
+    "<|begin_of_thought|>\n<|end_of_thought|>",
+    "<end_of_thought>",
+    "[END_THINK]\n",
+)
 
 
 def test_a_template_writes_the_date_that_it_is_given_whatever_the_clock_says(tmp_path: Path):

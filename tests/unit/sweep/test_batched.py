@@ -8,6 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -289,14 +290,10 @@ def test_a_run_that_is_killed_between_any_two_steps_asks_nothing_twice(
         assert store.batches_left == []
 
 
-@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
-def test_a_batch_whose_creation_nobody_heard_of_is_found_again(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str]
-) -> None:
-    store = Results()
-    create = KINDS[way[0]]
+def losing(kind: type[BatchServer]) -> type[BatchServer]:
+    """A server whose answer to the creation of a batch is lost three times."""
 
-    class Loses(create):  # type: ignore[valid-type, misc]
+    class Loses(kind):  # type: ignore[valid-type, misc]
         lost = 0
 
         def respond(self, method: str, path: str, content: bytes, kind: str) -> Any:
@@ -306,7 +303,13 @@ def test_a_batch_whose_creation_nobody_heard_of_is_found_again(
                 return 503, {"error": {"message": "upstream went away", "type": "api_error"}}
             return reply
 
-    with serving_batches(Loses()) as server:
+    return Loses
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_a_batch_whose_creation_nobody_heard_of_is_found_again(plan: Plan, way: tuple[str, str]) -> None:
+    store = Results()
+    with serving_batches(losing(KINDS[way[0]])()) as server:
         outcome = runner(plan, store, server, way).run()
     assert outcome.failed == {}
     assert len(server.batches) == len(outcome.computed)
@@ -446,7 +449,11 @@ def test_an_answer_that_begins_with_its_end_is_asked_again_without_stops(plan: P
     with serving_batches(OpenAIServer(text_of=text_of)) as server:
         single(plan, alone, server)
     with serving_batches(OpenAIServer(text_of=text_of)) as server:
-        assert runner(plan, together, server).run().failed == {}
+        runs = runner(plan, together, server)
+        outcome = runs.run()
+    assert outcome.failed == {}
+    assert any("asked again without stop texts" in note for note in outcome.notes)
+    assert runs._server.counters.answer_tokens == 3 * server.answered.total()
     assert set(server.answered.values()) == {2}
     pd.testing.assert_frame_equal(sorted_results(together), sorted_results(alone))
 
@@ -518,6 +525,26 @@ def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Pl
     assert set(server.answered.values()) == {1}
 
 
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_results_that_are_not_handed_out_for_long_end_the_run(plan: Plan, way: tuple[str, str]) -> None:
+    store, away, rounds = Results(), [True], count()
+
+    def broken(_: str, path: str) -> Any:
+        return (503, {"error": {"message": "away"}}) if away[0] and path.endswith(("/content", "/results")) else None
+
+    def sleep(_: float) -> None:
+        assert next(rounds) < 20
+
+    with serving_batches(KINDS[way[0]](broken=broken)) as server:
+        runs = runner(plan, store, server, way, patience_seconds=0.0)
+        runs.sleep = sleep
+        (reason,) = runs.run().stopped
+        assert "the server failed for long" in reason
+        away[0] = False
+        assert len(runner(plan, store, server, way).run().computed) == 5
+    assert set(server.answered.values()) == {1}
+
+
 @pytest.mark.parametrize("content", [b"", b"no json", b"[]", b'{"batches": 1}', b'{"batches": [{"rows": 2}]}'])
 def test_a_damaged_file_of_batches_fails_its_cell_with_what_to_do(plan: Plan, content: bytes) -> None:
     store = Results()
@@ -532,6 +559,68 @@ def test_a_damaged_file_of_batches_fails_its_cell_with_what_to_do(plan: Plan, co
         outcome = runs.run()
     assert len(outcome.failed) == 5
     assert all("delete it to ask the cell's requests again" in reason for reason in outcome.failed.values())
+
+
+ODD_JSON: tuple[Any, ...] = (None, 3, True, "m", [], [3], {}, {"error": "m"}, {"error": [3]}, {"error": {"error": 3}})
+
+
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+@pytest.mark.parametrize("where", ["line", "response", "body", "error", "status", "result", "name"])
+def test_results_of_any_json_end_in_a_reason(tmp_path: Path, way: tuple[str, str], where: str) -> None:
+    """Each line is odd in another way."""
+    plan, store = fakes.plan(tmp_path / "task", k="2", draws=2, scoring="unconstrained"), Results()
+    odd = iter(ODD_JSON * 99)
+
+    class Odd(KINDS[way[0]]):  # type: ignore[misc]
+        def respond(self, *asked: Any) -> Any:
+            status, content = super().respond(*asked)
+            if not isinstance(content, bytes):
+                return status, content
+            return status, b"\n".join(
+                json.dumps(self.spoilt(json.loads(line))).encode() for line in content.splitlines()
+            )
+
+        def spoilt(self, row: dict[str, Any]) -> Any:
+            value = next(odd)
+            if where == "line":
+                return value
+            if where == "name":
+                return {**row, "custom_id": value}
+            if way[0] == "anthropic":
+                result = {"response": value, "result": value, "body": {"type": "succeeded", "message": value}}
+                return {**row, "result": result.get(where, {"type": "errored", "error": value})}
+            response = {"body": {**row["response"], "body": value}, "status": {**row["response"], "status_code": value}}
+            return {**row, "response": response.get(where, value), "error": value if where == "error" else None}
+
+    with serving_batches(Odd()) as server:
+        outcome = runner(plan, store, server, way).run()
+    assert len(outcome.failed) == 2
+    assert all("\n" not in reason for reason in outcome.failed.values())
+    if where == "line":
+        assert set(outcome.failed.values()) == {"the server answered with results that are not lines of JSON objects"}
+        assert len(store.batches_left) == 2  # the next run reads them again
+        assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("metadata", [[], [3], "m", 3, True, {"icl-bench": [3]}])
+def test_metadata_of_any_json_is_not_that_of_this_batch(tmp_path: Path, metadata: Any) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+
+    class Odd(losing(OpenAIServer)):  # type: ignore[misc]
+        def shown(self, batch: Any) -> dict[str, Any]:
+            shown: dict[str, Any] = super().shown(batch)
+            return shown | {"metadata": metadata}
+
+    with serving_batches(Odd()) as server:
+        assert runner(plan, Results(), server).run().failed == {}
+    assert set(server.answered.values()) == {1}
+
+
+def test_an_answer_with_half_a_character_fails_its_cell_in_one_line(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=1, scoring="unconstrained")
+    with serving_batches(OpenAIServer(text_of=lambda _: " card lost\ud83d")) as server:
+        (reason,) = runner(plan, Results(), server).run().failed.values()
+    assert "\n" not in reason
 
 
 # -- money ----------------------------------------------------------------------------------------
@@ -569,6 +658,41 @@ def test_a_budget_for_some_of_the_cells_is_used_up_and_never_passed(plan: Plan) 
         assert f"{5 - len(outcome.computed)} cell" in outcome.stopped[0]
         assert len(runner(plan, store, server, budget=budget(10.0**9)).run().computed) == 5 - len(outcome.computed)
     assert set(server.answered.values()) == {1}
+
+
+@pytest.mark.parametrize("choices", [[{}], 3])
+def test_answers_of_a_batch_that_are_rejected_are_billed_and_counted(plan: Plan, choices: Any) -> None:
+    class Odd(OpenAIServer):
+        def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            return super().completed(body, text) | {"choices": choices}
+
+    store, enough = Results(), budget(10.0**9)
+    with serving_batches(Odd()) as server:
+        outcome = runner(plan, store, server, budget=enough).run()
+    assert len(outcome.failed) == 5
+    assert enough.purse.requests == len(server.answered) == 30
+    assert enough.purse.reserved == pytest.approx(0.0)
+    spent = sum(tokens_of(prompt) + 3 for prompt in server.answered)
+    if choices == 3:  # its tokens cannot be read: the most
+        assert enough.purse.spent > spent
+    else:
+        assert enough.purse.spent == pytest.approx(spent)
+
+
+def test_answers_to_prompts_that_have_changed_are_billed_and_counted(plan: Plan) -> None:
+    store, enough = Results(), budget(10.0**9)
+    with serving_batches(OpenAIServer()) as server:
+        runner(plan, store, server, budget=budget(10.0**9)).submit()
+        for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
+            state = json.loads(store.storage.read(name))
+            for record in state["batches"]:
+                record["rows"] = [[test_id, "0" * len(prompt)] for test_id, prompt in record["rows"]]
+            store.storage.put(name, json.dumps(state).encode())
+        with pytest.warns(UserWarning, match="6 answers of a batch had other prompts than now; asked again"):
+            assert runner(plan, store, server, budget=enough).run().failed == {}
+    assert enough.purse.requests == server.answered.total() == 60
+    assert enough.purse.spent > sum(tokens_of(prompt) + 3 for prompt in server.answered.elements())
+    assert enough.purse.reserved == pytest.approx(0.0)
 
 
 def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> None:

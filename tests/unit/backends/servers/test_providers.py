@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -406,6 +407,58 @@ def test_a_server_that_says_no_tokens_is_taken_to_bill_the_most() -> None:
     assert purse.spent == pytest.approx(3 * PRICES.of_tokens(0, 0, 64, 3 + 2 * WORDS + 3 + 1), rel=1e-9)
 
 
+USAGE = {"prompt_tokens": 20, "completion_tokens": 2, "total_tokens": 22}
+MOST = PRICES.of_tokens(0, 0, 64, 3 + 2 * WORDS + 3 + 1)
+REJECTED: dict[str, tuple[Reply, float]] = {
+    "another model": ((200, {**chat("card lost")[1], "model": "n", "usage": USAGE}), PRICES.of_tokens(20, 0, 2, 0)),
+    "no text": (
+        (200, {"choices": [{"message": {"content": None}}], "model": "m", "usage": USAGE}),
+        PRICES.of_tokens(20, 0, 2, 0),
+    ),
+    "another shape": ((200, {"choices": 3, "model": "m", "usage": USAGE}), MOST),
+    "an error": ((200, {"error": "no workers"}), 0.0),
+    # Azure bills the prompts that its filter stops
+    # (https://learn.microsoft.com/azure/ai-foundry/openai/how-to/manage-costs)
+    "a filter": ((400, {"error": {"message": "filtered", "code": "content_filter"}}), MOST),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_response_that_is_rejected_is_billed_and_counted_as_it_says_or_as_the_most(case: str) -> None:
+    reply, money = REJECTED[case]
+    purse, replies = Purse(1.0), iter([(200, {**chat("card lost")[1], "usage": USAGE}), *[reply] * 9])
+    with serving(lambda _: next(replies)) as server:
+        made = server_backend(
+            server.url, endpoint="chat", concurrency=1, patience_seconds=0, budget=Budget(purse, PRICES.of_tokens)
+        )
+        answers(made, conversations(2, 1))
+        purse.spent, purse.requests = 0.0, 0
+        with nullcontext() if case == "a filter" else pytest.raises(CellError):
+            answers(made, conversations(2, 1))
+    assert purse.spent == pytest.approx(money, rel=0.3 if money == MOST else 1e-9)
+    assert purse.spent >= money
+    assert purse.requests == (money > 0)
+    assert (round(purse.reserved, 12), purse.under_way) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["anthropic", "chat", "responses"])
+def test_a_users_own_limit_of_tokens_is_what_an_answer_may_cost(name: str) -> None:
+    backend, endpoint, answer, _ = INTERFACES[name]
+    provider, purse = Provider(says=lambda _: "word " * 900), Purse(0.03)
+    with serving(lambda body: answer(provider, body)) as server:
+        limit = {"responses": "max_output_tokens"}.get(name, "max_tokens")
+        made = server_backend(
+            at(server.url, name),
+            provider=backend,
+            endpoint=endpoint,
+            arguments={limit: 900},
+            budget=Budget(purse, PRICES.of_tokens),
+        )
+        with pytest.raises(OutOfBudgetError):
+            answers(made, conversations(2, 9))
+    assert 0 < purse.spent <= 0.03
+
+
 def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(tmp_path: Path) -> None:
     plan = fakes.plan(tmp_path / "task", k="1,2", draws=2, scoring="unconstrained")
     asked: list[str] = []
@@ -514,6 +567,42 @@ def test_how_a_server_holds_answers_is_found_by_asking(ways: Any, found: str | N
     assert len(server.requests) <= 4
 
 
+FAILING: dict[str, Reply] = {
+    "rate limit": (429, {"error": {"message": "slow down"}}),
+    "failure": (500, {"error": {"message": "restarting"}}),
+    "overload": (529, {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
+    "gateway": (200, {"error": {"message": "no workers", "code": 502}}),
+    "key": (401, {"error": {"message": f"{KEY} is bad"}}),
+}
+
+
+@pytest.mark.parametrize(
+    ("interface", "name"), [*((Chat(), name) for name in FAILING if name != "overload"), (Messages(), "overload")]
+)
+def test_a_server_that_fails_while_it_is_probed_is_not_taken_for_one_that_does_not_hold(
+    interface: Any, name: str
+) -> None:
+    with serving(lambda _: FAILING[name]) as server, pytest.raises(UserError) as raised:
+        found_hold("m", interface, Connection(server.url, KEY, "OPENAI_API_KEY"))
+    assert str(raised.value).startswith(f"--hold auto: {server.url}: ")
+    assert KEY not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_probe_without_an_end_is_one_line() -> None:
+    big = (200, Body(b'{"choices": [{"text": "' + b"a" * (LARGEST + 10) + b'"}]}'))
+    with serving(lambda _: big) as server, pytest.raises(UserError, match=r"--hold auto: .*more than 16 MiB"):
+        found_hold("m", Chat(), Connection(server.url, KEY, "OPENAI_API_KEY"))
+
+
+def test_an_argument_that_the_client_needs_is_never_left_out() -> None:
+    refused = {"type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens: unknown argument"}}
+    with serving(lambda _: (400, refused)) as server:
+        made = server_backend(at(server.url, "anthropic"), provider="anthropic", endpoint="chat")
+        with pytest.raises(CellError, match=r"the server refuses the request .*max_tokens: unknown argument"):
+            answers(made, conversations(2, 1))
+
+
 def test_a_held_answer_is_asked_for_in_the_words_of_each_kind_of_server() -> None:
     held = Completions().held("choice", [" card (lost)", ' a "quoted"\\ one'])
     for pattern in (held["structured_outputs"]["regex"], held["regex"]):
@@ -545,7 +634,11 @@ def test_a_models_window_is_read_from_the_servers_list(entry: dict[str, Any], wi
         assert listed_models(Chat(), Connection(server.url, KEY, "X")) == {"m": window}
 
 
-@pytest.mark.parametrize("models", [(200, []), (200, {"data": None}), (404, {}), (500, {})])
+@pytest.mark.parametrize(
+    "models",
+    [(404, {}), (500, {}), *((200, body) for body in ([], 3, "m", {"data": None}))]
+    + [(200, {"data": data}) for data in (3, True, 1.5, "m", {"id": "m"}, [3, None, ["m"], {"id": None}])],
+)
 def test_a_list_of_models_of_another_shape_is_none(models: Reply) -> None:
     with serving(lambda _: chat(""), models=models) as server:
         assert listed_models(Chat(), Connection(server.url, KEY, "X"), retries=0) == {}

@@ -118,11 +118,12 @@ def test_a_server_without_them_is_refused_by_one_line_after_two_probes(name: str
     assert all(len(body["prompt"]) <= 3 for body in server.requests)
 
 
-@pytest.mark.parametrize("status", [401, 429])
-def test_a_key_or_a_limit_that_stops_the_probe_is_told_as_such(status: int, tiny: Path, tmp_path: Path):
+@pytest.mark.parametrize("status", [200, 401, 429, 503])
+def test_a_key_a_limit_or_a_failure_that_stops_the_probe_is_told_as_such(status: int, tiny: Path, tmp_path: Path):
     with serving(lambda _: (status, {"error": {"message": "not now"}})) as server:
         said = refused(server.url, write_task(tmp_path), tiny, tmp_path / "results")
     assert said.startswith(f"--score exact: {server.url}: ")
+    assert "not now" in said
     assert "does not return" not in said
 
 

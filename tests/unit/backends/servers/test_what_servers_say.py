@@ -221,9 +221,15 @@ def test_a_leading_line_break_that_ends_the_answer_is_asked_again_without_the_st
         return completion("" if body.get("stop") else "\n card lost\nquery: more")
 
     with serving(answer) as server:
-        (found,) = answers(backend(server.url), [0])
+        made = backend(server.url)
+        (found,) = answers(made, [0])
     assert found.text == "card lost"
     assert len(server.requests) == 2
+    assert (made.counters.own_tokens, made.counters.answer_tokens) == (2 * (10 - 4), 2 * 2)
+    assert [note.partition(";")[0] for note in made.counters.notes] == [
+        "some answers were empty and asked again without stop texts"
+    ]
+    assert found.prompt_tokens == 10
 
 
 def test_a_chat_is_not_stopped_at_a_line_break_and_has_room_for_a_sentence() -> None:
@@ -487,6 +493,16 @@ def test_arguments_are_added_replaced_and_left_out() -> None:
     [
         ({"server_arg": ["seed"]}, "--server-arg seed: expected NAME=VALUE"),
         ({"server_arg": ["model=x"]}, "--server-arg model: is set by the program"),
+        ({"server_arg": ["input=x"]}, "--server-arg input: is set by the program"),
+        ({"server_arg": ["system=x"]}, "--server-arg system: is set by the program"),
+        (
+            {"backend": "anthropic", "base_url": None, "server_arg": ["max_tokens="]},
+            "--server-arg max_tokens=: --backend anthropic needs it; give a value, or leave it out",
+        ),
+        (
+            {"backend": "anthropic", "base_url": None, "server_arg": ["max_tokens=null"]},
+            "--server-arg max_tokens=: --backend anthropic needs it",
+        ),
         ({"hold": "grammar"}, "--hold grammar"),
         (
             {"backend": "transformers", "base_url": None, "hold": "json"},

@@ -23,13 +23,14 @@ from icl_bench.backends.label_constraint import compile_labels, label_trie, toke
 from icl_bench.backends.transformers import loaded_model
 from icl_bench.backends.transformers.attention_steps import Extend, Pack
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.backends.transformers.device_memory import finish, out_of_memory
+from icl_bench.backends.transformers.device_memory import finish
 from icl_bench.backends.transformers.forward_check import check_forward
 from icl_bench.backends.transformers.kv_cache import Prefix
 from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import PackLimits
 from icl_bench.backends.transformers.single_precision import in_float32
 from icl_bench.errors import CellError, UserError
+from icl_bench.models.memory import out_of_memory
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
