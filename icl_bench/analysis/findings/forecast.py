@@ -31,7 +31,7 @@ LEAST_POINTS, LEAST_SPAN = 4, 8
 
 RESAMPLES = 500
 
-WIDEST = 0.3
+WIDEST = 0.35
 """Wider intervals are not reported."""
 
 FACTORS = (2, 4)

@@ -1,13 +1,15 @@
-"""Continue a curve over k: a level and a slope that both change at random from one doubling to the next.
+"""Continue a curve over k: a slope that changes at random from one doubling to the next, and rare steps.
 
-The log-odds of a score are a Gaussian process over log2 k: a random walk, and the integral of a
-slope that returns to 0 (an Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor,
-Cumberland & Sy 1994, JASA 89:727). A slope thus lasts for a while and is then damped, as in the
-damped trends of Gardner & McKenzie (1985, Management Science 31:1237). The process is symmetric:
-curves fall as easily as they rise, and a flat curve stays flat in the median. How steep slopes are
-is unknown; the forecasts for a few values are averaged, weighted by how well each value explains
-the curve (Rasmussen & Williams 2006, Gaussian Processes for Machine Learning, sections 2.2 and 5.2).
-docs/statistics.md says how the constants were chosen.
+The log-odds of a score are a Gaussian process over log2 k: the integral of a slope that returns to 0
+(an Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor, Cumberland & Sy 1994,
+JASA 89:727). A slope thus lasts for a while and is then damped, as in the damped trends of Gardner &
+McKenzie (1985, Management Science 31:1237). Steps come at random, as in the level shifts of Chen &
+Tiao (1990, Journal of Business & Economic Statistics 8:83): one at most among the k that were asked,
+and one at most beyond them. Where the step was is unknown; the forecasts for each gap between two k,
+and for none, are averaged, weighted by how well each explains the curve (Rasmussen & Williams 2006,
+Gaussian Processes for Machine Learning, section 2.2). The process is symmetric: curves fall as
+easily as they rise, and a flat curve stays flat in the median. docs/statistics.md says how the
+constants were chosen.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WALK = 0.16
-"""Standard deviation of the random walk after one doubling, in log-odds."""
+SLOPE = 0.25
+"""Standard deviation of the slope, in log-odds a doubling."""
 
-SLOPES = np.array([0.06, 0.25, 0.5])
-"""Standard deviations of the slope, in log-odds a doubling: all equally likely beforehand."""
-
-MEMORY = 6.0
+MEMORY = 4.0
 """After how many doublings the correlation of slopes is 1/e."""
+
+STEP = 0.6
+"""Standard deviation of a step, in log-odds."""
+
+RATE = 0.125
+"""Steps a doubling."""
 
 LEVEL = 2.0
 """Standard deviation of the curve's first value, in log-odds."""
@@ -37,11 +42,11 @@ class Continuation:
     """What a curve may be at some k: mixtures of normal distributions of log-odds."""
 
     weights: np.ndarray
-    """Of the slopes' deviations: ``(slopes,)``."""
+    """Of where steps may be: ``(places, ks)``."""
     means: np.ndarray
-    """``(slopes, ks)``."""
+    """``(places, ks)``."""
     variances: np.ndarray
-    """Of the curve itself: ``(slopes, ks)``."""
+    """Of the curve itself: ``(places, ks)``."""
     noise: float
     """Variance of what is seen about the curve."""
     tests: int
@@ -64,7 +69,7 @@ class Continuation:
     def _below(self, log_odds: float | np.ndarray, variances: np.ndarray) -> np.ndarray:
         from icl_bench.analysis.statistics.special import ndtr
 
-        return np.asarray(self.weights @ ndtr((log_odds - self.means) / np.sqrt(variances)))
+        return np.asarray((self.weights * ndtr((log_odds - self.means) / np.sqrt(variances))).sum(axis=0))
 
 
 def continuation(
@@ -82,27 +87,31 @@ def continuation(
     binomial = share * (1 - share)
     noise = _own_variances(covariance) / binomial**2 + UNSTEADY / (tests * binomial)
     at, to = np.log2(ks / ks[0]), np.log2(ahead / ks[0])
-    root = np.linalg.cholesky(_covariances(at, at) + np.diag(noise))
+    places = np.append(at[1:], np.inf)  # a step is at the first k that has it; the last place is none
+    root = np.linalg.cholesky(_covariances(at, at, places) + np.diag(noise))
     inverse = np.linalg.inv(root)
-    left, shared = inverse @ log_odds, inverse @ _covariances(at, to)
+    left, shared = inverse @ log_odds, inverse @ _covariances(at, to, places)
     evidence = -0.5 * (left**2).sum(axis=1) - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)
-    weights = np.exp(evidence - evidence.max())
-    before = np.stack([_covariances(x, x)[:, 0, 0] for x in to[:, None]], axis=1)
+    # the chance of one step in a gap, relative to that of none
+    weights = np.append(np.expm1(RATE * np.diff(at)), 1) * np.exp(evidence - evidence.max())
+    variances = np.diagonal(_covariances(to, to, places), axis1=1, axis2=2) - (shared**2).sum(axis=1)
+    none = np.exp(-RATE * (to - at[-1]).clip(0))
     return Continuation(
-        weights / weights.sum(),
-        (left[:, None] @ shared)[:, 0],
-        before - (shared**2).sum(axis=1),
+        np.concatenate([weights[:, None] * none, weights[:, None] * (1 - none)]) / weights.sum(),
+        np.tile((left[:, None] @ shared)[:, 0], (2, 1)),
+        np.concatenate([variances, variances + STEP**2]),
         float(noise[-1]),
         tests,
     )
 
 
-def _covariances(at: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """Of the curve's values at two sets of places, in doublings from its start: ``(slopes, at, to)``."""
+def _covariances(at: np.ndarray, to: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Of the curve's values at two sets of doublings from its start, by a step's place: ``(places, at, to)``."""
+    stepped = (at >= places[:, None])[:, :, None] & (to >= places[:, None])[:, None]
     at, to = at[:, None], to[None]
     common = np.minimum(at, to)
     sloping = 2 * common / MEMORY + np.exp(-at / MEMORY) + np.exp(-to / MEMORY) - 1 - np.exp(-np.abs(at - to) / MEMORY)
-    values: np.ndarray = LEVEL**2 + WALK**2 * common + (SLOPES[:, None, None] * MEMORY) ** 2 * sloping
+    values: np.ndarray = LEVEL**2 + (SLOPE * MEMORY) ** 2 * sloping + STEP**2 * stepped
     return values
 
 

@@ -47,7 +47,7 @@ TEXTS: dict[str, Sequence[Any]] = {
     "reason": [
         "one draw does not show how far draws differ; run 3 or more",
         None,
-        "the 90% interval, 41.2 to 88.9%, is wider than 30 points",
+        "the 90% interval, 41.2 to 88.9%, is wider than 35 points",
     ],
     "said": ["share 0.5, 0.75", "fixed none"],
     "metric": ["accuracy"],
