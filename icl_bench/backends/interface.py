@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.sampling import Sampling
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the likeliest allowed token at each step until one label is left."""
+    """Take the likeliest allowed token at each step until one label is left, or sample it."""
 
     automaton: LabelAutomaton
+    sampling: Sampling | None = None
+    """Samples tokens by their probabilities among the allowed ones; None for the likeliest."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Free:
-    """Generate greedily, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
+    """Generate greedily or by sampling, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
 
     stops: tuple[str, ...]
     max_tokens: int
@@ -57,6 +60,8 @@ class Free:
     """Whether the answer is a label, and ``max_tokens`` its length by the prompt's tokenizer."""
     labels: tuple[str, ...] = ()
     """The labels as they follow the prompt, with their lead and without their end, for a server that holds answers."""
+    sampling: Sampling | None = None
+    """Samples tokens by their probabilities; None for the likeliest."""
 
     def before_stop(self, text: str) -> str | None:
         """The text before the first stop in it, or None if it has none.
@@ -209,6 +214,8 @@ class BackendLoader(ABC):
     """Whether it constrains answers to labels (``Greedy``). If not, every decoding is ``Free``."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
+    samples: ClassVar[bool] = False
+    """Whether it samples answers (``sampling`` of ``Greedy`` and ``Free``)."""
     skips_unread: ClassVar[bool] = False
     """Whether it skips what no answer is read from: the last layer after its keys and values, but for
     tokens that another is predicted from, and logits of tokens that a constraint excludes; and of scored
@@ -236,6 +243,11 @@ class BackendLoader(ABC):
     def check_batches(self, *, to_run: bool) -> None:  # noqa: ARG002 - a server is asked only then
         """Raise ``UserError`` if it takes no requests in batches."""
         raise UserError(f"--batch: is for OpenAI's and Anthropic's interfaces; this is --backend {self.name}")
+
+    def check_samples(self, temperature: float) -> None:
+        """Raise ``UserError`` if it does not sample answers, or not at this temperature or with these options."""
+        if not self.samples:
+            raise UserError(f"--samples: --backend {self.name} does not sample answers (temperature {temperature:g})")
 
     def check_exact(self) -> None:
         """Raise ``UserError`` for options that exclude scores of every label."""

@@ -30,6 +30,10 @@ class ComparedWords(TextMetric, WordRule):
         """See ``Metric``."""
         return TextMetric.score(self.fitted(gold), gold, predictions)
 
+    def form(self, answer: str) -> str:
+        """See ``Metric``."""
+        return self.compared(answer, "")[0]
+
     def compared(self, gold: str, prediction: str) -> tuple[str, str]:
         """Both texts, normalised."""
         normalise = normalised_unicode if self.takes_unicode([gold]) else normalised

@@ -107,6 +107,10 @@ class Metric:
         """Numbers where rows have one or more right answers. By default, the first one counts."""
         return self.score_many(cell, [row_golds[0] for row_golds in golds], predictions)
 
+    def form(self, answer: str) -> str:
+        """The form in which answers are compared with each other: those of one form are the same answer."""
+        return answer
+
     def unfit(self, gold: str) -> str:
         """Why this right answer cannot be scored, like "is not a number". Empty if it can."""
         del gold

@@ -86,6 +86,23 @@ class PromptSet:
         prompts = tuple(self.ids(i) for i in range(len(self)))
         return replace(self, prefix=(), suffixes=prompts, vector_texts=tuple(texts))
 
+    def repeated(self, count: int) -> PromptSet:
+        """The same prompts, each so many times in a row. They share the prefix."""
+
+        def each(values: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(value for value in values for _ in range(count))
+
+        conversation = self.conversation
+        return replace(
+            self,
+            suffixes=each(self.suffixes),
+            own_texts=each(self.own_texts),
+            ends=each(self.ends) if len(self.ends) > 1 else self.ends,
+            vector_texts=each(self.vector_texts) if len(self.vector_texts) > 1 else self.vector_texts,
+            similar=None if self.similar is None else self.similar.repeat(count, axis=0),
+            conversation=None if conversation is None else lambda index: conversation(index // count),
+        )
+
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""

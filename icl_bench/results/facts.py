@@ -92,6 +92,10 @@ class Facts(StoredModel):
     bm25_words: str | None = None
     """``unicode``, if BM25 finds words in any script; None for the words of spaced scripts without marks."""
 
+    samples: int | None = None
+    """Sampled answers to each query, of which the majority is the prediction."""
+    temperature: float | None = None
+    """The temperature of samples."""
     max_answer_tokens: int | None = None
     """Only for free text."""
     answer: dict[str, Any] | None = None

@@ -50,6 +50,9 @@ else:  # their readers check values
 
 Queries = Literal["test", "copied"]
 
+MOST_SAMPLES = 10_000
+"""The most answers to a query."""
+
 
 def _task(value: Any) -> Any:
     """A task's name or path as text; a task that has been read is kept. Raises ``UserError``."""
@@ -284,6 +287,18 @@ class RunOptions(BackendSpec):
             expected="text like batch,of=pool:64, or a list",
         ),
     ] = None
+    samples: Annotated[
+        int | None,
+        Option(
+            "Self-consistency: sample N answers to each query at --temperature; the prediction is the answer that most "
+            "of them give.",
+            PROMPTS,
+            "N",
+        ),
+    ] = Field(default=None, ge=1, le=MOST_SAMPLES)
+    temperature: Annotated[
+        float | None, Option("With --samples: the temperature at which answers are sampled, like 0.7.", PROMPTS, "T")
+    ] = Field(default=None, ge=0.01, le=100)
     unconstrained: Annotated[
         bool,
         Option("Let the model write anything; an answer that is not a label counts as wrong and as invalid.", PROMPTS),

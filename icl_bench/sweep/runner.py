@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from icl_bench.backends.interface import Answer, Backend
+from icl_bench.backends.interface import Answer, Backend, Decoding
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.errors import CellError, StopRunError
@@ -27,6 +27,7 @@ from icl_bench.sweep.compute_cost import cost_of
 from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.samples import asked, majority
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
@@ -153,21 +154,21 @@ class SameAnswers:
 
     points: frozenset[CellSpec]
     """The points with such prompts, as :attr:`CellPlan.curve_point`."""
-    _answers: dict[tuple[CellSpec, str, str], tuple[Answer, float]] = field(default_factory=dict)
+    _answers: dict[tuple[CellSpec, str, str], tuple[tuple[Answer, ...], float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> SameAnswers:
         """Those of a plan."""
         return cls(frozenset(cell.curve_point for cell in plan.cells if cell.same_prompts))
 
-    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[Answer, float] | None:
-        """The answer to a test example's prompt, by its hash, and the seconds that it took."""
+    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[tuple[Answer, ...], float] | None:
+        """The answers to a test example's prompt, by its hash, and the seconds that they took."""
         return self._answers.get((cell.curve_point, row, prompt))
 
-    def keep(self, cell: CellPlan, row: str, prompt: str, answer: Answer, seconds: float) -> None:
-        """Keep an answer if a later draw may have its prompt."""
+    def keep(self, cell: CellPlan, row: str, prompt: str, answers: tuple[Answer, ...], seconds: float) -> None:
+        """Keep the answers to a prompt, one or all of its samples, if a later draw may have its prompt."""
         if cell.curve_point in self.points:
-            self._answers[cell.curve_point, row, prompt] = answer, seconds
+            self._answers[cell.curve_point, row, prompt] = answers, seconds
 
 
 @dataclass
@@ -310,7 +311,7 @@ class Runner:
             prefix_tokens=len(prompts.prefix),
             architecture=self._architecture,
             training=self._training(cell),
-            compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
+            compute=self._cost(cell, queries, [opened.done[row.id] for row in queries]),
             batched=True if opened.batches() is not None else None,
             **measured,
         )
@@ -318,6 +319,8 @@ class Runner:
             if not any(pattern in note for note in outcome.notes):
                 outcome.notes.append(f"answers are invalid because {reason}")
         names = [row.id for row in queries]
+        if task.samples is not None:
+            opened.done |= {name: task.with_sample_scores(opened.done[name]) for name in names}
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
         opened.finish(names, meta, scores)
@@ -350,12 +353,16 @@ class Runner:
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
-        for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
+
+        def ask(those: PromptSet, at: Sequence[int], how: Sequence[Decoding]) -> Iterator[list[Answer]]:
+            return backend.answer(those, at, how, group.reserve, cell.pattern)
+
+        for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds = backend.counters.seconds - start
-            predictions = [maker.make(answer) for answer in pack]
+            predictions = [maker.make(*answers) for answers in pack]
             opened.append(predictions, seconds)
-            for answer, prediction in zip(pack, predictions, strict=True):
-                same.keep(cell, prediction.test_id, prediction.prompt_hash, answer, seconds / len(pack))
+            for answers, prediction in zip(pack, predictions, strict=True):
+                same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, seconds / len(pack))
             outcome.count(predictions)
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
@@ -383,7 +390,7 @@ class Runner:
         known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
         copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
         if copied:
-            predictions = [maker.make(replace(answer, index=index)) for index, answer, _ in copied]
+            predictions = [maker.make(*(replace(one, index=index) for one in answers)) for index, answers, _ in copied]
             opened.append(predictions, sum(seconds for *_, seconds in copied))
             outcome.count(predictions, copied=True)
             self.watcher.predicted(len(predictions), 0)
@@ -400,15 +407,20 @@ class Runner:
             return None
         return TrainingMeta(**trained.cost)
 
-    def _cost(self, cell: CellPlan, queries: Sequence[Example], tokens: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for answers of this many tokens, or for all
-        labels if each is scored.
+    def _cost(
+        self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[Prediction]
+    ) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, for answers of as many tokens as these, or for all
+        labels if each is scored. A query's operations are those of all its samples.
         """
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
             return None
-        works = cell.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
-        return asdict(cost_of(cell.prompt_layout, shape, works, dtype))
+        count = cell.samples
+        tokens = [n for row in answers for n in row.sample_tokens or (row.answer_tokens,)]
+        each = [row for row in queries for _ in range(count)]
+        works = cell.task.answer_works(each, tokens, shape.vocabulary, skips_unread=self.skips_unread)
+        return asdict(cost_of(cell.prompt_layout.repeated(count), shape, works, dtype).times(count))
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:
@@ -442,6 +454,7 @@ class PredictionMaker:
         self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
     ) -> None:
         self._keep_scores = keep_scores
+        self._samples, self._form = task.samples, task.answer_form
         self._queries, self._labels = group.queries(k), task.data.labels
         self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
         self._prompts, self._hashes = prompts, prompts.hashes()
@@ -470,7 +483,14 @@ class PredictionMaker:
         """The hash of each query's prompt, by its test id."""
         return {row.id: name for row, name in zip(self._queries, self._hashes, strict=True)}
 
-    def make(self, answer: Answer) -> Prediction:
+    def make(self, *answers: Answer) -> Prediction:
+        """The prediction of one answer, or of all samples of it."""
+        if self._samples is None:
+            (answer,) = answers
+            return self._single(answer)
+        return majority([self._single(answer) for answer in answers], self._form)
+
+    def _single(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._queries[answer.index]
         among = row.choices or self._labels

@@ -101,6 +101,7 @@ class Sweep:
             spec.encoder,
             spec.chat_settings and spec.chat_settings.model_copy(update={"day": _day(results)}),
             windows=spec.long_texts == "windows",
+            samples=spec.several_samples,
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
         ).without_too_long()
         _ = task.metrics  # refuses a metric that is not for the answers' script
@@ -173,7 +174,10 @@ class Sweep:
         dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
         shape = self._architecture
         answer = [self.task.planned_answer(shape.vocabulary, skips_unread=self.loader.skips_unread)]
-        return [None if cell.problem else cost_of(cell.prompt_layout, shape, answer, dtype) for cell in self.plan.cells]
+        return [
+            None if cell.problem else cost_of(cell.prompt_layout, shape, answer, dtype).times(cell.samples)
+            for cell in self.plan.cells
+        ]
 
     @cached_property
     def _architecture(self) -> Architecture:

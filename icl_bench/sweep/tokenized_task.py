@@ -33,6 +33,7 @@ from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
+from icl_bench.sweep.samples import Samples
 from icl_bench.tasks.examples import Example, TaskData
 from icl_bench.tasks.near_duplicates import near_duplicates
 from icl_bench.wording import counted, few
@@ -63,6 +64,8 @@ class TokenizedTask:
     """With exact scoring, whether every label's score is needed, and not only the two most probable labels."""
     windows: bool = False
     """Whether text encoders read texts that are longer than their window in several windows, not truncated."""
+    samples: Samples | None = None
+    """The sampled answers to each query, of which the majority counts; None for one answer that is not sampled."""
     asked: str | None = None
     """The calibration that the queries are asked for, as in facts; None for test rows."""
     whole_pool: DemonstrationPool | None = field(default=None, repr=False)
@@ -358,6 +361,25 @@ class TokenizedTask:
                 scores = checked_scores(name, values, len(predictions))
                 by_column[name] = np.where(void, 0.0, scores).tolist()
         return by_column
+
+    def answer_form(self, answer: str) -> str:
+        """The form in which two answers are the same one."""
+        return self.metrics[0].form(answer) if self.metrics and not self.data.spec.is_classification else answer
+
+    def with_sample_scores(self, prediction: Prediction) -> Prediction:
+        """The prediction with the score of each sample by the measure that compares the task's points.
+
+        Raises ``CellError`` for a metric with scores outside 0 to 1.
+        """
+        assert prediction.samples is not None, "it is a majority"
+        different = list(dict.fromkeys(prediction.samples))
+        each = [replace(prediction, prediction=text or "", valid=text is not None) for text in different]
+        each = [replace(one, correct=None if one.correct is None else one.prediction == one.gold) for one in each]
+        found = self.first_scores(each, self.scores(each))
+        if found is None:
+            return prediction
+        score = dict(zip(different, found[1], strict=True))
+        return replace(prediction, sample_scores=tuple(score[text] for text in prediction.samples))
 
     def first_scores(
         self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]

@@ -59,6 +59,8 @@ class Interface(ABC):
     """Names of the limit of tokens, the likeliest first."""
     stop: ClassVar[str | None] = "stop"
     """The name of the argument with the texts that end an answer; None if there is none."""
+    seed: ClassVar[str | None] = None
+    """The name of the argument with the seed of a sampled answer; None if there is none."""
     named: ClassVar[frozenset[str]] = frozenset()
     """Arguments beside the prompt's that the client needs by name."""
     cached_from: ClassVar[int] = 1024

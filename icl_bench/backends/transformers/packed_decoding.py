@@ -1,4 +1,4 @@
-"""Decoding of a pack of queries: greedy, free, or with every label scored."""
+"""Decoding of a pack of queries: greedy or sampled, constrained or free, or with every label scored."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.sampling import Sampling
 from icl_bench.backends.transformers.attention_steps import Pack, PrefixReading, causal_rows
 from icl_bench.backends.transformers.kv_cache import PackKeys
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
@@ -155,7 +156,7 @@ class OpenPack:
         greedy = [decoding for decoding in decodings if isinstance(decoding, Greedy)]
         free = [decoding for decoding in decodings if isinstance(decoding, Free)]
         if len(greedy) == len(decodings):
-            return self._greedy([decoding.automaton for decoding in greedy])
+            return self._greedy(greedy)
         if len(free) == len(decodings):
             return self._free(free)
         exact = [decoding for decoding in decodings if isinstance(decoding, Exact)]
@@ -164,17 +165,21 @@ class OpenPack:
 
     # -- greedy ---------------------------------------------------------------------------------
 
-    def _greedy(self, automata: Sequence[LabelAutomaton]) -> list[Answer]:
+    def _greedy(self, decodings: Sequence[Greedy]) -> list[Answer]:
         """Walk each row's automaton, a token for all rows at a time, until its label is decided."""
+        automata = [decoding.automaton for decoding in decodings]
+        sampled = any(decoding.sampling for decoding in decodings)
         vocabulary, columns = _joint_vocabulary(automata)
         states = [0] * len(automata)
         answers: dict[int, Answer] = {}
         rows, hidden, written = list(range(len(states))), self.ends, 0
         while rows:
-            logits = self._model.head.some_logits(hidden, vocabulary)
+            logits = self._model.head.some_logits(hidden, vocabulary, as_configured=sampled)
             tokens = []
             for place, row in enumerate(rows):
                 own = logits[place][columns[id(automata[row])]]
+                if (sampling := decodings[row].sampling) is not None:
+                    own = own + sampling.noise(written, len(own))
                 token, states[row] = automata[row].choose(states[row], own)
                 tokens.append(token)
             written += 1
@@ -196,8 +201,8 @@ class OpenPack:
         answers: dict[int, Answer] = {}
         rows, hidden, step = list(range(len(written))), self.ends, 0
         while rows:
-            blocks = hidden.split(HEAD_ROWS)
-            tokens = torch.cat([self._model.head.logits(h).argmax(-1) for h in blocks]).tolist()
+            blocks = zip(hidden.split(HEAD_ROWS), _blocks([decodings[row].sampling for row in rows]), strict=True)
+            tokens = torch.cat([_chosen(self._model.head.logits(h), s, step) for h, s in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
                 decoding, text, stopped = decodings[row], None, True
                 if token in ends:
@@ -318,6 +323,20 @@ class OpenPack:
         self._cache.counters.answer_tokens += len(chosen)
         tokens = [int(searches[row].trie.tokens[node]) for row, node in chosen]
         return self._call(tokens, row, slots, offsets, visible)
+
+
+def _blocks(sampling: Sequence[Sampling | None]) -> Iterator[Sequence[Sampling | None]]:
+    """How rows are sampled, ``HEAD_ROWS`` at a time."""
+    return (sampling[start : start + HEAD_ROWS] for start in range(0, len(sampling), HEAD_ROWS))
+
+
+@torch.inference_mode()
+def _chosen(logits: Tensor, sampling: Sequence[Sampling | None], step: int) -> Tensor:
+    """The next token of each row: the likeliest, or a sampled one. ``logits`` is ``(rows, vocabulary)``."""
+    for row, one in enumerate(sampling):
+        if one is not None:
+            logits[row] += torch.from_numpy(one.noise(step, logits.shape[1])).to(logits.device)
+    return logits.argmax(-1)
 
 
 class LabelSearch:
