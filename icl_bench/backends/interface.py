@@ -78,6 +78,18 @@ Decoding = Greedy | Exact | Free
 
 
 @dataclass(frozen=True)
+class Thought:
+    """What a model wrote before its answer."""
+
+    text: str
+    """The text between the prompt and the end mark, as it was written."""
+    tokens: int
+    """Tokens that were generated for it, with those of an end mark that the model wrote."""
+    truncated: bool
+    """Whether it ended at its limit."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """A backend's answer to one prompt."""
 
@@ -101,6 +113,10 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
+    ids: tuple[int, ...] | None = None
+    """The tokens that were generated for ``text`` and a stop behind it, without an end token; None if unknown."""
+    thought: Thought | None = None
+    """What was written before the answer; None if nothing was."""
     raw: str | None = None
     """The whole text as it was generated, if ``text`` may be a part of it (without thoughts)."""
     reason: str | None = None

@@ -179,13 +179,13 @@ def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
     """
     chat = meta.facts.chat
     if chat is None:
-        return PlainForm(spec.template, piece)
+        return PlainForm(spec.template, piece, spec.thought)
     model = _model(meta)
     settings = ChatSettings.model_validate(
         {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items()), "day": meta.chat_day}
     )
-    closes = spec.is_classification and not meta.tokenizer
-    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), piece, closes_thoughts=closes)
+    closes, tokenizer = spec.closes_thoughts and not meta.tokenizer, registry.load_tokenizer(model)
+    form = chat_form(spec.template, settings, model, tokenizer, piece, closes_thoughts=closes, thought=spec.thought)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "

@@ -148,8 +148,18 @@ class Prediction:
     """The tokens of each sample's answer; ``answer_tokens`` is their sum."""
     sample_texts: tuple[str | None, ...] | None = None
     """The whole text of each sample, where its answer was extracted from it."""
+    sample_thoughts: tuple[str | None, ...] | None = None
+    """The thought of each sample, if the task thinks before it answers."""
+    sample_thought_tokens: tuple[int, ...] | None = None
+    """The tokens of each sample's thought; ``thought_tokens`` is their sum."""
     sample_scores: tuple[float, ...] | None = None
     """The score of each sample's answer by the measure that compares the task's points."""
+    thought: str | None = None
+    """What the model wrote between the prompt and the end mark, if the task thinks before it answers."""
+    thought_tokens: int | None = None
+    """Tokens generated for the thought; ``answer_tokens`` are those of the answer behind it."""
+    thought_truncated: bool | None = None
+    """Whether the thought ended at its limit."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -217,7 +227,12 @@ def further_fields() -> list[pa.Field]:
         pa.field("samples", pa.list_(pa.string())),
         pa.field("sample_tokens", pa.list_(pa.int32())),
         pa.field("sample_texts", pa.list_(pa.string())),
+        pa.field("sample_thoughts", pa.list_(pa.string())),
+        pa.field("sample_thought_tokens", pa.list_(pa.int32())),
         pa.field("sample_scores", pa.list_(pa.float64())),
+        pa.field("thought", pa.string()),
+        pa.field("thought_tokens", pa.int32()),
+        pa.field("thought_truncated", pa.bool_()),
     ]
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -289,8 +289,8 @@ class Runner:
         task = cell.task
         queries = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
-        if prompts.longest + task.answer_tokens > task.model.context_tokens:
-            raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
+        if prompts.longest + task.written_tokens > task.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self._begin(cell, len(opened.done))
@@ -353,9 +353,10 @@ class Runner:
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
+        answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
 
         def ask(those: PromptSet, at: Sequence[int], how: Sequence[Decoding]) -> Iterator[list[Answer]]:
-            return backend.answer(those, at, how, group.reserve, cell.pattern)
+            return answer(those, at, how, group.reserve, cell.pattern)
 
         for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds = backend.counters.seconds - start
@@ -456,7 +457,8 @@ class PredictionMaker:
         self._keep_scores = keep_scores
         self._samples, self._form = task.samples, task.answer_form
         self._queries, self._labels = group.queries(k), task.data.labels
-        self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
+        rule = task.data.spec.answer
+        self._classes, self._rule = task.data.spec.is_classification, rule if rule and rule.compares else None
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         shown = np.unique(chosen)
@@ -539,4 +541,7 @@ class PredictionMaker:
             local_prompt_tokens=None if answer.prompt_tokens is None else local,
             cache_write_tokens=answer.written_tokens,
             reasoning_tokens=answer.reasoning_tokens,
+            thought=answer.thought and answer.thought.text,
+            thought_tokens=answer.thought and answer.thought.tokens,
+            thought_truncated=answer.thought and answer.thought.truncated,
         )

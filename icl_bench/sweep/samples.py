@@ -78,7 +78,7 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
     (winner, _), *_ = counts.most_common(1)
     first = {vote: samples[votes.index(vote)] for vote in counts}
     answers = tuple(first[vote].prediction if vote is not None else None for vote in votes)
-    texts = tuple(one.text for one in samples)
+    thoughts = [one.thought_tokens for one in samples]
     return replace(
         first[winner],
         prompt_tokens=sum(one.prompt_tokens for one in samples),
@@ -89,8 +89,16 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
         reasoning_tokens=_sum([one.reasoning_tokens for one in samples]),
         samples=answers,
         sample_tokens=tuple(one.answer_tokens for one in samples),
-        sample_texts=texts if any(text is not None for text in texts) else None,
+        sample_texts=_known([one.text for one in samples]),
+        thought_tokens=_sum(thoughts),
+        sample_thoughts=_known([one.thought for one in samples]),
+        sample_thought_tokens=tuple(tokens or 0 for tokens in thoughts) if _sum(thoughts) is not None else None,
     )
+
+
+def _known(texts: Sequence[str | None]) -> tuple[str | None, ...] | None:
+    """The texts of samples; None if no sample has one."""
+    return tuple(texts) if any(text is not None for text in texts) else None
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:

@@ -34,8 +34,10 @@ from icl_bench.results.cells import Prediction
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.sweep.samples import Samples
+from icl_bench.sweep.thinking import SPARE_TOKENS, Thinking
 from icl_bench.tasks.examples import Example, TaskData
 from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.thoughts import joined
 from icl_bench.wording import counted, few
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
@@ -80,11 +82,13 @@ class TokenizedTask:
 
     def form(self, piece: Piece = demonstration_text) -> PromptForm:
         """The form of prompts, with demonstrations written by ``piece``. Raises ``UserError``."""
-        template = self.data.spec.template
+        spec = self.data.spec
         if self.chat is None:
-            return PlainForm(template, piece)
-        closes = self.data.spec.is_classification and self.model.tokenizer is None  # else a server renders it
-        return chat_form(template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes)
+            return PlainForm(spec.template, piece, spec.thought)
+        closes = spec.closes_thoughts and self.model.tokenizer is None  # else a server renders it
+        return chat_form(
+            spec.template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes, thought=spec.thought
+        )
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -101,7 +105,7 @@ class TokenizedTask:
     @property
     def room(self) -> int:
         """The most tokens of a prompt, so that an answer fits behind it."""
-        return self.model.context_tokens - self.answer_tokens
+        return self.model.context_tokens - self.written_tokens
 
     def without_too_long(self) -> TokenizedTask:
         """The task without the test rows that are too long, as its file says (``test.too_long``).
@@ -209,6 +213,28 @@ class TokenizedTask:
         return demonstration_text(self.data.spec.template, example)
 
     # -- answers --------------------------------------------------------------------------------
+
+    @property
+    def written_tokens(self) -> int:
+        """Maximum tokens behind a prompt: of an answer, and of the thought and the end mark before it."""
+        return self.thought_tokens + self.answer_tokens
+
+    @cached_property
+    def thought_tokens(self) -> int:
+        """Maximum tokens between a prompt and its answer: of a thought and its end mark; 0 without thoughts."""
+        rule = self.data.spec.thought
+        if rule is None:
+            return 0
+        return rule.limit + len(self.encoder.continuation("a", joined("a", rule.mark)[1:])) + SPARE_TOKENS
+
+    @cached_property
+    def thinking(self) -> Thinking | None:
+        """How answers are thought about first; None if they are not."""
+        rule = self.data.spec.thought
+        if rule is None:
+            return None
+        stops = tuple(dict.fromkeys((rule.mark, self.encoder.form.stop)))
+        return Thinking(rule, Free(stops, rule.limit), self.encoder, self.tokenizer)
 
     @cached_property
     def answer_tokens(self) -> int:

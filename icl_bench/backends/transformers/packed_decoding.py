@@ -215,7 +215,8 @@ class OpenPack:
                     if step + 1 == decoding.max_tokens and not stopped:
                         text = so_far
                 if text is not None:
-                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
+                    ids = tuple(written[row])
+                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped, ids=ids)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
             if rows:
