@@ -190,6 +190,7 @@ ALL = {
     "keep_scores": names("all", "none", "top:3"),
     "calibrate": lists("batch", "batch,of=pool:8", "contextual", parse=Calibration.parse),
     "unconstrained": st.just(([], True)),
+    "temperature": st.floats(0.01, 100).map(lambda x: ([repr(x)], x)),
     "labels": names("all", "half:3"),
     "text": names("body"),
     "label": names("queue"),

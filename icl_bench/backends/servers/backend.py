@@ -377,7 +377,7 @@ class ServerBackend:
             return UserError(self.connection.without_key(said))
         if self._temperature is not None and _refused_argument(error, {"temperature"}):
             said = f"--temperature {self._temperature:g}: the server refuses it ({failure_reason(error)})"
-            said += f"; models that reason are sampled at {DEFAULT_TEMPERATURE:g} alone"
+            said += f"; models that reason are sampled at {DEFAULT_TEMPERATURE:g} alone: take --temperature 1"
             return UserError(self.connection.without_key(said))
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 

@@ -122,7 +122,12 @@ def test_each_sample_is_stored_with_its_tokens_and_its_score(tmp_path: Path):
 
 
 def test_samples_of_free_text_keep_their_texts_and_their_scores(tmp_path: Path):
-    changes = {"labels": None, "metrics": ["exact_match"], "max_answer_tokens": 9, "answer": {"extract": "(where|my)", "of": "answers"}}
+    changes = {
+        "labels": None,
+        "metrics": ["exact_match"],
+        "max_answer_tokens": 9,
+        "answer": {"extract": "(where|my)", "of": "answers"},
+    }
     runner(sampled(tmp_path / "task", **changes), tmp_path / "results", Sampler()).run()
     frame = read_results(tmp_path / "results")
     assert {text for texts in frame["sample_texts"] for text in texts} == {" where ", " is ", " my "}
