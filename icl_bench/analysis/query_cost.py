@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.predictions import samples_of
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
@@ -72,7 +73,8 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     mixed = across and prices.of_tokens_known and bool(servers)
     if here and math.isnan(prices.hour) and (prices.auto or mixed):
         raise no_hour(here)
-    longest = stored.predictions.groupby("model", observed=True)["prompt_tokens"].max()
+    lengths = stored.predictions["prompt_tokens"] / samples_of(stored.predictions)
+    longest = lengths.groupby(stored.predictions["model"], observed=True).max()
     found = {}
     for model, tokens in zip(map(str, longest.index), longest, strict=True):
         if model in servers or model in here:
@@ -137,7 +139,8 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     shared = np.where(reuses, np.nan, np.where(own | trained, 0.0, number["cached_tokens"]))
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
     query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
-    once = np.array([asked["tokens"], -shared, nothing, shared])  # the query that writes does not read as well
+    first = shared / number.get("samples_a_query", 1.0)  # each sample reads it
+    once = np.array([asked["tokens"], -first, nothing, first])  # the query that writes does not read as well
     billed = ~np.isnan(number.get("once_new_tokens", unknown))
     if billed.any():
         each_billed, once_billed = _billed(number)

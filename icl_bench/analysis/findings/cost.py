@@ -11,6 +11,7 @@ import numpy as np
 from icl_bench.analysis.cell_cost import OF_CELL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.predictions import samples_of
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
@@ -55,7 +56,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
     came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
     prompt, not cached), seconds (over the cells whose time is known); means over cells:
-    rows_a_cell (how many queries a cell has),
+    rows_a_cell (how many queries a cell has), samples_a_query (if any query has several samples, whose tokens are
+    added up),
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
@@ -80,6 +82,7 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     tokens = [*TOKENS, *BY_SERVER]
     queries = frame.reindex(columns=[*POINT, *tokens, "local_prompt_tokens", "cell"])
     queries = queries.astype(dict.fromkeys([*tokens, "local_prompt_tokens"], float))
+    queries["samples_a_query"] = samples_of(frame)
     points = queries.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
     table[BY_SERVER] = points[BY_SERVER].sum(min_count=1).div(points.size(), axis=0)
@@ -88,6 +91,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     by_cell = queries.groupby([*POINT, "cell"], observed=True)
     means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
     table["rows_a_cell"] = means.groupby(POINT, observed=True)["rows"].mean()
+    if (queries["samples_a_query"] != 1).any():
+        table["samples_a_query"] = points["samples_a_query"].mean()
     costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
     means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
     means["rows"] = means["rows"].where(means["seconds"].notna())
@@ -114,7 +119,7 @@ def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
     billed = queries[queries["local_prompt_tokens"].notna()]
     keys = [billed[name] for name in [*POINT, "cell"]]
     cached, written = billed["cached_tokens"].fillna(0.0), billed["cache_write_tokens"].fillna(0.0)
-    usual = cached.groupby(keys, observed=True).median()
+    usual = (cached / billed["samples_a_query"]).groupby(keys, observed=True).median()
     lacked = cached.groupby(keys, observed=True).transform("median") - cached - written
     lacked = lacked.clip(0.0, (billed["prompt_tokens"] - cached - written).clip(lower=0.0))  # no more than were new
     warm_written = np.minimum(written.groupby(keys, observed=True).sum(), usual)

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import WORDS, FakeBackend, planned, runner, tokenized_task, write_task
+from support.fakes import planned, runner, tokenized_task, write_task
 from support.in_process import run_command
 from support.models import llama_tokenizer, tiny_checkpoint
+from support.samples import THREE, Sampler
 
 import icl_bench
-from icl_bench.backends.interface import Answer, Decoding, Exact, Free
 from icl_bench.backends.loaders import TransformersLoader
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.errors import CellError, UserError
@@ -34,9 +34,6 @@ from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.plan_money import planned_money
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.samples import Samples, majority
-
-THREE = Samples(3, 0.7, seed=4)
-
 
 # -- the majority --------------------------------------------------------------------------------
 
@@ -85,20 +82,6 @@ def test_tokens_of_a_server_and_of_thoughts_are_summed():
 
 
 # -- a run -----------------------------------------------------------------------------------------
-
-
-class Sampler(FakeBackend):
-    """Answers by the prompt and the sample."""
-
-    def _answered(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
-        assert not isinstance(decoding, Exact)
-        assert decoding.sampling is not None
-        assert decoding.sampling.temperature == 0.7
-        number = (sum(prompts.ids(index)) + decoding.sampling.request_seed) % 3
-        cached = len(prompts.prefix)
-        if isinstance(decoding, Free):
-            return Answer(index, cached, 3 + number, text=f" {WORDS[number]} ")
-        return Answer(index, cached, 1 + number, label=number)
 
 
 def sampled(folder: Path, samples: Samples | None = THREE, k: str = "1,2", **changes: Any) -> Plan:
