@@ -351,8 +351,9 @@ class Runner:
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
-        for pack in answer(prompts, todo, decodings, group.reserve, cell.pattern):
-            seconds = backend.counters.seconds - start
+        wanted = frozenset(todo)
+        for whole_pack in answer(prompts, todo, decodings, group.reserve, cell.pattern):
+            seconds, pack = backend.counters.seconds - start, [one for one in whole_pack if one.index in wanted]
             predictions = [maker.make(answer) for answer in pack]
             opened.append(predictions, seconds)
             for answer, prediction in zip(pack, predictions, strict=True):
