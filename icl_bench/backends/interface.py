@@ -201,6 +201,8 @@ class Backend(Protocol):
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
+        A pack may hold further answers, which were computed with them. They are as good, and not needed.
+
         ``decodings[i]`` is how prompt ``i`` is answered; there is one for each prompt of the set.
         Calls whose prefixes extend each other should follow each other, because the backend caches
         the prefix. ``reserve`` is the longest prefix (in tokens) of later calls. ``pattern`` is the

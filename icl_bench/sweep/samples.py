@@ -43,23 +43,26 @@ def asked(
 ) -> Iterator[list[tuple[Answer, ...]]]:
     """All answers to each prompt, in the order of its samples, a pack of prompts at a time.
 
-    ``rows`` are the ids of the prompts' rows. The samples of a prompt stand beside each other, so that they are packed
+    ``rows`` are the ids of the prompts' rows. Answers of a pack that are not asked for are left out. The samples of a prompt stand beside each other, so that they are packed
     together over one prefix; each computes the prompt's own tokens.
     """
     if samples is None:
+        wanted = frozenset(todo)
         for pack in ask(prompts, todo, decodings):
-            yield [(answer,) for answer in pack]
+            yield [(answer,) for answer in pack if answer.index in wanted]
         return
     count = samples.count
     places = [(index, number) for index in range(len(prompts)) for number in range(count)]
     each = [samples.of(decodings[index], rows[index], number) for index, number in places]
     indices = [index * count + number for index in todo for number in range(count)]
-    waiting: dict[int, list[Answer]] = {}
+    waiting: dict[int, list[Answer]] = {index: [] for index in todo}
     for pack in ask(prompts.repeated(count), indices, each):
         whole = []
         for answer in pack:
             index = answer.index // count
-            waiting.setdefault(index, []).append(answer)
+            if index not in waiting:
+                continue
+            waiting[index].append(answer)
             if len(waiting[index]) == count:
                 answers = sorted(waiting.pop(index), key=lambda one: one.index)
                 whole.append(tuple(replace(one, index=index) for one in answers))

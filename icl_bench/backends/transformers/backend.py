@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.interface import Answer, Counters, Decoding, Exact
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
 from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
@@ -84,6 +84,11 @@ class TransformersBackend:
         chunk = chunk_tokens or (CHUNK_ON_CPU if small else CHUNK)
         self.cache = PrefixCache(model, self.counters, chunk)
         self.reused = ReusedDemonstrations(self.cache, self.limits)
+
+        self._answered: OpenPack | None = None
+        """The pack that was answered last, if freely."""
+        self._kept: OpenPack | None = None
+        """The same while its answers are handed over: prompts that go on from them then need no token anew."""
 
     @classmethod
     def load(
@@ -247,6 +252,7 @@ class TransformersBackend:
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
+                self._kept = None
                 release(self.model.device)
                 if len(pack) > 1:
                     self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
@@ -255,8 +261,9 @@ class TransformersBackend:
                     short, too_long = short[1:], [*pack, *too_long]
                 continue
             short = short[len(pack) :]
-            placed = [_with_prompt_index(a, pack, len(prompts.prefix)) for a in answers]
-            yield [answer for answer in placed if answer.index in todo]
+            kept, self._kept, self._answered = self._kept, self._answered, None
+            yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
+            self._kept = kept
         return too_long
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:
@@ -277,9 +284,14 @@ class TransformersBackend:
         reading: PrefixReading | None = None,
     ) -> list[Answer]:
         """Answer queries over a prefix. An answer's index is its place in the pack."""
-        extra = max(map(most_tokens, decodings))
-        answers = OpenPack(cache, suffixes, extra, self.limits, reading).answers(decodings)
-        self.counters.own_tokens += sum(map(len, suffixes))
+        extra, open_pack = max(map(most_tokens, decodings)), None
+        if self._kept is not None and self._kept.is_over(cache) and reading is None:
+            open_pack = self._kept.continued(suffixes, extra)
+        if open_pack is None:
+            open_pack = OpenPack(cache, suffixes, extra, self.limits, reading)
+        answers = open_pack.answers(decodings)
+        self.counters.own_tokens += open_pack.computed_tokens
+        self._answered = open_pack if reading is None and isinstance(decodings[0], Free) else None
         return answers
 
     def _answer_rows(
