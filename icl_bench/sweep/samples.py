@@ -43,8 +43,9 @@ def asked(
 ) -> Iterator[list[tuple[Answer, ...]]]:
     """All answers to each prompt, in the order of its samples, a pack of prompts at a time.
 
-    ``rows`` are the ids of the prompts' rows. Answers of a pack that are not asked for are left out. The samples of a prompt stand beside each other, so that they are packed
-    together over one prefix; each computes the prompt's own tokens.
+    ``rows`` are the ids of the prompts' rows. Answers of a pack that are not asked for are left out. The samples of
+    a prompt stand beside each other, so that they are packed together over one prefix; each computes the prompt's own
+    tokens.
     """
     if samples is None:
         wanted = frozenset(todo)

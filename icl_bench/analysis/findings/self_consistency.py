@@ -36,7 +36,7 @@ def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataF
     import pandas as pd
 
     frame = scored(frame).reset_index(drop=True)
-    frame = frame.reindex(columns=dict.fromkeys([*frame.columns, "samples", "sample_scores"]))
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "samples", "sample_scores"])))
     frame = frame[frame["samples"].notna() & frame["sample_scores"].notna()]
     frame = frame.assign(sampled=frame["samples"].map(len).astype(int))
     frame = frame[frame["sampled"] > 1]

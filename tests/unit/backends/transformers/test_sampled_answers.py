@@ -67,7 +67,7 @@ def asked(
     prompts = prompts_of().repeated(COUNT)
     todo = range(len(prompts)) if todo is None else todo
     packs = TransformersBackend(model, **settings).answer(prompts, todo, each, 0)
-    return {answer.index: answer for pack in packs for answer in pack}
+    return {answer.index: answer for pack in packs for answer in pack if answer.index in todo}
 
 
 def free_text(model: Any, tokenizer: Any, prompt: Ids, decoding: Free) -> str:
