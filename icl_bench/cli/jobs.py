@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from icl_bench.studies.parts import Part
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.runner import Outcome
+    from icl_bench.sweep.sweep import Sweep
     from icl_bench.training.spec import FinetuneSpec
 
 SEVERAL = ("task", "model")
@@ -199,15 +200,21 @@ def _prepared(
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
             sweep = Sweep.prepare(spec, say, results=results)
-            if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
-                from icl_bench.backends.servers.budget import Budget, Purse
-                from icl_bench.sweep.plan_money import sweep_prices
-
-                limit = math.inf if spec.budget is None else spec.budget
-                purse = ({} if purses is None else purses).setdefault(limit, Purse(limit))
-                sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
+            give_budget(sweep, {} if purses is None else purses)
             return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))
+
+
+def give_budget(sweep: Sweep, purses: dict[float, Purse]) -> None:
+    """Count the money that a sweep spends at a server, if tokens have a price. ``purses`` are as for a run's parts."""
+    spec = sweep.spec
+    if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
+        from icl_bench.backends.servers.budget import Budget, Purse
+        from icl_bench.sweep.plan_money import sweep_prices
+
+        limit = math.inf if spec.budget is None else spec.budget
+        purse = purses.setdefault(limit, Purse(limit))
+        sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
 
 
 def run_and_print(

@@ -43,6 +43,7 @@ class ComparedWords(TextMetric, WordRule):
 class ExactMatch(ComparedWords):
     """Whether an answer is the right one, ignoring case, articles, punctuation and white space."""
 
+    is_right = True
     measures = (Measure("exact_match", "exact_match", "exact match"),)
 
     def score_one(self, gold: str, prediction: str) -> float:

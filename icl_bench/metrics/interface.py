@@ -36,6 +36,8 @@ class Metric:
     """Its scores of single answers. Points are compared by the first."""
     of_many: ClassVar[Mapping[str, str]] = {}
     """Its numbers of many answers: column of the curves -> title."""
+    is_right: ClassVar[bool] = False
+    """Whether its first measure says that an answer is right (1) or wrong (0), and nothing between."""
     compares_empty: ClassVar[bool] = False
     """Whether the right answer may be empty: for a question without an answer."""
     windows: bool = False

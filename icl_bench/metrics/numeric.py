@@ -16,6 +16,7 @@ _NUMBER = re.compile(rf"(?:{_GROUPS}|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{{1,4}})?")
 class Numeric(TextMetric):
     """Whether an answer is the right number. A text that is not a number is wrong."""
 
+    is_right = True
     measures = (Measure("numeric", "numeric", "equal number"),)
 
     def score_one(self, gold: str, prediction: str) -> float:

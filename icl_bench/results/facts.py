@@ -79,7 +79,7 @@ class Facts(StoredModel):
     normalize: str | None = None
     queries: str | None = None
     """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
-    ``domain``, if they are asked for a calibration."""
+    ``domain``, if they are asked for a calibration; ``rationales``, if they are rows of the pool."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None

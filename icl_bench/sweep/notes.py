@@ -28,7 +28,7 @@ def queries_in_words(task: TokenizedTask) -> str:
     count = len(task.data.test)
     if task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
-    return counted(count, "test example")
+    return counted(count, "test example") if task.asked is None else f"{counted(count, 'row')} of the pool"
 
 
 def notes(sweep: Sweep) -> list[str]:

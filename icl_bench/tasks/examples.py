@@ -23,7 +23,7 @@ from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labe
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
-from icl_bench.tasks.splits import Split, StoredRow, encodable, number_as_text
+from icl_bench.tasks.splits import Source, Split, StoredRow, encodable, number_as_text
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import decode, parse_json, read_file
 from icl_bench.wording import nearest, one_line, plain, short, whole
@@ -344,6 +344,17 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
         notes=tuple(notes),
         not_asked=reader.unlabelled.get("test", 0),
     )
+
+
+def stored_rows(spec: TaskSpec, data_dir: Path | None) -> tuple[Source, dict[str, dict[str, StoredRow]]]:
+    """A task's source, and its rows with all their columns: split -> id of the example -> row. Raises ``UserError``."""
+    source = find_source(spec, data_folder(spec, data_dir))
+    reader = _ExampleReader(spec, source.columns)
+    rows = {
+        split.name: {reader._id(row, split.name, number): row for number, row in enumerate(split.rows)}
+        for split in (source.train, source.test)
+    }
+    return source, rows
 
 
 def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Example]) -> tuple[str, ...]:

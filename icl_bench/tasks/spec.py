@@ -421,6 +421,41 @@ class PoolSpec(Frozen):
     ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
 
 
+class RationaleOrigin(Frozen):
+    """Where the rationales of a pool are from: ``icl-bench rationales`` writes it."""
+
+    task: str
+    model: str
+    revision: str | None = None
+    fingerprint: str
+    """Hash of the model's files."""
+    demonstrations: int = 0
+    """Demonstrations that its prompts showed."""
+    samples: int
+    """Texts that were sampled for each row."""
+    temperature: float
+    seed: int
+    keep: Literal["right", "all", "wrong"]
+    take: Literal["shortest", "first"]
+    prompts: str
+    """Hash of the hashes of all prompts, in the order of the rows."""
+    tried: int
+    """Rows of the pool that rationales were written for."""
+    kept: int
+    """Rows that have one."""
+    kept_of_label: dict[str, tuple[int, int]] | None = None
+    """Label -> rows kept and tried; None for free text."""
+    near_duplicates: int = 0
+    """Rows of the pool that were left out because a test row is nearly the same."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Those of ``prompt_tokens`` that were shared or cached."""
+    written_tokens: int
+    """Tokens of all samples, thoughts included."""
+    seconds: float | None = None
+    flops: float | None = None
+
+
 class TaskSpec(Frozen):
     """One YAML file: a data set, a prompt template, labels (or free text) and metrics."""
 
@@ -444,6 +479,8 @@ class TaskSpec(Frozen):
     source: str = ""
     notes: tuple[str, ...] = ()
     """Notes for the user, one sentence each, shown when the data is read."""
+    rationales: RationaleOrigin | None = None
+    """Where the pool's rationales are from, if a model wrote them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
