@@ -104,6 +104,7 @@ class Sweep:
             spec.chat_settings and spec.chat_settings.model_copy(update={"day": _day(results)}),
             windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
+            one_request=not loader.constrained,
         ).without_too_long()
         _ = task.metrics  # refuses a metric that is not for the answers' script
         say("choosing demonstrations and counting tokens")

@@ -50,9 +50,12 @@ class ThoughtRule:
         """A right answer without the thought before it, if its text holds both."""
         return answer.partition(self.mark.strip())[2].strip() or answer
 
-    def until_answer(self, before: str, thought: str) -> str:
-        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is."""
-        return joined(before + thought, self.mark)[len(before) :]
+    def until_answer(self, before: str, thought: str, closing: str = "") -> str:
+        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is.
+
+        ``closing`` closes a thought of the model's own first.
+        """
+        return joined(before + thought, f"{closing}{self.mark}")[len(before) :]
 
 
 DEFAULT_LIMIT = 400
@@ -92,6 +95,15 @@ class ThinkOption:
         limit = self.how if isinstance(self.how, int) else rule.limit or DEFAULT_LIMIT
         changed = rule.model_copy(update={"think": self.how != "off", "limit": limit})
         return task.model_copy(update={"answer": changed})
+
+
+def refuse_thoughts(task: TaskSpec, what: str) -> None:
+    """Raise ``UserError`` for a task that thinks before it answers, of something that learns answers alone."""
+    if task.thought is not None:
+        raise UserError(
+            f"task {task.name} thinks before it answers, and {what} learns answers alone; give a task file without "
+            "answer.think"
+        )
 
 
 def joined(before: str, after: str) -> str:
