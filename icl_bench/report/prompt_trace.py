@@ -58,8 +58,8 @@ class Shown:
 
     def __str__(self) -> str:
         """The prompt, and below it what was answered and what is right."""
-        row = self.row
-        return f"{self.answer_prompt or self.prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
+        row, prompt = self.row, self.answer_prompt or self.prompt
+        return f"{prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
 
     __repr__ = __str__
 

@@ -380,9 +380,7 @@ def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
 def _thought_notes(spec: TaskSpec) -> list[str]:
     if spec.thought is None or spec.thought.rationale is not None:
         return []
-    return [
-        "demonstrations show answers without thoughts (answer.rationale names no field); only the query is thought about"
-    ]
+    return ["answer.rationale names no field: demonstrations show answers alone, and only the query is thought about"]
 
 
 def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:
