@@ -29,7 +29,7 @@ from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
-from icl_bench.tasks.thoughts import refuse_thoughts
+from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec

@@ -29,7 +29,7 @@ from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
-from icl_bench.tasks.thoughts import refuse_thoughts
+from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.operations import step_flops
 from icl_bench.training.resumable import (

@@ -27,7 +27,8 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
-from icl_bench.tasks.thoughts import ThinkOption, ThoughtRule
+from icl_bench.tasks.think_option import ThinkOption
+from icl_bench.tasks.thoughts import ThoughtRule
 
 THINK: dict[str, Any] = {"think": True, "opens": "Think.", "ends": "So it is ", "limit": 20}
 WORKED: dict[str, Any] = {
@@ -66,7 +67,7 @@ class Thinker(FakeBackend):
 
     def _answered(self, prompts: PromptSet, index: int, decoding: Decoding) -> Answer:
         answer = super()._answered(prompts, index, decoding)
-        self.asked.append(decoded(prompts.ids(index)))
+        self.asked.append(decoded(prompts.ids(index)).lstrip())
         if isinstance(decoding, Free) and "So it is" in decoding.stops:
             (ids,) = small_tokenizer()([self.thought + "So it is"])["input_ids"]
             return Answer(
@@ -78,7 +79,7 @@ class Thinker(FakeBackend):
 def decoded(ids: tuple[int, ...]) -> str:
     """The text of ids; the small tokenizer's single bytes are special tokens."""
     text = small_tokenizer().backend_tokenizer.decode(ids, skip_special_tokens=False)
-    return re.sub("<0x(..)>", lambda byte: chr(int(byte[1], 16)), text.removeprefix("<s> "))
+    return re.sub("<0x(..)>", lambda byte: chr(int(byte[1], 16)), text.removeprefix("<s>"))
 
 
 # -- prompts ------------------------------------------------------------------------------------
