@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.options import read_pair
-from icl_bench.prompts.chat_template import ChatTemplate, thought_of
+from icl_bench.prompts.chat_template import ChatTemplate, closed, thought_mark_in, thought_of
 from icl_bench.prompts.rendering import Message, Piece, PlainForm, demonstration_text, query_text
+from icl_bench.tasks.thoughts import joined
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
 
@@ -150,6 +151,22 @@ class ChatForm:
         return notes
 
     @property
+    def thought_marks(self) -> tuple[str, ...]:
+        """The mark with which the model begins a thought of its own, like ``<think>``, if the template names one."""
+        mark = thought_mark_in(self._chat.source)
+        return () if mark is None else (mark,)
+
+    @property
+    def thought_stops(self) -> tuple[str, ...]:
+        """Texts that end a thought beside the task's end mark: those of the model's own thoughts and of turns."""
+        return (*map(closed, self.thought_marks), self.stop)
+
+    def closing(self, text: str) -> str:
+        """What closes a thought of the model's own that a prompt with its thought leaves open; empty for none."""
+        left_open = (mark for mark in self.thought_marks if text.rfind(mark) > text.rfind(closed(mark)))
+        return next((f"\n{closed(mark)}\n\n" for mark in left_open), "")
+
+    @property
     def _thought(self) -> str | None:
         """The mark of a thought that the template begins before an answer, like ``<think>``."""
         left_open = replace(self._chat, closes_thoughts=False)
@@ -163,7 +180,12 @@ class ChatForm:
     # -- conversations --------------------------------------------------------------------------
 
     def messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
-        """The conversation of one prompt."""
+        """The conversation of one prompt. What opens a thought ends the last turn, as a server begins the next."""
+        *before, last = self._messages(demonstrations, query)
+        return [*before, {**last, "content": joined(last["content"], self._opens)}]
+
+    def _messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
+        """The conversation of one prompt, without what opens a thought in the answer."""
         last = query_text(self.template, query)
         if self.settings.style == "single":
             pieces = [self._piece(self.template, example) + self.template.separator for example in demonstrations]
@@ -173,7 +195,7 @@ class ChatForm:
 
     def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
         """See ``PlainForm``: rendered by the template as a whole."""
-        return self._chat.render(self.messages(demonstrations, query)) + self._opens
+        return self._chat.render(self._messages(demonstrations, query)) + self._opens
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:
         """See ``PlainForm``: whether the template treats all turns and these contents alike.

@@ -73,9 +73,6 @@ class PlainForm:
     has_special_tokens = False
     """Whether special tokens in its text are to be read as such."""
 
-    closing = ""
-    """The text that closes a thought which the form itself begins."""
-
     def __init__(
         self, template: AnyTemplate, piece: Piece = demonstration_text, thought: ThoughtRule | None = None
     ) -> None:
@@ -107,6 +104,18 @@ class PlainForm:
     def messages(self, demonstrations: Sequence[Example], query: Example) -> Sequence[Message]:
         """One prompt as a conversation: one user message."""
         return [{"role": "user", "content": self.whole(demonstrations, query)}]
+
+    thought_marks: tuple[str, ...] = ()
+    """Marks with which a model begins a thought of its own."""
+
+    @property
+    def thought_stops(self) -> tuple[str, ...]:
+        """Texts that end a thought beside the task's end mark."""
+        return (self.stop,)
+
+    def closing(self, text: str) -> str:  # noqa: ARG002
+        """What closes a thought of the model's own that a prompt with its thought leaves open: nothing."""
+        return ""
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:  # noqa: ARG002
         """Whether prompts of these examples are the concatenation of their pieces: always."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
-    from icl_bench.tasks.thoughts import ThinkOption
+    from icl_bench.tasks.think_option import ThinkOption
 else:  # their readers check values
     Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = (
         Prices
@@ -302,7 +302,7 @@ class RunOptions(BackendSpec):
     ] = Field(default=None, ge=0.01, le=100)
     think: Annotated[
         ThinkOption | None,
-        read("icl_bench.tasks.thoughts:ThinkOption"),
+        read("icl_bench.tasks.think_option:ThinkOption"),
         Option(
             "Let the model write a thought before its answer, of at most so many tokens (on: the task file's limit; "
             "off: answer at once). The task file says what opens and ends a thought (answer.opens, answer.ends).",

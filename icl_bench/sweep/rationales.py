@@ -112,7 +112,9 @@ class RationaleRun:
         stored = read_some(self.options.cells)
         frame = stored.predictions
         frame = frame[frame["cell"].astype(str) == identity.cell].set_index("test_id")
-        records: list[Mapping[str, Any]] = [dict(zip(frame.columns, frame.loc[row.id], strict=True)) for row in self.rows]
+        records: list[Mapping[str, Any]] = [
+            dict(zip(frame.columns, frame.loc[row.id], strict=True)) for row in self.rows
+        ]
         kept = [
             rationale
             for row, record in zip(self.rows, records, strict=True)

@@ -27,7 +27,7 @@ from icl_bench.sweep.compute_cost import cost_of
 from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
-from icl_bench.sweep.samples import asked, majority
+from icl_bench.sweep.samples import asked, majority, singles
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
@@ -87,6 +87,7 @@ class Outcome:
     cached_tokens: int = 0
     """Prompt tokens that were cached or shared."""
     answer_tokens: int = 0
+    """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
     """What the backend says that a user should know, each once."""
     answers: int = 0
@@ -121,7 +122,7 @@ class Outcome:
         prompt_tokens = sum(p.prompt_tokens for p in predictions)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
-        self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
+        self.answer_tokens += 0 if copied else sum(p.answer_tokens + (p.thought_tokens or 0) for p in predictions)
         self.answers += len(predictions)
         invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
         self.invalid += len(invalid)
@@ -411,16 +412,16 @@ class Runner:
     def _cost(
         self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[Prediction]
     ) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for answers of as many tokens as these, or for all
+        """Operations and cache bytes of a cell by formula, for answers of these lengths, or for all
         labels if each is scored. A query's operations are those of all its samples.
         """
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
             return None
-        count = cell.samples
-        tokens = [n for row in answers for n in row.sample_tokens or (row.answer_tokens,)]
+        count, rule = cell.samples, cell.task.data.spec.thought
+        single = [one for row in answers for one in singles(row, rule.limit if rule else 0)]
         each = [row for row in queries for _ in range(count)]
-        works = cell.task.answer_works(each, tokens, shape.vocabulary, skips_unread=self.skips_unread)
+        works = cell.task.works_of(each, single, shape.vocabulary, skips_unread=self.skips_unread)
         return asdict(cost_of(cell.prompt_layout.repeated(count), shape, works, dtype).times(count))
 
     def _loaded(self) -> Backend:
@@ -454,7 +455,7 @@ class PredictionMaker:
     def __init__(
         self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
     ) -> None:
-        self._keep_scores = keep_scores
+        self._keep_scores, self._parts = keep_scores, task.parts
         self._samples, self._form = task.samples, task.answer_form
         self._queries, self._labels = group.queries(k), task.data.labels
         rule = task.data.spec.answer
@@ -495,6 +496,8 @@ class PredictionMaker:
     def _single(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._queries[answer.index]
+        if self._parts is not None:
+            answer = self._parts.of(answer)
         among = row.choices or self._labels
         whole = answer.text if answer.raw is None else answer.raw
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
@@ -517,7 +520,7 @@ class PredictionMaker:
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         scores = self._keep_scores.of(answer.scores)
-        local = self._prompts.size(answer.index)
+        local, thought = self._prompts.size(answer.index), answer.thought
         return Prediction(
             test_id=row.id,
             gold=golds[0],
@@ -541,7 +544,7 @@ class PredictionMaker:
             local_prompt_tokens=None if answer.prompt_tokens is None else local,
             cache_write_tokens=answer.written_tokens,
             reasoning_tokens=answer.reasoning_tokens,
-            thought=answer.thought and answer.thought.text,
-            thought_tokens=answer.thought and answer.thought.tokens,
-            thought_truncated=answer.thought and answer.thought.truncated,
+            thought=None if thought is None else thought.text,
+            thought_tokens=None if thought is None else thought.tokens,
+            thought_truncated=None if thought is None else thought.truncated,
         )

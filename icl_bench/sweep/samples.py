@@ -100,6 +100,23 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
     )
 
 
+def singles(prediction: Prediction, limit: int = 0) -> list[Prediction]:
+    """What each sample of a prediction took: predictions with its tokens. ``limit`` is that of thoughts, in tokens."""
+    if prediction.sample_tokens is None:
+        return [prediction]
+    count = len(prediction.sample_tokens)
+    thoughts: Sequence[int | None] = prediction.sample_thought_tokens or [None] * count
+    return [
+        replace(
+            prediction,
+            answer_tokens=tokens,
+            thought_tokens=thought,
+            thought_truncated=None if thought is None else thought >= limit,
+        )
+        for tokens, thought in zip(prediction.sample_tokens, thoughts, strict=True)
+    ]
+
+
 def _known(texts: Sequence[str | None]) -> tuple[str | None, ...] | None:
     """The texts of samples; None if no sample has one."""
     return tuple(texts) if any(text is not None for text in texts) else None

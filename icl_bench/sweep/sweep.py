@@ -105,6 +105,7 @@ class Sweep:
             windows=spec.long_texts == "windows",
             samples=spec.several_samples,
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
+            one_request=not loader.constrained,
         ).without_too_long()
         _ = task.metrics  # refuses a metric that is not for the answers' script
         say("choosing demonstrations and counting tokens")

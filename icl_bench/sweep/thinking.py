@@ -58,7 +58,8 @@ class Thinking:
         """The tokens between a prompt and its answer: the thought and its end mark."""
         before, thought = prompts.text(written.index), written.text or ""
         kept, text = self._kept(written.ids or (), thought)
-        until = self.rule.until_answer(before[-1:], thought)
+        closing = self.encoder.form.closing(before + thought)
+        until = self.rule.until_answer(before[-1:], thought, closing)
         return kept + self.encoder.continuation((before + text)[-_CONTEXT:], until[len(text) :])
 
     def _kept(self, ids: Ids, text: str) -> tuple[Ids, str]:
@@ -68,6 +69,41 @@ class Thinking:
             if text.startswith(kept):
                 return ids[:count], kept
         return (), ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How a thought and its answer are told apart in one text, as a server writes them."""
+
+    rule: ThoughtRule
+    stops: tuple[str, ...]
+    """Texts that end the answer."""
+    tokenizer: Any
+
+    def of(self, answer: Answer) -> Answer:
+        """The answer behind the end mark, with the thought before it. Without a mark there is no answer.
+
+        The tokens of the thought and its mark are those of the local tokenizer, at most all; the answer has the rest.
+        """
+        if answer.reason is not None:
+            return answer
+        mark = self.rule.mark.strip()
+        text, found, rest = (answer.text or "").partition(mark)
+        if not found:
+            thought = Thought(text, answer.answer_tokens, bool(answer.truncated))
+            reason = f"no end mark {mark!r}" + (f" within {answer.answer_tokens:,} tokens" if answer.truncated else "")
+            return replace(answer, text="", answer_tokens=0, raw=None, thought=thought, reason=reason)
+        tokens = len(self.tokenizer([f"{text}{mark}"], add_special_tokens=False)["input_ids"][0])
+        tokens = min(tokens, answer.answer_tokens)
+        written = rest.lstrip()
+        ended = Free(self.stops, 1).before_stop(written)
+        return replace(
+            answer,
+            text=written if ended is None else ended,
+            answer_tokens=answer.answer_tokens - tokens,
+            raw=None if answer.raw is None else rest,
+            thought=Thought(text, tokens, truncated=False),
+        )
 
 
 SPARE_TOKENS = 4

@@ -323,6 +323,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     notes = [
         *spec.notes,
         *source.notes,
+        *_thought_notes(spec),
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
@@ -385,6 +386,12 @@ def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
     return [f"{count} a choice twice, under two letters of which one is right (first {places[0]})"]
+
+
+def _thought_notes(spec: TaskSpec) -> list[str]:
+    if spec.thought is None or spec.thought.rationale is not None:
+        return []
+    return ["answer.rationale names no field: demonstrations show answers alone, and only the query is thought about"]
 
 
 def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:

@@ -371,9 +371,9 @@ class AnswerRule(Frozen):
         return ThoughtRule(self.opens, self.ends, self.limit, self.rationale)
 
     @property
-    def compares(self) -> bool:
-        """Whether it says what of a free answer is compared."""
-        return self.extract is not None or self.unanswerable is not None or self.ignore is not None
+    def compares(self) -> str | None:
+        """The first field that says what of a free answer is compared; None if none does."""
+        return next((n for n in ("extract", "ignore", "unanswerable") if getattr(self, n) is not None), None)
 
     @model_validator(mode="after")
     def _thinks(self) -> AnswerRule:
@@ -539,7 +539,7 @@ class TaskSpec(Frozen):
     def _check_free_text(self) -> None:
         """Refuse settings of free text for labels, and settings that a metric cannot score."""
         if self.labels and ((self.answer and self.answer.compares) or self.stop):
-            name = "stop" if not (self.answer and self.answer.compares) else "answer.extract, ignore and unanswerable"
+            name = f"answer.{self.answer.compares}" if self.answer and self.answer.compares else "stop"
             raise ValueError(f"{name} is for free text, not for labels")
         if blank := [text for text in self.stop or () if not text.strip(" \t")]:
             raise ValueError(f"stop must not be blank: an answer begins with a space ({blank[0]!r})")

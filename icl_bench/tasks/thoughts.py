@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from icl_bench.errors import UserError
-from icl_bench.wording import plain
-
-if TYPE_CHECKING:
-    from icl_bench.tasks.spec import TaskSpec
 
 
 @dataclass(frozen=True)
@@ -50,48 +43,12 @@ class ThoughtRule:
         """A right answer without the thought before it, if its text holds both."""
         return answer.partition(self.mark.strip())[2].strip() or answer
 
-    def until_answer(self, before: str, thought: str) -> str:
-        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is."""
-        return joined(before + thought, self.mark)[len(before) :]
+    def until_answer(self, before: str, thought: str, closing: str = "") -> str:
+        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is.
 
-
-DEFAULT_LIMIT = 400
-"""Tokens of a thought where neither the task file nor the user says a limit."""
-
-MOST = 10**6
-
-
-@dataclass(frozen=True)
-class ThinkOption:
-    """A value of ``--think``: ``on``, ``off`` or the most tokens of a thought."""
-
-    how: str | int
-
-    @classmethod
-    def parse(cls, text: str) -> ThinkOption:
-        """Read a value. Raises ``UserError``."""
-        if text in ("on", "off"):
-            return cls(text)
-        if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST:
-            return cls(int(text))
-        raise UserError(f"--think {plain(text[:30])}: expected on, off or a number of tokens up to {MOST:,}")
-
-    def __str__(self) -> str:
-        return str(self.how)
-
-    def of(self, task: TaskSpec) -> TaskSpec:
-        """The task with thoughts before its answers, or without. Raises ``UserError``."""
-        rule = task.answer
-        if rule is None or rule.ends is None:
-            if self.how == "off":
-                return task
-            raise UserError(
-                f"--think {self}: task {task.name} does not say what ends a thought; add answer: "
-                '{ends: "So the answer is "} to its task file'
-            )
-        limit = self.how if isinstance(self.how, int) else rule.limit or DEFAULT_LIMIT
-        changed = rule.model_copy(update={"think": self.how != "off", "limit": limit})
-        return task.model_copy(update={"answer": changed})
+        ``closing`` closes a thought of the model's own first.
+        """
+        return joined(before + thought, f"{closing}{self.mark}")[len(before) :]
 
 
 def joined(before: str, after: str) -> str:
