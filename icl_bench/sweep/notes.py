@@ -20,7 +20,7 @@ from icl_bench.wording import counted
 def headline(task: TokenizedTask) -> str:
     """Test rows, pool and data of a task, in one line."""
     data = task.data
-    return f"{data.spec.name}: {queries_in_words(task)}, pool of {len(task.pool):,} ({data.origin})"
+    return f"{data.spec.name}: {queries_in_words(task)}, pool of {len(task.whole_pool or task.pool):,} ({data.origin})"
 
 
 def queries_in_words(task: TokenizedTask) -> str:

@@ -16,7 +16,9 @@ from pydantic import ValidationError
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.examples import Example, TaskData, stored_rows
+from icl_bench.tasks.jinja import output_of
 from icl_bench.tasks.spec import RationaleOrigin, TaskSpec
+from icl_bench.tasks.splits import Source, StoredRow
 from icl_bench.tasks.task_files import as_yaml, field_problem, known_groups, known_tasks, write_new
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.text_files import write_whole
@@ -75,7 +77,10 @@ def write_rationales(
 
     lines = {
         "train": [line("train", one.row, {rationale: one.text, answer: one.answer}) for one in rationales],
-        "test": [line("test", example, {}) for example in data.test_pool],
+        "test": [
+            line("test", example, {} if data.spec.thought else {rationale: _right(data.spec, source, rows, example)})
+            for example in data.test_pool
+        ],
     }
     try:
         for split, path in paths.items():
@@ -84,6 +89,14 @@ def write_rationales(
         raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
     write_new(out, as_yaml(values))
     return [out, *paths.values()]
+
+
+def _right(spec: TaskSpec, source: Source, rows: Mapping[str, Mapping[str, StoredRow]], example: Example) -> Any:
+    """The right answers of a test row, as its source has them."""
+    row = rows["test"][example.id]
+    if isinstance(spec.template, JinjaTemplate):
+        return output_of(spec.template.output, row, has_choices=False)
+    return row.cell(source.columns[spec.template.answer_field])
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
