@@ -103,9 +103,9 @@ def run(
     """All answers, in the order of the prompts; each comes once."""
     wanted = list(range(len(prompts.suffixes))) if todo is None else list(todo)
     packs = packs_of(backend, prompts, decoding, wanted)
-    found = {answer.index: answer for pack in packs for answer in pack}
-    assert sorted(found) == sorted(wanted)
-    assert sum(map(len, packs)) == len(wanted)
+    needed = [answer for pack in packs for answer in pack if answer.index in wanted]
+    found = {answer.index: answer for answer in needed}
+    assert sorted(found) == sorted(answer.index for answer in needed) == sorted(wanted)
     return [found[i] for i in wanted]
 
 
