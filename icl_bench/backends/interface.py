@@ -113,7 +113,7 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
-    ids: tuple[int, ...] | None = None
+    ids: tuple[int, ...] | None = field(default=None, compare=False)
     """The tokens that were generated for ``text`` and a stop behind it, without an end token; None if unknown."""
     thought: Thought | None = None
     """What was written before the answer; None if nothing was."""
