@@ -106,6 +106,8 @@ class Facts(StoredModel):
     stops: list[str] | None = None
     bertscore: str | None = None
     """The encoder of the BERTScore metric."""
+    rationales: str | None = None
+    """Which model wrote the rationales of the pool, and which were kept; None for the data's own rows."""
     score_words: str | None = None
     """``unicode``, if metrics find words in any script; None for those of their reference implementations."""
 

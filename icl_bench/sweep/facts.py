@@ -64,6 +64,7 @@ def facts(
         answer=_answer(spec.answer) if spec.answer and spec.answer.compares else None,
         thinking=_thinking(task),
         stops=list(task.stops) if spec.stop else None,
+        rationales=f"{spec.rationales.keep} ones of {spec.rationales.model}" if spec.rationales else None,
         **further,
     )
 

@@ -113,10 +113,12 @@ def _jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def _values(
     data: TaskData, columns: Mapping[str, str], out: Path, origin: RationaleOrigin, added: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The fields of the new task file. Raises ``UserError`` for a name that no task can have."""
+    """The fields of the new task file. The task keeps its name, so that points of both stand in the same tables.
+
+    Raises ``UserError`` for one that cannot be read.
+    """
     spec, paths = data.spec, files_of(out)
     values = spec.model_dump(mode="json", exclude_defaults=True)
-    values["name"] = out.stem
     values["description"] = f"{spec.name} with rationales that {origin.model} wrote for rows of its pool"
     fields = {name: column for name, column in columns.items() if name in _fields(spec)}
     values["data"] = {"train": paths["train"].name, "test": paths["test"].name, "id": added[ROW_ID]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.cell_cost import OF_CELL, CellCost
+from icl_bench.analysis.cell_cost import MAKING, OF_CELL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import samples_of
@@ -67,7 +67,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     and no bytes);
     prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
     training_flops; calibration_seconds, calibration_tokens and calibration_flops, of the queries that
-    were asked once to calibrate; ``served`` is the share of cells that a server answered. What is not
+    were asked once to calibrate; where demonstrations show rationales that a model wrote, ``MAKING``, what that took;
+    ``served`` is the share of cells that a server answered. What is not
     known is NaN.
 
     Where a server counted tokens, all means are of what it billed, with cache_write_tokens and
@@ -103,7 +104,10 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     table["seconds"] = sums["seconds"] / sums["rows"]
     counts = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
     rows = [c.row(prompt, answer) for c, prompt, answer in counts]
-    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float))
+    making = pd.DataFrame([c.making() for c in costs], columns=MAKING, dtype=float)
+    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float)).join(making)
+    if (making != 0).any(axis=None):
+        table[MAKING] = means.groupby(POINT, observed=True)[MAKING].mean()
     table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
     table[WARMED] = _warmed(queries).groupby(POINT, observed=True)[WARMED].mean()
     return table.reset_index()

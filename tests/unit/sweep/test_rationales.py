@@ -11,13 +11,17 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import row, write_rows, write_task
+from support.fakes import FakeBackend, planned, row, runner, tokenized_task, write_rows, write_task
 from support.in_process import Ended, run_command, said
 from support.models import llama_tokenizer, tiny_checkpoint
 
 import icl_bench
+from icl_bench.analysis.all_findings import read_findings
+from icl_bench.analysis.query_cost import MEASURES, query_costs
+from icl_bench.analysis.settings import name_settings
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.errors import CellError
+from icl_bench.models.prices import given_prices
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.rationale_options import RationalesOptions
 from icl_bench.sweep.rationales import RationaleRun, near_rows
@@ -303,3 +307,45 @@ def test_options_of_run_that_rationales_do_not_have_are_refused(ask: Ask):
     ended = ask(select="bm25")
     assert ended.code == 2
     assert "--select" in ended.err
+
+
+# -- what it costs ---------------------------------------------------------------------------------
+
+MADE = {
+    "task": "cards", "model": "small", "fingerprint": "f", "samples": 4, "temperature": 0.7, "seed": 0, "keep": "right",
+    "take": "first", "prompts": "p", "tried": 9, "kept": 5, "prompt_tokens": 900, "cached_tokens": 300,
+    "written_tokens": 200, "seconds": 30.0, "flops": 1e6,
+}  # fmt: skip
+
+
+def test_making_them_is_paid_once_where_demonstrations_show_them(tmp_path: Path):
+    for place, made in (("human", None), ("own", MADE), ("other", {**MADE, "model": "another"})):
+        task = tokenized_task(tmp_path / place / "task", **({} if made is None else {"rationales": made}))
+        runner(planned(task, "0,2", draws=1), tmp_path / place / "results", FakeBackend()).run()
+    found = {place: read_findings(tmp_path / place / "results") for place in ("human", "own", "other")}
+    price = given_prices("input=1,cached=0.1,output=10")
+    costs = {place: query_costs(one.cost.sort_values("k"), price) for place, one in found.items()}
+    assert "rationales_new_tokens" not in found["human"].cost
+    for place in ("own", "other"):
+        for values, of_human in zip(costs[place].each, costs["human"].each, strict=True):
+            assert values == pytest.approx(of_human, nan_ok=True)
+        assert costs[place].once[0] == pytest.approx(costs["human"].once[0], nan_ok=True)
+        more = dict(zip(MEASURES, costs[place].once[1] - costs["human"].once[1], strict=True))
+        assert (more["tokens"], more["seconds"]) == pytest.approx((600 + 200, 30.0))
+        if place == "own":
+            assert more["money"] == pytest.approx((600 + 300 * 0.1 + 200 * 10) / 1e6)
+        else:
+            assert more["money"] != more["money"]  # another model has other prices
+
+
+def test_rationales_are_a_fact_of_the_cells_and_name_their_setting(tmp_path: Path):
+    results = tmp_path / "results"
+    for place, made in (("human", {}), ("own", {"rationales": MADE})):
+        task = tokenized_task(tmp_path / place, **made)
+        runner(planned(task, "2", draws=1), results, FakeBackend()).run()
+    variants = {facts.rationales for facts in read_findings(results).context.facts.values()}
+    assert variants == {None, "right ones of small"}
+    assert set(name_settings(read_findings(results).context.facts, read_findings(results).curves).values()) == {
+        "rationales=the data's",
+        "rationales=right ones of small",
+    }
