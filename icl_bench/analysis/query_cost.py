@@ -143,9 +143,8 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
     query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
     first = shared / number.get("samples_a_query", 1.0)  # each sample reads it
-    once = np.array(
-        [asked["tokens"] + new, cached - first, written, first]
-    )  # the query that writes does not read as well
+    # the query that writes into the cache does not read it as well
+    once = np.array([asked["tokens"] + new, cached - first, written, first])
     billed = ~np.isnan(number.get("once_new_tokens", unknown))
     if billed.any():
         each_billed, once_billed = _billed(number)
