@@ -262,8 +262,10 @@ class TransformersBackend:
                 continue
             short = short[len(pack) :]
             kept, self._kept, self._answered = self._kept, self._answered, None
-            yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
-            self._kept = kept
+            try:
+                yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
+            finally:
+                self._kept = kept
         return too_long
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:
