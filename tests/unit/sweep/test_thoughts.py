@@ -37,6 +37,7 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.thinking import Parts
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.in_memory import Task
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import ThinkOption
@@ -139,6 +140,14 @@ def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path):
         )
     data = load_data(load_task(path))
     assert (data.train[4].worked, data.train[4].answer, data.train[4].golds) == ("as 4 is 4\n#### ", "4", None)
+
+
+def test_rows_given_in_python_have_rationales_and_may_be_asked_to_think_or_not():
+    rows = [{"text": f"q {i}", "label": "ab"[i % 2], "why": why(i)} for i in range(6)]
+    given = {"input": "query: {text}", "output": "intent: {label}", "answer": {**THINK, "rationale": "why"}}
+    task = Task(name="mine", train=rows, test=[{**row, "why": None} for row in rows], **given)
+    assert load_data(task).train[2].worked == f"Think. {why(2)} So it is "
+    assert load_data(ThinkOption.parse("off").of(task)).train[2].worked == ""
 
 
 # -- two calls ----------------------------------------------------------------------------------
