@@ -1069,6 +1069,18 @@ def test_a_packs_keys_are_kept_only_while_its_answers_are_handed_over(load, eith
     assert (backend._kept, backend._answered) == (None, None)
 
 
+def test_a_query_that_is_asked_again_is_computed_anew(load, either):
+    prompts, free = prompts_of(20, [5, 6]), Free((), 3)
+    backend = load(either)
+    packs = backend.answer(prompts, range(2), [free] * 2, 0)
+    first = next(packs)  # and the packs are left open, as by an exception that is looked at
+    before = backend.counters.own_tokens
+    assert [a for pack in backend.answer(prompts, range(2), [free] * 2, 0) for a in pack] == first
+    assert backend.counters.own_tokens == before + prompts.own_tokens
+    packs.close()
+    assert backend._kept is None
+
+
 def test_queries_that_are_equal_go_on_from_their_own_answers(load, exact, either):
     backend, suffix = load(either), ids(6, 3)
     prompts = PromptSet(ids(30, 1), (suffix, suffix, suffix[:4]))
