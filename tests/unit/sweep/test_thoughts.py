@@ -277,6 +277,10 @@ def test_a_text_without_the_mark_is_no_answer_and_says_why(tmp_path: Path):
     assert frame["valid"].tolist() == [False, *[True] * 5]
     assert frame["reason"].iloc[0] == "no end mark 'So it is' within 20 tokens"
     assert (outcome.invalid, outcome.samples) == (1, ["no end mark 'So it is' within 20 tokens"])
+    assert outcome.notes == [
+        "1 of 6 thoughts was cut at the limit of tokens (thought_truncated)",
+        "1 of 6 thoughts ended without the end mark: these answers are invalid",
+    ]
     assert (frame["thought_tokens"] + frame["answer_tokens"]).tolist() == [20] * 6
 
 
