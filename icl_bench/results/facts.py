@@ -145,8 +145,8 @@ class Facts(StoredModel):
         return all(agreement(self.known(), other.known()).values())
 
 
-SAYS_SO_IF_ABSENT = {"calibration"}
-"""Facts that are known even if they are absent: predictions without it are not calibrated."""
+SAYS_SO_IF_ABSENT = {"calibration", "thinking"}
+"""Facts that are known even if they are absent: predictions without them are neither calibrated nor thought about."""
 
 
 def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:
