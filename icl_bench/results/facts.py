@@ -151,8 +151,9 @@ class Facts(StoredModel):
         return all(agreement(self.known(), other.known()).values())
 
 
-SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature"}
-"""Facts that are known even if they are absent: predictions without them are neither calibrated nor sampled."""
+SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thinking"}
+"""Facts that are known even if they are absent: predictions without them are neither calibrated nor sampled nor
+thought about."""
 
 
 def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:

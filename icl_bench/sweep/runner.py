@@ -28,6 +28,7 @@ from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.samples import asked, majority, singles
+from icl_bench.sweep.thinking import NO_MARK
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
@@ -96,6 +97,12 @@ class Outcome:
     """Those of them that are no label, or from which no answer can be extracted."""
     samples: list[str] = field(default_factory=list)
     """What a few of these are, or why there is no answer."""
+    thoughts: int = 0
+    """Predictions with a thought before the answer."""
+    cut_thoughts: int = 0
+    """Those of them whose thought ended at its limit."""
+    unmarked: int = 0
+    """Those of them that have no answer, because a server's text has no end mark."""
 
     @property
     def has_results(self) -> bool:
@@ -127,6 +134,19 @@ class Outcome:
         invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
         self.invalid += len(invalid)
         self.samples = list(dict.fromkeys([*self.samples, *invalid]))[:SAMPLES]
+        self.thoughts += sum(p.thought is not None for p in predictions)
+        self.cut_thoughts += sum(bool(p.thought_truncated) for p in predictions)
+        self.unmarked += sum((p.reason or "").startswith(NO_MARK) for p in predictions)
+
+    @property
+    def notes_on_thoughts(self) -> list[str]:
+        """How many thoughts were cut, and how many texts have no end mark."""
+        of, notes = f"of {counted(self.thoughts, 'thought')}", []
+        if cut := self.cut_thoughts:
+            notes.append(f"{cut:,} {of} {'was' if cut == 1 else 'were'} cut at the limit of tokens (thought_truncated)")
+        if self.unmarked:
+            notes.append(f"{self.unmarked:,} {of} ended without the end mark: these answers are invalid")
+        return notes
 
     def add(self, other: Outcome) -> None:
         """Add another outcome to this one."""
@@ -143,6 +163,9 @@ class Outcome:
         self.answers += other.answers
         self.invalid += other.invalid
         self.samples = list(dict.fromkeys([*self.samples, *other.samples]))[:SAMPLES]
+        self.thoughts += other.thoughts
+        self.cut_thoughts += other.cut_thoughts
+        self.unmarked += other.unmarked
         self.notes += [note for note in other.notes if note not in self.notes]
 
 
@@ -227,6 +250,7 @@ class Runner:
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
         outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
+        outcome.notes += outcome.notes_on_thoughts
         return outcome
 
     def _run_all(self, outcome: Outcome) -> None:

@@ -71,6 +71,10 @@ class Thinking:
         return (), ""
 
 
+NO_MARK = "no end mark"
+"""How the reason begins why a text without an end mark is no answer."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """How a thought and its answer are told apart in one text, as a server writes them."""
@@ -91,7 +95,7 @@ class Parts:
         text, found, rest = (answer.text or "").partition(mark)
         if not found:
             thought = Thought(text, answer.answer_tokens, bool(answer.truncated))
-            reason = f"no end mark {mark!r}" + (f" within {answer.answer_tokens:,} tokens" if answer.truncated else "")
+            reason = f"{NO_MARK} {mark!r}" + (f" within {answer.answer_tokens:,} tokens" if answer.truncated else "")
             return replace(answer, text="", answer_tokens=0, raw=None, thought=thought, reason=reason)
         tokens = len(self.tokenizer([f"{text}{mark}"], add_special_tokens=False)["input_ids"][0])
         tokens = min(tokens, answer.answer_tokens)

@@ -31,6 +31,7 @@ from icl_bench.backends.interface import Answer, Decoding, Free
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.prompt_trace import find_prediction
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.facts import facts
 from icl_bench.sweep.run_spec import RunSpec
@@ -223,6 +224,9 @@ def test_thinking_is_a_fact_only_where_it_is_on(tmp_path: Path):
     on = facts(worked_task(tmp_path / "d"), choice, {}).known()
     assert on["thinking"] == {"opens": "Think.", "ends": "So it is ", "limit": 20, "rationale": "why"}
     assert "answer" not in on
+    direct, thinking = Facts(**known[0]), Facts(**{**known[0], "thinking": on["thinking"]})
+    assert direct.agrees(Facts(**known[1]))
+    assert not direct.agrees(thinking)
 
 
 def test_the_window_has_room_for_thought_mark_and_answer(tmp_path: Path):
@@ -277,6 +281,10 @@ def test_a_text_without_the_mark_is_no_answer_and_says_why(tmp_path: Path):
     assert frame["valid"].tolist() == [False, *[True] * 5]
     assert frame["reason"].iloc[0] == "no end mark 'So it is' within 20 tokens"
     assert (outcome.invalid, outcome.samples) == (1, ["no end mark 'So it is' within 20 tokens"])
+    assert outcome.notes == [
+        "1 of 6 thoughts was cut at the limit of tokens (thought_truncated)",
+        "1 of 6 thoughts ended without the end mark: these answers are invalid",
+    ]
     assert (frame["thought_tokens"] + frame["answer_tokens"]).tolist() == [20] * 6
 
 
