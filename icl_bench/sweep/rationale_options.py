@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from icl_bench.errors import UserError
 from icl_bench.options import OUTPUT, PROMPTS, TASK, Declared, Option
 from icl_bench.sweep.options import MOST_SAMPLES, RunOptions
 
-_NOT_FOR_THEM = frozenset(
+NOT_FOR_THEM = frozenset(
     (
         *("text", "label", "per_label", "select", "encoder", "long_texts", "perturbation", "order", "attention"),
         *("draws", "score", "keep_scores", "calibrate", "unconstrained", "test_size", "labels", "queries", "batch"),
@@ -54,10 +56,18 @@ class RationalesOptions(RunOptions):
         ),
     ]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_none_of_the_others(cls, given: Any) -> Any:
+        for name in given if isinstance(given, Mapping) else ():
+            if name in NOT_FOR_THEM:
+                raise UserError(f"--{name.replace('_', '-')}: not an option of rationales")
+        return given
+
     @classmethod
     def declared(cls) -> dict[str, Declared]:
         """See ``Options``."""
-        return {name: option for name, option in super().declared().items() if name not in _NOT_FOR_THEM}
+        return {name: option for name, option in super().declared().items() if name not in NOT_FOR_THEM}
 
     @property
     def cells(self) -> Path:

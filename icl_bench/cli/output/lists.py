@@ -144,6 +144,9 @@ def print_shown(shown: Shown, console: Console) -> None:
     if row.get("thought_tokens") is not None:
         cut = ", cut at its limit" if row["thought_truncated"] else ""
         facts["tokens"] += f"; {row['thought_tokens']:,} of the thought{cut}, {row['answer_tokens']:,} of the answer"
+    if row.get("samples") is not None:
+        facts["samples"] = " | ".join(DASH if one is None else one for one in row["samples"])
+        facts["tokens"] += f" (of all {len(row['samples'])} samples)"
     if row.get("reason") is not None:
         facts["no answer"] = row["reason"]
     if row.get("text") is not None:

@@ -20,7 +20,7 @@ from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.query_cost import MEASURES, query_costs
 from icl_bench.analysis.settings import name_settings
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.errors import CellError
+from icl_bench.errors import CellError, UserError
 from icl_bench.models.prices import given_prices
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.sweep.rationale_options import RationalesOptions
@@ -307,6 +307,8 @@ def test_options_of_run_that_rationales_do_not_have_are_refused(ask: Ask):
     ended = ask(select="bm25")
     assert ended.code == 2
     assert "--select" in ended.err
+    with pytest.raises(UserError, match="^--select: not an option of rationales$"):
+        RationalesOptions(task="t", model="m", out="o.yaml", select="bm25")
 
 
 # -- what it costs ---------------------------------------------------------------------------------
