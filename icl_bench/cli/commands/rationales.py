@@ -8,9 +8,9 @@ from icl_bench.sweep.rationale_options import RationalesOptions
 
 @o.command(RationalesOptions)
 def rationales(options: o.OptionValues, quiet: o.Quiet = False) -> None:
-    """Let a model write rationales, and keep those that are right.
+    """Let a model write rationales and keep the right ones.
 
-    Reinforced ICL: a pool of its own. run reads the task file that this writes as any task, with the rationales as its pool. Test rows
+    Reinforced ICL: run reads the task file that this writes as any task, with the rationales as its pool. Test rows
     and near duplicates of them are left out. Run the same command again to continue after an interruption.
     """
     import typer

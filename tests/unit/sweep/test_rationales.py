@@ -307,7 +307,7 @@ def test_options_of_run_that_rationales_do_not_have_are_refused(ask: Ask):
     ended = ask(select="bm25")
     assert ended.code == 2
     assert "--select" in ended.err
-    with pytest.raises(UserError, match="^--select: not an option of rationales$"):
+    with pytest.raises(UserError, match=r"^--select: not an option of rationales$"):
         RationalesOptions(task="t", model="m", out="o.yaml", select="bm25")
 
 
