@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     import jinja2
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
-_OPENED = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])\s*$", re.IGNORECASE)
-"""The beginning of a thought at the end of a generation prompt: ``<think>``, ``[THINK]``."""
+_TAG = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])", re.IGNORECASE)
+"""The beginning of a thought anywhere: ``<think>``, ``[THINK]``."""
+
+_OPENED = re.compile(rf"{_TAG.pattern}\s*$", re.IGNORECASE)
+"""The beginning of a thought at the end of a generation prompt."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -140,10 +143,6 @@ class ChatTemplate:
             raise UserError(
                 f"--chat: the chat template of model {self.model_name} cannot be read ({first_line(error)})"
             ) from None
-
-
-_TAG = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])", re.IGNORECASE)
-"""The beginning of a thought anywhere."""
 
 
 def thought_mark_in(source: str) -> str | None:

@@ -30,6 +30,7 @@ from icl_bench.analysis.findings.cost import cost
 from icl_bench.backends.interface import Answer, Decoding, Free
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.prompts.rendering import PlainForm
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import read_results
@@ -141,6 +142,25 @@ def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path):
         )
     data = load_data(load_task(path))
     assert (data.train[4].worked, data.train[4].answer, data.train[4].golds) == ("as 4 is 4\n#### ", "4", None)
+
+
+def test_a_jinja_template_has_rationales_of_its_columns_and_one_file_may_hold_all_rows(tmp_path: Path):
+    template = {"engine": "jinja", "input": "Q: {{text}}\nA:", "output": "label", "separator": "\n\n"}
+    data = {"file": "all.jsonl", "holdout": {"share": 0.5, "seed": 1}}
+    changes = {"template": template, "data": data, "answer": {**THINK, "rationale": "{{why}} So it is {{label}}."}}
+    path = fake_task(tmp_path, **changes)
+    write_rows(tmp_path / "all.jsonl", [{**row(i), "why": why(i)} for i in range(12)])
+    found = load_data(load_task(path))
+    names = [int(one.id.rsplit("-", 1)[1]) for one in found.train]
+    assert len({*names}) == 6
+    form = PlainForm(found.spec.template, thought=found.spec.thought)
+    numbers = [
+        one.worked.removeprefix("Think. the card number ").removesuffix(" says it. So it is ") for one in found.train
+    ]
+    assert all(number.isdigit() for number in numbers)
+    first = found.train[0]
+    assert form.whole([first], found.test[0]).startswith(f"{first.fields['input']} {first.worked}{first.answer}\n\nQ: ")
+    assert form.whole([first], found.test[0]).endswith("\nA: Think.")
 
 
 def test_rows_given_in_python_have_rationales_and_may_be_asked_to_think_or_not():
