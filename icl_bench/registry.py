@@ -395,6 +395,7 @@ FINDINGS = Registry(
         "retrieval_order": "icl_bench.analysis.findings.comparisons:RETRIEVAL_ORDER",
         "near_duplicates": "icl_bench.analysis.findings.near_duplicates:NEAR_DUPLICATES",
         "calibration_gain": "icl_bench.analysis.findings.calibration_gain:CALIBRATION_GAIN",
+        "self_consistency": "icl_bench.analysis.findings.self_consistency:SELF_CONSISTENCY",
         "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
         "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
         "perturbations": "icl_bench.analysis.findings.comparisons:PERTURBATIONS",

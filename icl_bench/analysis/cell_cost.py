@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.results.stored_meta import CalibrationMeta, CellMeta, TrainingMeta
+from icl_bench.results.stored_meta import CalibrationMeta, CellMeta, RationalesMeta, TrainingMeta
 
 BY_FORMULA = ["prefix_flops", "query_flops", "whole_flops", "cache_bytes"]
 
@@ -24,6 +24,12 @@ OF_CELL = [
     "served",
     *(f"{what}_{name}" for what in ("training", "calibration") for name in TRAINING),
 ]
+
+
+MAKING = [
+    f"rationales_{name}" for name in ("new_tokens", "cached_tokens", "written_tokens", "seconds", "flops", "elsewhere")
+]
+"""What it took once to write the rationales that demonstrations show, and whether another model wrote them."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,17 @@ class CellCost:
     """Measured, of keys and values."""
     calibration: CalibrationMeta | None = None
     """What was asked once to calibrate the answers."""
+    made: RationalesMeta | None = None
+    """What the rationales took that its demonstrations show."""
+    made_elsewhere: bool = False
+    """Whether another model wrote them, whose tokens have a price of their own."""
     served: bool | None = None
     """Whether a server answered; None if it is not known, as of an import."""
 
     @classmethod
     def of(cls, meta: CellMeta) -> CellCost:
         """Read it from what a cell's file says."""
+        made = meta.task.rationales if meta.task is not None and meta.spec.k else None
         return cls(
             meta.seconds,
             meta.prefix_tokens or 0,
@@ -61,8 +72,20 @@ class CellCost:
             meta.prefill_seconds,
             meta.peak_cache_bytes,
             meta.calibration,
+            made,
+            made is not None and made.model != meta.spec.model,
             (meta.facts.server is not None) if meta.facts.are_of_a_run else None,
         )
+
+    def making(self) -> dict[str, float]:
+        """The columns of ``MAKING``: what the rationales took, once; 0 where there are none, NaN if unknown."""
+        made = self.made
+        if made is None:
+            return dict.fromkeys(MAKING, 0.0)
+        new = made.prompt_tokens - made.cached_tokens
+        took = (np.nan if one is None else one for one in (made.seconds, made.flops))
+        values = (new, made.cached_tokens, made.written_tokens, *took, float(self.made_elsewhere))
+        return dict(zip(MAKING, values, strict=True))
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
         """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""

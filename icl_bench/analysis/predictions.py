@@ -31,6 +31,20 @@ def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
     return predictions
 
 
+def samples_of(predictions: pd.DataFrame) -> pd.Series:
+    """How many answers each prediction is made of: ``(rows,)`` float, 1 where nothing was sampled.
+
+    Tokens of a prediction are those of all its samples, each of which reads the whole prompt.
+    """
+    import pandas as pd
+
+    if "samples" not in predictions:
+        return pd.Series(1.0, index=predictions.index)
+    samples = predictions["samples"]
+    counts = [len(each) if known else 1 for each, known in zip(samples, samples.notna(), strict=True)]
+    return pd.Series(counts, index=predictions.index, dtype=float)
+
+
 def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
     """How many test examples of each point of retrieval have different prompts in its draws.
 

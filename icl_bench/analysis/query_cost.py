@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from icl_bench.analysis.cell_cost import MAKING
 from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.predictions import samples_of
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
@@ -72,7 +74,8 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     mixed = across and prices.of_tokens_known and bool(servers)
     if here and math.isnan(prices.hour) and (prices.auto or mixed):
         raise no_hour(here)
-    longest = stored.predictions.groupby("model", observed=True)["prompt_tokens"].max()
+    lengths = stored.predictions["prompt_tokens"] / samples_of(stored.predictions)
+    longest = lengths.groupby(stored.predictions["model"], observed=True).max()
     found = {}
     for model, tokens in zip(map(str, longest.index), longest, strict=True):
         if model in servers or model in here:
@@ -112,7 +115,7 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
       (:func:`_by_hour`). Trainings have no price of tokens (NaN).
 
     Once for all queries are a training, the queries that were asked to calibrate, and the
-    demonstrations that all queries share; retrieved
+    demonstrations that all queries share, and the writing of their rationales by a model; retrieved
     ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
     A training that nobody knows of is not free: what it trained has no cost (NaN).
 
@@ -131,17 +134,21 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
     nothing, unknown = np.zeros(len(costs)), np.full(len(costs), np.nan)
     asked = {n: np.nan_to_num(number.get(f"calibration_{n}", nothing)) for n in ("tokens", "flops", "seconds")}
+    made = {name: number.get(name, nothing) for name in MAKING}
+    new, cached, written, making_seconds, making_flops, elsewhere = made.values()
     learnt = (trained | vectors) & (costs["k"].to_numpy() > 0)
     answer = np.nan_to_num(number["answer_tokens"])
 
     shared = np.where(reuses, np.nan, np.where(own | trained, 0.0, number["cached_tokens"]))
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
     query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
-    once = np.array([asked["tokens"], -shared, nothing, shared])  # the query that writes does not read as well
+    first = shared / number.get("samples_a_query", 1.0)  # each sample reads it
+    # the query that writes into the cache does not read it as well
+    once = np.array([asked["tokens"] + new, cached - first, written, first])
     billed = ~np.isnan(number.get("once_new_tokens", unknown))
     if billed.any():
         each_billed, once_billed = _billed(number)
-        once_billed[0] += asked["tokens"]
+        once_billed[:3] += np.array([asked["tokens"] + new, cached, written])
         query, once = np.where(billed, each_billed, query), np.where(billed, once_billed, once)
     computed, computed_once = (part[0] + part[2] + part[3] for part in (query, once))
 
@@ -149,6 +156,7 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     prefill = np.where(own, 0.0, np.nan_to_num(number["prefill_seconds"]))
     alone = np.maximum(number["seconds"] - prefill / number["rows_a_cell"], 0.0)
     more = {name: training[name] + asked[name] for name in training}
+    more["seconds"], more["flops"] = more["seconds"] + making_seconds, more["flops"] + making_flops
     seconds_once = prefill + more["seconds"]
     paid, paid_once, hourly = unknown.copy(), unknown.copy(), np.zeros(len(costs), dtype=bool)
     models = costs["model"].astype(str).to_numpy()
@@ -159,6 +167,7 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
         hourly |= by_hour
         by_token = of_model & ~by_hour & ~trained
         paid[by_token], paid_once[by_token] = (price.of_tokens(*part[:, by_token]) for part in (query, once))
+        paid_once[by_token & (elsewhere > 0)] = np.nan  # at the prices of another model
         paid[by_hour], paid_once[by_hour] = (price.of_seconds(part[by_hour]) for part in (alone, seconds_once))
     each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once, paid_once]

@@ -16,8 +16,18 @@ from icl_bench.wording import plain
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAINER = {"test": "test_rows", "pool": "pool_rows", "label_reading": "scoring"}
+PLAINER = {
+    "test": "test_rows",
+    "pool": "pool_rows",
+    "label_reading": "scoring",
+    "data": "rationales",
+    "fields": "rationales",
+}
 """Facts that need no mention -> facts that say the same to a reader, where their values differ too."""
+
+
+WHOLE = ("calibration", "rationales")
+"""Facts that are shown as they are, however long."""
 
 
 OF_SELECTORS = ("bertscore_encoder", "sentence_encoder", "bm25_words")
@@ -30,6 +40,9 @@ ABSENT = {
     "chat": "plain",
     "system": "none",
     "calibration": "none",
+    "samples": "none",
+    "temperature": "none",
+    "rationales": "the data's",
     "bos": "written",
     **dict.fromkeys(OF_SELECTORS, "none"),
 }
@@ -70,7 +83,7 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Name the variants of one task and model; none where all are alike and run here."""
     run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
     named = {
-        v: ", ".join(f"{key}={value if key == 'calibration' else _brief(value)}" for key, value in differing.items())
+        v: ", ".join(f"{key}={plain(value) if key in WHOLE else _brief(value)}" for key, value in differing.items())
         for v, differing in _differing(_spelled_out(run_here)).items()
     }
     if len(run_here) == len(facts):

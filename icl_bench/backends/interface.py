@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.sampling import Sampling
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the likeliest allowed token at each step until one label is left."""
+    """Take the likeliest allowed token at each step until one label is left, or sample it."""
 
     automaton: LabelAutomaton
+    sampling: Sampling | None = None
+    """Samples tokens by their probabilities among the allowed ones; None for the likeliest."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Free:
-    """Generate greedily, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
+    """Generate greedily or by sampling, without constraint, up to one of ``stops`` or ``max_tokens`` tokens."""
 
     stops: tuple[str, ...]
     max_tokens: int
@@ -57,6 +60,8 @@ class Free:
     """Whether the answer is a label, and ``max_tokens`` its length by the prompt's tokenizer."""
     labels: tuple[str, ...] = ()
     """The labels as they follow the prompt, with their lead and without their end, for a server that holds answers."""
+    sampling: Sampling | None = None
+    """Samples tokens by their probabilities; None for the likeliest."""
 
     def before_stop(self, text: str) -> str | None:
         """The text before the first stop in it, or None if it has none.
@@ -70,6 +75,18 @@ class Free:
 
 Decoding = Greedy | Exact | Free
 """How one prompt is answered. Prompts that are answered alike share an object."""
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What a model wrote before its answer."""
+
+    text: str
+    """The text between the prompt and the end mark, as it was written."""
+    tokens: int
+    """Tokens that were generated for it, with those of an end mark that the model wrote."""
+    truncated: bool
+    """Whether it ended at its limit."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +113,10 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
+    ids: tuple[int, ...] | None = field(default=None, compare=False)
+    """The tokens that were generated for ``text`` and a stop behind it, without an end token; None if unknown."""
+    thought: Thought | None = None
+    """What was written before the answer; None if nothing was."""
     raw: str | None = None
     """The whole text as it was generated, if ``text`` may be a part of it (without thoughts)."""
     reason: str | None = None
@@ -180,6 +201,8 @@ class Backend(Protocol):
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
+        A pack may hold further answers, which were computed with them. They are as good, and not needed.
+
         ``decodings[i]`` is how prompt ``i`` is answered; there is one for each prompt of the set.
         Calls whose prefixes extend each other should follow each other, because the backend caches
         the prefix. ``reserve`` is the longest prefix (in tokens) of later calls. ``pattern`` is the
@@ -209,6 +232,8 @@ class BackendLoader(ABC):
     """Whether it constrains answers to labels (``Greedy``). If not, every decoding is ``Free``."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
+    samples: ClassVar[bool] = False
+    """Whether it samples answers (``sampling`` of ``Greedy`` and ``Free``)."""
     skips_unread: ClassVar[bool] = False
     """Whether it skips what no answer is read from: the last layer after its keys and values, but for
     tokens that another is predicted from, and logits of tokens that a constraint excludes; and of scored
@@ -236,6 +261,11 @@ class BackendLoader(ABC):
     def check_batches(self, *, to_run: bool) -> None:  # noqa: ARG002 - a server is asked only then
         """Raise ``UserError`` if it takes no requests in batches."""
         raise UserError(f"--batch: is for OpenAI's and Anthropic's interfaces; this is --backend {self.name}")
+
+    def check_samples(self, temperature: float) -> None:
+        """Raise ``UserError`` if it does not sample answers, or not at this temperature or with these options."""
+        if not self.samples:
+            raise UserError(f"--samples: --backend {self.name} does not sample answers (temperature {temperature:g})")
 
     def check_exact(self) -> None:
         """Raise ``UserError`` for options that exclude scores of every label."""

@@ -38,6 +38,7 @@ class TransformersLoader(BackendLoader):
     options = frozenset({"device", "pack"})
     patterns = True
     exact = True
+    samples = True
     skips_unread = True
 
     def check(self) -> None:
@@ -79,6 +80,7 @@ class VllmLoader(BackendLoader):
 
     name = "vllm"
     exact = True
+    samples = True
     options = frozenset({"tensor_parallel", "max_model_len", "gpu_memory", "quantization", "kv_cache_dtype"})
 
     def check_installed(self) -> None:
@@ -123,6 +125,7 @@ class OpenAILoader(BackendLoader):
     options = frozenset({"base_url", "endpoint", "concurrency", "hold", "server_arg", "thinking", "on_model_change"})
     constrained = False
     exact = True
+    samples = True
     spends = True
     most_stops: ClassVar[int | None] = 4
     needs_tokenizer_name = True
@@ -192,6 +195,15 @@ class OpenAILoader(BackendLoader):
             from icl_bench.backends.servers.batches import check_batches
 
             check_batches(self._interface, self._connection)
+
+    def check_samples(self, temperature: float) -> None:
+        """See ``BackendLoader``."""
+        for name in ("temperature", "seed"):
+            if name in self._arguments:
+                raise UserError(f"--server-arg {name}: is set by --samples and --temperature; leave it out")
+        thinking = self._thinking
+        if self.package == "anthropic" and thinking and thinking.how != "off" and temperature != 1:
+            raise UserError(f"--temperature {temperature:g}: Anthropic's models think at 1 alone; take --temperature 1")
 
     def check_exact(self) -> None:
         """See ``BackendLoader``."""

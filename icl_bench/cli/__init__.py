@@ -43,6 +43,7 @@ COMMANDS = {
     "run": "run",
     "plan": "plan",
     "study": "study",
+    "rationales": "rationales",
     "finetune": "finetune",
     "train-vectors": "train_vectors",
     "adapt": "adapt",

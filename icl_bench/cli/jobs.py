@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from icl_bench.studies.parts import Part
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.runner import Outcome
+    from icl_bench.sweep.sweep import Sweep
     from icl_bench.training.spec import FinetuneSpec
 
 SEVERAL = ("task", "model")
@@ -132,7 +133,7 @@ def carry_out(
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
     # all requests of the command spend from one purse
-    prepared = partial(_prepared, display=display, results=results, purse_of=cache(_purse))
+    prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
 
     def run_part(part: Part) -> Finished:
         display.part(part)
@@ -170,7 +171,7 @@ def _on_cluster(
 
     with connected(cluster) as connection:
         assert connection is not None, "a cluster was requested"
-        prepared = partial(_prepared, display=display, results=results, purse_of=_purse)
+        prepared = partial(_prepared, display=display, results=results, purse_of=purse)
         parts, problem = do_each(spec, options, prepared, display.problem)
         for part in parts:
             for text in part.problems():
@@ -184,7 +185,7 @@ def _on_cluster(
     return done, problem
 
 
-def _purse(limit: float) -> Purse:
+def purse(limit: float) -> Purse:
     from icl_bench.backends.servers.budget import Purse
 
     return Purse(limit)
@@ -205,14 +206,20 @@ def _prepared(
     with display.preparing() as say:
         if isinstance(spec, RunSpec):
             sweep = Sweep.prepare(spec, say, results=results)
-            if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
-                from icl_bench.backends.servers.budget import Budget
-                from icl_bench.sweep.plan_money import sweep_prices
-
-                purse = purse_of(math.inf if spec.budget is None else spec.budget)
-                sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
+            give_budget(sweep, purse_of)
             return PromptPart.of(sweep)
         return TrainingPart.of(Finetuning.prepare(spec, say))
+
+
+def give_budget(sweep: Sweep, purse_of: Callable[[float], Purse]) -> None:
+    """Count the money that a sweep spends at a server, if tokens have a price. ``purse_of`` has a limit's purse."""
+    spec = sweep.spec
+    if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
+        from icl_bench.backends.servers.budget import Budget
+        from icl_bench.sweep.plan_money import sweep_prices
+
+        purse = purse_of(math.inf if spec.budget is None else spec.budget)
+        sweep.budget = Budget(purse, sweep_prices(sweep, spec.price).of_tokens)
 
 
 def run_and_print(

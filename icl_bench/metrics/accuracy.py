@@ -9,4 +9,5 @@ class Accuracy(Metric):
     """Whether an answer is the right label (Bertsch et al. 2025, section 2)."""
 
     answers = "labels"
+    is_right = True
     measures = (Measure("accuracy", "correct", "accuracy"),)

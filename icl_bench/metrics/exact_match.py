@@ -32,6 +32,10 @@ class ComparedWords(TextMetric, WordRule):
         """See ``Metric``."""
         return TextMetric.score(self.fitted(gold), gold, predictions)
 
+    def form(self, answer: str) -> str:
+        """See ``Metric``."""
+        return self.compared(answer, "")[0]
+
     def compared(self, gold: str, prediction: str) -> tuple[str, str]:
         """Both texts, normalised."""
         normalise = normalised_unicode if self.takes_unicode([gold]) else normalised
@@ -41,6 +45,7 @@ class ComparedWords(TextMetric, WordRule):
 class ExactMatch(ComparedWords):
     """Whether an answer is the right one, ignoring case, articles, punctuation and white space."""
 
+    is_right = True
     measures = (Measure("exact_match", "exact_match", "exact match"),)
 
     def score_one(self, gold: str, prediction: str) -> float:

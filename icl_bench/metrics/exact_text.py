@@ -12,6 +12,7 @@ class ExactText(TextMetric):
     this metric is the ``exact_match`` of lm-evaluation-harness.
     """
 
+    is_right = True
     measures = (Measure("exact_text", "exact_text", "exact text"),)
 
     def score_one(self, gold: str, prediction: str) -> float:

@@ -36,6 +36,8 @@ class Metric:
     """Its scores of single answers. Points are compared by the first."""
     of_many: ClassVar[Mapping[str, str]] = {}
     """Its numbers of many answers: column of the curves -> title."""
+    is_right: ClassVar[bool] = False
+    """Whether its first measure says that an answer is right (1) or wrong (0), and nothing between."""
     compares_empty: ClassVar[bool] = False
     """Whether the right answer may be empty: for a question without an answer."""
     windows: bool = False
@@ -106,6 +108,10 @@ class Metric:
     ) -> Mapping[str, np.ndarray]:
         """Numbers where rows have one or more right answers. By default, the first one counts."""
         return self.score_many(cell, [row_golds[0] for row_golds in golds], predictions)
+
+    def form(self, answer: str) -> str:
+        """The form in which answers are compared with each other: those of one form are the same answer."""
+        return answer
 
     def unfit(self, gold: str) -> str:
         """Why this right answer cannot be scored, like "is not a number". Empty if it can."""

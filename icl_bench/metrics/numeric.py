@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 from icl_bench.metrics.interface import Measure, TextMetric
 
@@ -16,12 +16,20 @@ _NUMBER = re.compile(rf"(?:{_GROUPS}|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{{1,4}})?")
 class Numeric(TextMetric):
     """Whether an answer is the right number. A text that is not a number is wrong."""
 
+    is_right = True
     measures = (Measure("numeric", "numeric", "equal number"),)
 
     def score_one(self, gold: str, prediction: str) -> float:
         """See ``TextMetric``."""
         right = number(gold)
         return right is not None and right == number(prediction)
+
+    def form(self, answer: str) -> str:
+        """See ``Metric``: numbers that are equal have one form, however they are written."""
+        value = number(answer)
+        if value is None:
+            return answer
+        return str(value.normalize(Context(prec=max(1, len(answer))))) if value else "0"
 
     def unfit(self, gold: str) -> str:
         """See ``Metric``."""

@@ -27,11 +27,16 @@ if TYPE_CHECKING:
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _EMPTY = {"<|START_THINKING|>": "<|END_THINKING|>"}
-"""What closes an empty thought, by the mark that begins it, where no slash does: Cohere's."""
-_OPENED = re.compile(
-    rf"(?P<open>{'|'.join(map(re.escape, _EMPTY))}|(?i:[<\[](?!end)[\w:-]*(?:think|thought|reason)[\w:-]*[>\]]))\s*$"
+"""What closes a thought, by the mark that begins it, where no slash does: Cohere's."""
+
+_TAG = re.compile(
+    rf"(?P<open>{'|'.join(map(re.escape, _EMPTY))}|"
+    r"(?i:[<\[](?!end)[\w:-]*(?:think|thought|reason)[\w:-]*[>\]]))"
 )
-"""The beginning of a thought at the end of a generation prompt: ``<think>``, ``[THINK]``."""
+"""The beginning of a thought anywhere: ``<think>``, ``[THINK]``."""
+
+_OPENED = re.compile(rf"{_TAG.pattern}\s*$")
+"""The beginning of a thought at the end of a generation prompt."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -146,6 +151,19 @@ class ChatTemplate:
             ) from None
 
 
+def thought_mark_in(source: str) -> str | None:
+    """The mark with which a template's model begins a thought, also if the template itself does not write it."""
+    for found in _TAG.finditer(source):
+        if closed(found["open"]) in source:
+            return found["open"]
+    return None
+
+
+def closed(mark: str) -> str:
+    """The mark that ends a thought: ``</think>`` for ``<think>``."""
+    return _EMPTY.get(mark, f"{mark[0]}/{mark[1:]}")
+
+
 def thought_of(prompt: str) -> str | None:
     """The mark of a thought that a prompt's end begins, like ``<think>``; None if it begins none."""
     opened = _OPENED.search(prompt)
@@ -164,7 +182,7 @@ def closing_of(prompt: str) -> str:
     if mark in _EMPTY:
         return _EMPTY[mark]
     blank = "\n" if prompt.endswith("\n") else "\n\n"
-    return f"{blank}{mark[0]}/{mark[1:]}\n\n"
+    return f"{blank}{closed(mark)}\n\n"
 
 
 def _raise_exception(message: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from icl_bench.tasks.examples import Example
     from icl_bench.tasks.templates import AnyTemplate
+    from icl_bench.tasks.thoughts import ThoughtRule
 
 
 def input_text(template: AnyTemplate, example: Example) -> str:
@@ -17,7 +18,7 @@ def input_text(template: AnyTemplate, example: Example) -> str:
 
 def answer_line(template: AnyTemplate, example: Example) -> str:
     """A demonstration without its input: ``"intent: card arrival"``."""
-    return f"{template.answer_lead}{example.answer}"
+    return f"{template.answer_lead}{example.worked}{example.answer}"
 
 
 Message = Mapping[str, str]
@@ -29,7 +30,7 @@ Piece = Callable[["AnyTemplate", "Example"], str]
 
 def demonstration_text(template: AnyTemplate, example: Example) -> str:
     """One example with its answer: ``"query: ...\\nintent: card arrival"``."""
-    return f"{query_text(template, example)}{template.answer_link}{example.answer}"
+    return f"{query_text(template, example)}{template.answer_link}{example.worked}{example.answer}"
 
 
 def query_text(template: AnyTemplate, example: Example) -> str:
@@ -54,6 +55,13 @@ def prompt_text(
     return "".join([template.start, *pieces, query_text(template, query)])
 
 
+def opening_text(template: AnyTemplate, thought: ThoughtRule | None) -> str:
+    """What opens a thought behind a query's text: ``" Let's think step by step."``; empty without one."""
+    if thought is None or not thought.opens:
+        return ""
+    return f"{template.answer_link}{thought.opens}".rstrip(" ")
+
+
 class PlainForm:
     """The parts of a prompt as plain text, as base models read it, and how they are put together.
 
@@ -65,12 +73,15 @@ class PlainForm:
     has_special_tokens = False
     """Whether special tokens in its text are to be read as such."""
 
-    def __init__(self, template: AnyTemplate, piece: Piece = demonstration_text) -> None:
-        """``piece`` writes a demonstration."""
-        self.template, self._piece = template, piece
+    def __init__(
+        self, template: AnyTemplate, piece: Piece = demonstration_text, thought: ThoughtRule | None = None
+    ) -> None:
+        """``piece`` writes a demonstration. With ``thought``, a query ends with what opens it."""
+        self.template, self._piece, self.thought = template, piece, thought
         self.start = template.start
         self.joint = self.stop = template.separator
-        self.before_answer = template.before_answer
+        self.before_answer = template.before_answer if thought is None else thought.mark
+        self._opens = opening_text(template, thought)
 
     def demonstration(self, example: Example) -> str:
         """A demonstration, followed by the joint."""
@@ -78,19 +89,33 @@ class PlainForm:
 
     def query(self, example: Example) -> str:
         """The query, up to the model's answer."""
-        return query_text(self.template, example)
+        return query_text(self.template, example) + self._opens
 
     def answer(self, answer: str) -> str:
         """The text that a model should write: an answer with its lead and its ending."""
+        if self.thought is not None:
+            return f"{self.thought.answer_lead}{answer}{self.template.answer_end}"
         return answer_text(self.template, answer)
 
     def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
         """The text of one prompt."""
-        return prompt_text(self.template, demonstrations, query, self._piece)
+        return prompt_text(self.template, demonstrations, query, self._piece) + self._opens
 
     def messages(self, demonstrations: Sequence[Example], query: Example) -> Sequence[Message]:
         """One prompt as a conversation: one user message."""
         return [{"role": "user", "content": self.whole(demonstrations, query)}]
+
+    thought_marks: tuple[str, ...] = ()
+    """Marks with which a model begins a thought of its own."""
+
+    @property
+    def thought_stops(self) -> tuple[str, ...]:
+        """Texts that end a thought beside the task's end mark."""
+        return (self.stop,)
+
+    def closing(self, text: str) -> str:  # noqa: ARG002
+        """What closes a thought of the model's own that a prompt with its thought leaves open: nothing."""
+        return ""
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:  # noqa: ARG002
         """Whether prompts of these examples are the concatenation of their pieces: always."""

@@ -141,6 +141,25 @@ class Prediction:
     """Prompt tokens that were written into a server's cache, where it counts them."""
     reasoning_tokens: int | None = None
     """Those of ``answer_tokens`` that were thoughts, where a server counts them."""
+    samples: tuple[str | None, ...] | None = None
+    """The answer of each sample, if the prediction is the majority of several; None for one without a valid answer.
+    Equal answers are written as the first of them."""
+    sample_tokens: tuple[int, ...] | None = None
+    """The tokens of each sample's answer; ``answer_tokens`` is their sum."""
+    sample_texts: tuple[str | None, ...] | None = None
+    """The whole text of each sample, where its answer was extracted from it."""
+    sample_thoughts: tuple[str | None, ...] | None = None
+    """The thought of each sample, if the task thinks before it answers."""
+    sample_thought_tokens: tuple[int, ...] | None = None
+    """The tokens of each sample's thought; ``thought_tokens`` is their sum."""
+    sample_scores: tuple[float, ...] | None = None
+    """The score of each sample's answer by the measure that compares the task's points."""
+    thought: str | None = None
+    """What the model wrote between the prompt and the end mark, if the task thinks before it answers."""
+    thought_tokens: int | None = None
+    """Tokens generated for the thought; ``answer_tokens`` are those of the answer behind it."""
+    thought_truncated: bool | None = None
+    """Whether the thought ended at its limit."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -189,7 +208,7 @@ QUESTION = "question"
 
 def further_fields() -> list[pa.Field]:
     """Optional columns of label scores, free-text answers, queries that read a part of the demonstrations,
-    and what a server says of an answer.
+    what a server says of an answer, and samples.
 
     The task's metrics follow these.
     """
@@ -205,6 +224,15 @@ def further_fields() -> list[pa.Field]:
         pa.field("local_prompt_tokens", pa.int32()),
         pa.field("cache_write_tokens", pa.int32()),
         pa.field("reasoning_tokens", pa.int32()),
+        pa.field("samples", pa.list_(pa.string())),
+        pa.field("sample_tokens", pa.list_(pa.int32())),
+        pa.field("sample_texts", pa.list_(pa.string())),
+        pa.field("sample_thoughts", pa.list_(pa.string())),
+        pa.field("sample_thought_tokens", pa.list_(pa.int32())),
+        pa.field("sample_scores", pa.list_(pa.float64())),
+        pa.field("thought", pa.string()),
+        pa.field("thought_tokens", pa.int32()),
+        pa.field("thought_truncated", pa.bool_()),
     ]
 
 

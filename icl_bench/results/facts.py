@@ -79,7 +79,7 @@ class Facts(StoredModel):
     normalize: str | None = None
     queries: str | None = None
     """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
-    ``domain``, if they are asked for a calibration."""
+    ``domain``, if they are asked for a calibration; ``rationales``, if they are rows of the pool."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
@@ -92,13 +92,22 @@ class Facts(StoredModel):
     bm25_words: str | None = None
     """``unicode``, if BM25 finds words in any script; None for the words of spaced scripts without marks."""
 
+    samples: int | None = None
+    """Sampled answers to each query, of which the majority is the prediction."""
+    temperature: float | None = None
+    """The temperature of samples."""
     max_answer_tokens: int | None = None
     """Only for free text."""
     answer: dict[str, Any] | None = None
     """The answer rule: how an answer is extracted from free text."""
+    thinking: dict[str, Any] | None = None
+    """What opens and ends a thought before an answer, its limit in tokens, and the column of thoughts that
+    demonstrations show; None if the model answers at once."""
     stops: list[str] | None = None
     bertscore: str | None = None
     """The encoder of the BERTScore metric."""
+    rationales: str | None = None
+    """Which model wrote the rationales of the pool, and which were kept; None for the data's own rows."""
     score_words: str | None = None
     """``unicode``, if metrics find words in any script; None for those of their reference implementations."""
 
@@ -142,8 +151,9 @@ class Facts(StoredModel):
         return all(agreement(self.known(), other.known()).values())
 
 
-SAYS_SO_IF_ABSENT = {"calibration"}
-"""Facts that are known even if they are absent: predictions without it are not calibrated."""
+SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thinking"}
+"""Facts that are known even if they are absent: predictions without them are neither calibrated nor sampled nor
+thought about."""
 
 
 def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:

@@ -31,11 +31,23 @@ class SpecMeta(CellSpec):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
+class RationalesMeta(StoredModel):
+    """What a model took that wrote the rationales of a pool."""
+
+    model: str
+    prompt_tokens: float
+    cached_tokens: float
+    written_tokens: float
+    seconds: float | None = None
+    flops: float | None = None
+
+
 class TaskMeta(StoredModel):
     """The specification of a task."""
 
     metrics: list[str]
     labels: Any = None
+    rationales: RationalesMeta | None = None
 
 
 class RunMeta(StoredModel):

@@ -456,7 +456,7 @@ class BatchRunner(Runner):
         predictions = [work.maker.make(answer) for answer in answers]
         work.opened.append(predictions)
         for answer, prediction in zip(answers, predictions, strict=True):
-            self._same_answers.keep(work.cell, prediction.test_id, prediction.prompt_hash, answer, 0.0)
+            self._same_answers.keep(work.cell, prediction.test_id, prediction.prompt_hash, (answer,), 0.0)
         work.outcome.count(predictions)
         computed = sum(one.prompt_tokens - one.cached_tokens for one in predictions)
         self.watcher.predicted(len(predictions), computed)

@@ -64,6 +64,15 @@ class PromptLayout:
         read = prompts.read_by(pattern)
         return cls(pattern, len(prompts.prefix), own, ends, prompts.lead, encoded, vectors, read)
 
+    def repeated(self, count: int) -> PromptLayout:
+        """The same prompts, each so many times in a row."""
+
+        def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(value for value in values for _ in range(count)) if len(values) > 1 else values
+
+        own = tuple(tokens for tokens in self.own_tokens for _ in range(count))
+        return replace(self, own_tokens=own, ends=each(self.ends), vectors=each(self.vectors), read=each(self.read))
+
     @property
     def encoded_tokens(self) -> int:
         """With reuse: tokens of all demonstrations that are computed once for all prompts."""
@@ -113,6 +122,10 @@ class AnswerWork:
             counts = counts[::-1].cumsum()[::-1]
         return cls(tuple(counts.tolist()), len(trie.inner) * vocabulary)
 
+    def behind(self, thought: float, mark: float, vocabulary: int) -> AnswerWork:
+        """The same behind a thought of so many tokens, chosen one by one, and those of an end mark."""
+        return AnswerWork((1.0,) * round(thought + mark) + self.fed, self.logits + thought * vocabulary)
+
 
 @dataclass(frozen=True)
 class ComputeCost:
@@ -126,6 +139,10 @@ class ComputeCost:
     """Operations of a query with nothing cached (mean)."""
     cache_bytes: float
     """Bytes of the cached keys and values of the longest prompt."""
+
+    def times(self, samples: int) -> ComputeCost:
+        """The cost if each query is answered so many times: each answer computes the query again."""
+        return replace(self, query_flops=self.query_flops * samples, whole_flops=self.whole_flops * samples)
 
 
 def flops(

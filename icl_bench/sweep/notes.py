@@ -20,7 +20,7 @@ from icl_bench.wording import counted
 def headline(task: TokenizedTask) -> str:
     """Test rows, pool and data of a task, in one line."""
     data = task.data
-    return f"{data.spec.name}: {queries_in_words(task)}, pool of {len(task.pool):,} ({data.origin})"
+    return f"{data.spec.name}: {queries_in_words(task)}, pool of {len(task.whole_pool or task.pool):,} ({data.origin})"
 
 
 def queries_in_words(task: TokenizedTask) -> str:
@@ -28,7 +28,7 @@ def queries_in_words(task: TokenizedTask) -> str:
     count = len(task.data.test)
     if task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
-    return counted(count, "test example")
+    return counted(count, "test example") if task.asked is None else f"{counted(count, 'row')} of the pool"
 
 
 def notes(sweep: Sweep) -> list[str]:

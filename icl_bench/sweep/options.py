@@ -43,12 +43,16 @@ if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
+    from icl_bench.tasks.think_option import ThinkOption
 else:  # their readers check values
     Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = (
         Prices
-    ) = Any
+    ) = ThinkOption = Any
 
 Queries = Literal["test", "copied"]
+
+MOST_SAMPLES = 256
+"""The most answers to a query. The analysis counts the subsets of them exactly."""
 
 
 def _task(value: Any) -> Any:
@@ -282,6 +286,30 @@ class RunOptions(BackendSpec):
             PROMPTS,
             "LIST",
             expected="text like batch,of=pool:64, or a list",
+        ),
+    ] = None
+    samples: Annotated[
+        int | None,
+        Option(
+            "Self-consistency: sample N answers to each query at --temperature; the prediction is the answer that most "
+            "of them give.",
+            PROMPTS,
+            "N",
+        ),
+    ] = Field(default=None, ge=1, le=MOST_SAMPLES)
+    temperature: Annotated[
+        float | None, Option("With --samples: the temperature at which answers are sampled, like 0.7.", PROMPTS, "T")
+    ] = Field(default=None, ge=0.01, le=100)
+    think: Annotated[
+        ThinkOption | None,
+        read("icl_bench.tasks.think_option:ThinkOption"),
+        Option(
+            "Let the model write a thought before its answer, of at most so many tokens (on: the task file's limit; "
+            "off: answer at once). The task file says what opens and ends a thought (answer.opens, answer.ends).",
+            PROMPTS,
+            "TOKENS",
+            expected="on, off or a number of tokens",
+            default="what the task file says",
         ),
     ] = None
     unconstrained: Annotated[

@@ -44,9 +44,10 @@ class CellPlan:
     """Tokens that all queries of the cell share."""
     longest_prompt: int
     answer_tokens: int
+    """Most tokens behind a prompt: of an answer, with those of a thought before it."""
     context_tokens: int
     prompt_tokens: int
-    """Tokens of all prompts, shared or not."""
+    """Tokens of all prompts, shared or not, as often as they are answered."""
     new_tokens: int
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
@@ -61,6 +62,8 @@ class CellPlan:
     """The task with the cell's queries."""
     problem: str | None = None
     """Why the cell cannot run; None if it can."""
+    samples: int = 1
+    """Answers to each query; of several, the majority is the prediction."""
     same_prompts: int = 0
     """Prompts that an earlier draw has too: retrieval chooses at random only where nothing is related."""
 
@@ -349,7 +352,8 @@ def _longest_rows(task: TokenizedTask, lengths: np.ndarray) -> str:
 
 def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     task = group.task
-    window, answer = task.model.context_tokens, task.answer_tokens
+    window, answer = task.model.context_tokens, task.written_tokens
+    samples = task.samples.count if task.samples else 1
     pool, cells, cached = len(task.pool), [], 0
 
     def spec(k: int) -> CellSpec:
@@ -363,13 +367,13 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
         if needed > window:
             problem = f"k={k} needs {needed:,} tokens; {task.model.name} reads {window:,}"
             problem += _longest_rows(task, len(prompts.prefix) + np.array(list(map(len, prompts.suffixes))))
-        new = len(prompts.prefix) - (cached if group.grows else 0) + prompts.own_tokens
+        new = len(prompts.prefix) - (cached if group.grows else 0) + samples * prompts.own_tokens
         if problem is None:
             cached = len(prompts.prefix)
         prompt_layout = PromptLayout.of(prompts, group.pattern)
         if group.pattern.reuses:
             queries = sum(prompts.size(i) - prompts.ends_of(i)[-1] for i in range(len(prompts)))
-            new = prompt_layout.encoded_tokens + queries
+            new = prompt_layout.encoded_tokens + samples * queries
         cells.append(
             CellPlan(
                 spec(k),
@@ -377,7 +381,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
                 prompts.longest,
                 answer,
                 window,
-                prompts.prompt_tokens,
+                samples * prompts.prompt_tokens,
                 new,
                 len(prompts.suffixes),
                 group.choice,
@@ -385,6 +389,7 @@ def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
                 prompt_layout,
                 task,
                 problem,
+                samples,
             )
         )
     for k in over:

@@ -39,8 +39,9 @@ def planned_money(cell: CellPlan, prices: Prices, answer_tokens: int | None = No
     if cell.problem is not None:
         return PlannedMoney(0.0, 0.0)
     prices.check_length(cell.spec.model, cell.longest_prompt)
-    answers = cell.queries * (cell.answer_tokens if answer_tokens is None else answer_tokens)
-    own = cell.prompt_tokens - cell.queries * cell.prefix_tokens
+    asked = cell.queries * cell.samples
+    answers = asked * (cell.answer_tokens if answer_tokens is None else answer_tokens)
+    own = cell.prompt_tokens - asked * cell.prefix_tokens
     written = max(0, cell.new_tokens - own)
     cached = prices.of_tokens(cell.new_tokens - written, cell.shared_tokens, answers, written)
     return PlannedMoney(float(cached), float(prices.of_tokens(cell.prompt_tokens, answers=answers)))

@@ -225,7 +225,7 @@ class PromptGroup:
 
     def largest(self) -> int:
         """The largest k whose longest prompt and answer fit the context window (0 if none)."""
-        window, answer = self.task.model.context_tokens, self.task.answer_tokens
+        window, answer = self.task.model.context_tokens, self.task.written_tokens
         if self.pattern.reads_vectors and not self._of_passages:
             pool = len(self.task.pool)
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
@@ -274,4 +274,4 @@ class PromptGroup:
         queries = data.test if task.queries == "test" else data.train
         bare = task.encoder.own_prompts([[] for _ in queries], queries)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
-        return task.model.context_tokens - task.answer_tokens - own
+        return task.model.context_tokens - task.written_tokens - own

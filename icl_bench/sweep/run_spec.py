@@ -22,6 +22,7 @@ from icl_bench.results.calibration import Calibration
 from icl_bench.sweep.calibration_queries import check_task
 from icl_bench.sweep.combinations import Circumstances, Combinations
 from icl_bench.sweep.options import RunOptions
+from icl_bench.sweep.samples import Samples
 from icl_bench.sweep.tokenized_task import Scoring
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import plain
@@ -50,6 +51,7 @@ class RunSpec(RunOptions):
             raise UserError("--unconstrained and --score exact exclude each other")
         if self.batch and self.score == "exact":
             raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
+        self._check_samples()
         if self.budget is not None and not (self.price is not None and self.price.pays_tokens):
             raise UserError(
                 f"--budget {self.budget:g}: needs what tokens cost; add --price input=..,cached=..,output=.. or auto"
@@ -67,6 +69,20 @@ class RunSpec(RunOptions):
             raise UserError(f"--base {plain(self.base)}: is for an adapter on this machine; a server has its own model")
         _ = self.chat_settings  # refuses chat options without --chat
         return self
+
+    def _check_samples(self) -> None:
+        if self.samples is None:
+            if self.temperature is not None:
+                raise UserError(f"--temperature {self.temperature:g}: is for samples; add --samples N")
+            return
+        if self.temperature is None:
+            raise UserError(
+                f"--samples {self.samples}: needs --temperature above 0, like 0.7; without it all samples are the same"
+            )
+        if self.score == "exact":
+            raise UserError("--samples and --score exact exclude each other: scores of every label are not sampled")
+        if self.batch:
+            raise UserError("--samples and --batch exclude each other: samples are asked in single requests")
 
     def _check_calibrations(self, calibrations: Sequence[Calibration]) -> None:
         shown = f"--calibrate {','.join(map(str, calibrations))}"
@@ -86,6 +102,13 @@ class RunSpec(RunOptions):
     def scoring(self) -> Scoring:
         """How an answer is decoded and scored."""
         return "unconstrained" if self.unconstrained else self.score
+
+    @property
+    def several_samples(self) -> Samples | None:
+        """The samples of each answer; None if answers are not sampled."""
+        if self.samples is None or self.temperature is None:
+            return None
+        return Samples(self.samples, self.temperature, self.seed)
 
     @property
     def engine(self) -> BackendSpec:
@@ -189,6 +212,17 @@ class RunSpec(RunOptions):
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
         if self.hold is not None and not task.is_classification:
             raise UserError(f"--hold {self.hold}: task {task.name} is free text, it has no labels to hold answers to")
+        if task.thought is not None and not loader.constrained:
+            if self.scoring == "exact":
+                raise UserError(
+                    f"--score exact: --backend {loader.name} cannot go on from a thought, and task {task.name} thinks "
+                    "before it answers; leave it out, or add --think off"
+                )
+            if self.hold is not None:
+                raise UserError(
+                    f"--hold {self.hold}: holds a whole answer, and task {task.name} thinks before it answers; leave "
+                    "it out, or add --think off"
+                )
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
@@ -204,6 +238,8 @@ class RunSpec(RunOptions):
                 f"answer; task {task.name} has {len(stops)} (stop, and what ends its prompts' "
                 "answers); leave some of stop out"
             )
+        if self.temperature is not None:
+            loader.check_samples(self.temperature)
         if self.batch:
             loader.check_batches(to_run=to_run)
 

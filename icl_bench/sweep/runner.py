@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from icl_bench.backends.interface import Answer, Backend
+from icl_bench.backends.interface import Answer, Backend, Decoding
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.errors import CellError, StopRunError
@@ -27,6 +27,8 @@ from icl_bench.sweep.compute_cost import cost_of
 from icl_bench.sweep.facts import Identities, cell_meta
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.samples import asked, majority, singles
+from icl_bench.sweep.thinking import NO_MARK
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
@@ -86,6 +88,7 @@ class Outcome:
     cached_tokens: int = 0
     """Prompt tokens that were cached or shared."""
     answer_tokens: int = 0
+    """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
     """What the backend says that a user should know, each once."""
     answers: int = 0
@@ -94,6 +97,12 @@ class Outcome:
     """Those of them that are no label, or from which no answer can be extracted."""
     samples: list[str] = field(default_factory=list)
     """What a few of these are, or why there is no answer."""
+    thoughts: int = 0
+    """Predictions with a thought before the answer."""
+    cut_thoughts: int = 0
+    """Those of them whose thought ended at its limit."""
+    unmarked: int = 0
+    """Those of them that have no answer, because a server's text has no end mark."""
 
     @property
     def has_results(self) -> bool:
@@ -120,11 +129,24 @@ class Outcome:
         prompt_tokens = sum(p.prompt_tokens for p in predictions)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
-        self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
+        self.answer_tokens += 0 if copied else sum(p.answer_tokens + (p.thought_tokens or 0) for p in predictions)
         self.answers += len(predictions)
         invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
         self.invalid += len(invalid)
         self.samples = list(dict.fromkeys([*self.samples, *invalid]))[:SAMPLES]
+        self.thoughts += sum(p.thought is not None for p in predictions)
+        self.cut_thoughts += sum(bool(p.thought_truncated) for p in predictions)
+        self.unmarked += sum((p.reason or "").startswith(NO_MARK) for p in predictions)
+
+    @property
+    def notes_on_thoughts(self) -> list[str]:
+        """How many thoughts were cut, and how many texts have no end mark."""
+        of, notes = f"of {counted(self.thoughts, 'thought')}", []
+        if cut := self.cut_thoughts:
+            notes.append(f"{cut:,} {of} {'was' if cut == 1 else 'were'} cut at the limit of tokens (thought_truncated)")
+        if self.unmarked:
+            notes.append(f"{self.unmarked:,} {of} ended without the end mark: these answers are invalid")
+        return notes
 
     def add(self, other: Outcome) -> None:
         """Add another outcome to this one."""
@@ -141,6 +163,9 @@ class Outcome:
         self.answers += other.answers
         self.invalid += other.invalid
         self.samples = list(dict.fromkeys([*self.samples, *other.samples]))[:SAMPLES]
+        self.thoughts += other.thoughts
+        self.cut_thoughts += other.cut_thoughts
+        self.unmarked += other.unmarked
         self.notes += [note for note in other.notes if note not in self.notes]
 
 
@@ -153,21 +178,21 @@ class SameAnswers:
 
     points: frozenset[CellSpec]
     """The points with such prompts, as :attr:`CellPlan.curve_point`."""
-    _answers: dict[tuple[CellSpec, str, str], tuple[Answer, float]] = field(default_factory=dict)
+    _answers: dict[tuple[CellSpec, str, str], tuple[tuple[Answer, ...], float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> SameAnswers:
         """Those of a plan."""
         return cls(frozenset(cell.curve_point for cell in plan.cells if cell.same_prompts))
 
-    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[Answer, float] | None:
-        """The answer to a test example's prompt, by its hash, and the seconds that it took."""
+    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[tuple[Answer, ...], float] | None:
+        """The answers to a test example's prompt, by its hash, and the seconds that they took."""
         return self._answers.get((cell.curve_point, row, prompt))
 
-    def keep(self, cell: CellPlan, row: str, prompt: str, answer: Answer, seconds: float) -> None:
-        """Keep an answer if a later draw may have its prompt."""
+    def keep(self, cell: CellPlan, row: str, prompt: str, answers: tuple[Answer, ...], seconds: float) -> None:
+        """Keep the answers to a prompt, one or all of its samples, if a later draw may have its prompt."""
         if cell.curve_point in self.points:
-            self._answers[cell.curve_point, row, prompt] = answer, seconds
+            self._answers[cell.curve_point, row, prompt] = answers, seconds
 
 
 @dataclass
@@ -225,6 +250,7 @@ class Runner:
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
         outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
+        outcome.notes += outcome.notes_on_thoughts
         return outcome
 
     def _run_all(self, outcome: Outcome) -> None:
@@ -288,8 +314,8 @@ class Runner:
         task = cell.task
         queries = group.group.queries(cell.spec.k)
         ((_, prompts),) = group.group.prompts([cell.spec.k])
-        if prompts.longest + task.answer_tokens > task.model.context_tokens:
-            raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
+        if prompts.longest + task.written_tokens > task.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self._begin(cell, len(opened.done))
@@ -310,7 +336,7 @@ class Runner:
             prefix_tokens=len(prompts.prefix),
             architecture=self._architecture,
             training=self._training(cell),
-            compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
+            compute=self._cost(cell, queries, [opened.done[row.id] for row in queries]),
             batched=True if opened.batches() is not None else None,
             **measured,
         )
@@ -318,6 +344,8 @@ class Runner:
             if not any(pattern in note for note in outcome.notes):
                 outcome.notes.append(f"answers are invalid because {reason}")
         names = [row.id for row in queries]
+        if task.samples is not None:
+            opened.done |= {name: task.with_sample_scores(opened.done[name]) for name in names}
         rows = [opened.done[name] for name in names]
         scores = task.scores(rows)
         opened.finish(names, meta, scores)
@@ -350,12 +378,17 @@ class Runner:
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
-        for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
+        answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
+
+        def ask(those: PromptSet, at: Sequence[int], how: Sequence[Decoding]) -> Iterator[list[Answer]]:
+            return answer(those, at, how, group.reserve, cell.pattern)
+
+        for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds = backend.counters.seconds - start
-            predictions = [maker.make(answer) for answer in pack]
+            predictions = [maker.make(*answers) for answers in pack]
             opened.append(predictions, seconds)
-            for answer, prediction in zip(pack, predictions, strict=True):
-                same.keep(cell, prediction.test_id, prediction.prompt_hash, answer, seconds / len(pack))
+            for answers, prediction in zip(pack, predictions, strict=True):
+                same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, seconds / len(pack))
             outcome.count(predictions)
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
@@ -383,7 +416,7 @@ class Runner:
         known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
         copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
         if copied:
-            predictions = [maker.make(replace(answer, index=index)) for index, answer, _ in copied]
+            predictions = [maker.make(*(replace(one, index=index) for one in answers)) for index, answers, _ in copied]
             opened.append(predictions, sum(seconds for *_, seconds in copied))
             outcome.count(predictions, copied=True)
             self.watcher.predicted(len(predictions), 0)
@@ -400,15 +433,20 @@ class Runner:
             return None
         return TrainingMeta(**trained.cost)
 
-    def _cost(self, cell: CellPlan, queries: Sequence[Example], tokens: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for answers of this many tokens, or for all
-        labels if each is scored.
+    def _cost(
+        self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[Prediction]
+    ) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, for answers of these lengths, or for all
+        labels if each is scored. A query's operations are those of all its samples.
         """
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
             return None
-        works = cell.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
-        return asdict(cost_of(cell.prompt_layout, shape, works, dtype))
+        count, rule = cell.samples, cell.task.data.spec.thought
+        single = [one for row in answers for one in singles(row, rule.limit if rule else 0)]
+        each = [row for row in queries for _ in range(count)]
+        works = cell.task.works_of(each, single, shape.vocabulary, skips_unread=self.skips_unread)
+        return asdict(cost_of(cell.prompt_layout.repeated(count), shape, works, dtype).times(count))
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:
@@ -441,9 +479,11 @@ class PredictionMaker:
     def __init__(
         self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
     ) -> None:
-        self._keep_scores = keep_scores
+        self._keep_scores, self._parts = keep_scores, task.parts
+        self._samples, self._form = task.samples, task.answer_form
         self._queries, self._labels = group.queries(k), task.data.labels
-        self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
+        rule = task.data.spec.answer
+        self._classes, self._rule = task.data.spec.is_classification, rule if rule and rule.compares else None
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         shown = np.unique(chosen)
@@ -470,9 +510,18 @@ class PredictionMaker:
         """The hash of each query's prompt, by its test id."""
         return {row.id: name for row, name in zip(self._queries, self._hashes, strict=True)}
 
-    def make(self, answer: Answer) -> Prediction:
+    def make(self, *answers: Answer) -> Prediction:
+        """The prediction of one answer, or of all samples of it."""
+        if self._samples is None:
+            (answer,) = answers
+            return self._single(answer)
+        return majority([self._single(answer) for answer in answers], self._form)
+
+    def _single(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._queries[answer.index]
+        if self._parts is not None:
+            answer = self._parts.of(answer)
         among = row.choices or self._labels
         whole = answer.text if answer.raw is None else answer.raw
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
@@ -495,7 +544,7 @@ class PredictionMaker:
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         scores = self._keep_scores.of(answer.scores)
-        local = self._prompts.size(answer.index)
+        local, thought = self._prompts.size(answer.index), answer.thought
         return Prediction(
             test_id=row.id,
             gold=golds[0],
@@ -519,4 +568,7 @@ class PredictionMaker:
             local_prompt_tokens=None if answer.prompt_tokens is None else local,
             cache_write_tokens=answer.written_tokens,
             reasoning_tokens=answer.reasoning_tokens,
+            thought=None if thought is None else thought.text,
+            thought_tokens=None if thought is None else thought.tokens,
+            thought_truncated=None if thought is None else thought.truncated,
         )

@@ -31,6 +31,6 @@ def _operations(architecture: Architecture, cell: CellPlan, cost: ComputeCost | 
     layout = cell.prompt_layout
     total = cost.prefix_flops + cell.queries * cost.query_flops
     if not layout.pattern.reuses:
-        cached = cell.prefix_tokens - (cell.new_tokens - sum(layout.own_tokens))
+        cached = cell.prefix_tokens - (cell.new_tokens - cell.samples * sum(layout.own_tokens))
         total -= flops(architecture, layout.pattern, layout.layout(0), 0, max(0, cached), read=0)
     return total

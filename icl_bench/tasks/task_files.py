@@ -113,9 +113,9 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
     unsupported fields.
     """
     load_task(path)
-    text = _as_yaml(converted(path))
+    text = as_yaml(converted(path))
     if out is not None:
-        _write_new(out, text)
+        write_new(out, text)
     return text
 
 
@@ -130,16 +130,16 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
     out = out or path.parent / f"{draft.values['name']}.yaml"
     rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
     values = draft.values | {"data": draft.values["data"] | {"file": rows}}
-    _write_new(out, "".join(f"# {one}\n" for one in draft.said) + _as_yaml(values))
+    write_new(out, "".join(f"# {one}\n" for one in draft.said) + as_yaml(values))
     return draft, out
 
 
-def _as_yaml(values: Mapping[str, Any]) -> str:
+def as_yaml(values: Mapping[str, Any]) -> str:
     """The text of a task file."""
     return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20))
 
 
-def _write_new(out: Path, text: str) -> None:
+def write_new(out: Path, text: str) -> None:
     """Write a task file that does not exist yet. Raises ``UserError``."""
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: a task file ends in .yaml")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.cell_cost import OF_CELL, CellCost
+from icl_bench.analysis.cell_cost import MAKING, OF_CELL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.predictions import samples_of
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
@@ -53,9 +54,11 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     """What a query takes at each point, and a training where there was one.
 
     Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
-    came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
+    came from a cache, or were shared with other queries), answer_tokens (with those of a thought that the
+    task has before its answers), computed_tokens (of the
     prompt, not cached), seconds (over the cells whose time is known); means over cells:
-    rows_a_cell (how many queries a cell has),
+    rows_a_cell (how many queries a cell has), samples_a_query (if any query has several samples, whose tokens are
+    added up),
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
     beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
     it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
@@ -64,7 +67,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     and no bytes);
     prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
     training_flops; calibration_seconds, calibration_tokens and calibration_flops, of the queries that
-    were asked once to calibrate; ``served`` is the share of cells that a server answered. What is not
+    were asked once to calibrate; where demonstrations show rationales that a model wrote, ``MAKING``, what that took;
+    ``served`` is the share of cells that a server answered. What is not
     known is NaN.
 
     Where a server counted tokens, all means are of what it billed, with cache_write_tokens and
@@ -80,6 +84,9 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     tokens = [*TOKENS, *BY_SERVER]
     queries = frame.reindex(columns=[*POINT, *tokens, "local_prompt_tokens", "cell"])
     queries = queries.astype(dict.fromkeys([*tokens, "local_prompt_tokens"], float))
+    queries["samples_a_query"] = samples_of(frame)
+    if "thought_tokens" in frame:
+        queries["answer_tokens"] += frame["thought_tokens"].astype(float).fillna(0.0)
     points = queries.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
     table[BY_SERVER] = points[BY_SERVER].sum(min_count=1).div(points.size(), axis=0)
@@ -88,6 +95,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     by_cell = queries.groupby([*POINT, "cell"], observed=True)
     means = by_cell[TOKENS].mean().assign(rows=by_cell.size()).reset_index()
     table["rows_a_cell"] = means.groupby(POINT, observed=True)["rows"].mean()
+    if (queries["samples_a_query"] != 1).any():
+        table["samples_a_query"] = points["samples_a_query"].mean()
     costs = [cells.get(str(cell), CellCost()) for cell in means["cell"]]
     means["seconds"] = [np.nan if c.seconds is None else c.seconds for c in costs]
     means["rows"] = means["rows"].where(means["seconds"].notna())
@@ -95,7 +104,10 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     table["seconds"] = sums["seconds"] / sums["rows"]
     counts = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
     rows = [c.row(prompt, answer) for c, prompt, answer in counts]
-    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float))
+    making = pd.DataFrame([c.making() for c in costs], columns=MAKING, dtype=float)
+    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float)).join(making)
+    if (making != 0).any(axis=None):
+        table[MAKING] = means.groupby(POINT, observed=True)[MAKING].mean()
     table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
     table[WARMED] = _warmed(queries).groupby(POINT, observed=True)[WARMED].mean()
     return table.reset_index()
@@ -114,7 +126,7 @@ def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
     billed = queries[queries["local_prompt_tokens"].notna()]
     keys = [billed[name] for name in [*POINT, "cell"]]
     cached, written = billed["cached_tokens"].fillna(0.0), billed["cache_write_tokens"].fillna(0.0)
-    usual = cached.groupby(keys, observed=True).median()
+    usual = (cached / billed["samples_a_query"]).groupby(keys, observed=True).median()
     lacked = cached.groupby(keys, observed=True).transform("median") - cached - written
     lacked = lacked.clip(0.0, (billed["prompt_tokens"] - cached - written).clip(lower=0.0))  # no more than were new
     warm_written = np.minimum(written.groupby(keys, observed=True).sum(), usual)

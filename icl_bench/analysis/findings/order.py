@@ -125,7 +125,7 @@ def _noise(context: Context) -> pd.DataFrame:
     return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
 
 
-REASONS = {"backend": "backend", "dtype": "precision"}
+REASONS = {"backend": "backend", "dtype": "precision", "temperature": "temperature", "samples": "samples"}
 """Facts that change answers to the very same prompt, and what they are called."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
+from icl_bench.analysis.predictions import samples_of
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
@@ -200,6 +201,7 @@ def _curve(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean score and prompt tokens of each point, of all that are there."""
     keys, points = grids(frame, POINT)
     known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
+    known["prompt_tokens"] /= samples_of(frame)
     for name, values in known.assign(score=known["score"].clip(0, 1)).items():
         column = values.to_numpy()
         present = ~np.isnan(column)

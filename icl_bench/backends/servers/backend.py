@@ -51,6 +51,9 @@ LISTED = 8
 LEAST_ANSWER = 64
 """The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
 
+DEFAULT_TEMPERATURE = 1.0
+"""The temperature of requests that do not say one, at OpenAI, Anthropic and Google."""
+
 _T = TypeVar("_T")
 
 _Reply = tuple[Answer, tuple[Billed, ...]]
@@ -113,6 +116,8 @@ class ServerBackend:
         self._refused: set[str] = set()
         """Arguments that the server refuses, which are left out since."""
         self._limit = interface.limits[0]
+        self._temperature: float | None = None
+        """That of samples; None for answers that are not sampled."""
         self._before: tuple[Question, End] | None = None
         """A prompt of the last cell, and where its shared part ends."""
         self._models = list(listed_models(interface, connection))
@@ -380,6 +385,10 @@ class ServerBackend:
             lists = few(self._models, LISTED)
             said = f"--model {self._model}: the server does not have it ({failure_reason(error)}); it lists {lists}"
             return UserError(self.connection.without_key(said))
+        if self._temperature is not None and _refused_argument(error, {"temperature"}):
+            said = f"--temperature {self._temperature:g}: the server refuses it ({failure_reason(error)})"
+            said += f"; models that reason are sampled at {DEFAULT_TEMPERATURE:g} alone: take --temperature 1"
+            return UserError(self.connection.without_key(said))
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
@@ -396,6 +405,11 @@ class ServerBackend:
         """A request's arguments other than the prompt, without those that the server refuses."""
         interface = self.interface
         arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
+        self._temperature = None
+        if (sampled := decoding.sampling) is not None:
+            self._temperature = arguments["temperature"] = sampled.temperature
+            if interface.seed is not None:
+                arguments[interface.seed] = sampled.request_seed
         # what is behind a stop that is not sent is cut off here in any case
         if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.blank_stops]):
             arguments[interface.stop] = sent
@@ -432,14 +446,20 @@ class ServerBackend:
             self._limit = others[0]
             said = f"{name}: the server refuses it; {others[0]} is sent instead"
         else:
-            said = f"{name}: the server refuses it, it is left out: answers may differ from run to run"
+            differ = "" if name == "temperature" and self._temperature is not None else _MAY_DIFFER
+            said = f"{name}: the server refuses it, it is left out{differ}"
         self._note(said)
         return True
 
     @property
     def _own(self) -> set[str]:
-        """The program's own arguments, which a server may refuse."""
-        return {*self.interface.limits, "temperature", self.interface.stop or "stop"} - self.interface.named
+        """The program's own arguments, which a server may refuse.
+
+        The temperature of samples is not among them, unless it is the one of requests without any.
+        """
+        own = {*self.interface.limits, self.interface.stop or "stop", self.interface.seed or "seed"}
+        own |= {"temperature"} if self._temperature in (None, DEFAULT_TEMPERATURE) else set()
+        return own - self.interface.named
 
     # -- requests of a batch --------------------------------------------------------------------------
 
@@ -603,6 +623,9 @@ _ASKED_AGAIN = (
     "some answers were empty and asked again without stop texts; tokens of rows are those of the second request, "
     "--budget counts both"
 )
+
+
+_MAY_DIFFER = ": answers may differ from run to run"
 
 
 def _begins_alike(before: Question, end: End, question: Question) -> bool:

@@ -63,6 +63,8 @@ class Interface(ABC):
     """Whether these texts may be blanks alone."""
     thinks_at_zero: ClassVar[bool] = True
     """Whether the model may think at temperature 0."""
+    seed: ClassVar[str | None] = None
+    """The name of the argument with the seed of a sampled answer; None if there is none."""
     named: ClassVar[frozenset[str]] = frozenset()
     """Arguments beside the prompt's that the client needs by name."""
     cached_from: ClassVar[int] = 1024

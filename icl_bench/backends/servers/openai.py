@@ -21,6 +21,7 @@ class Completions(Interface):
     name = "completions"
     chat = False
     limits = ("max_tokens", "max_completion_tokens")
+    seed = "seed"
     batches: ClassVar[str | None] = "openai"
 
     def marked(self, question: Question) -> Mapping[str, Any]:

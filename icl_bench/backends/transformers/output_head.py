@@ -44,11 +44,11 @@ class OutputHead:
         return self._as_configured(logits)
 
     @torch.inference_mode()
-    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray) -> np.ndarray:
-        """Logits of some tokens only, up to a monotone function: ``(rows, allowed)`` float32.
+    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray, *, as_configured: bool = False) -> np.ndarray:
+        """Logits of some tokens only: ``(rows, allowed)`` float32.
 
-        Always in single precision: logits rounded to bfloat16 are often equal. Raises ``CellError``
-        if one is not finite.
+        Unless ``as_configured``, up to a monotone function. Always in single precision: logits rounded to
+        bfloat16 are often equal. Raises ``CellError`` if one is not finite.
         """
         name = vocabulary.tobytes()
         if self._rows is None or self._rows[0] != name:
@@ -59,7 +59,7 @@ class OutputHead:
         _, rows, bias = self._rows
         logits: Tensor = hidden.float() @ rows.T + bias
         self._check(float(logits.sum()))
-        return logits.cpu().numpy()
+        return (self._as_configured(logits) if as_configured else logits).cpu().numpy()
 
     @torch.inference_mode()
     def log_probabilities(self, hidden: Tensor, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -1,9 +1,10 @@
-"""Decoding of a pack of queries: greedy, free, or with every label scored."""
+"""Decoding of a pack of queries: greedy or sampled, constrained or free, or with every label scored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import LabelAutomaton, LabelTrie
+from icl_bench.backends.sampling import Sampling
 from icl_bench.backends.transformers.attention_steps import Pack, PrefixReading, causal_rows
 from icl_bench.backends.transformers.kv_cache import PackKeys
 from icl_bench.backends.transformers.prefix_cache import PrefixCache
@@ -93,15 +95,9 @@ class OpenPack:
         With ``limits``, queries are computed in several calls, else in one. ``reading`` has the
         parts of the prefix that each query reads; None for all of it.
         """
-        self._reading = reading
-        self._cache, self._model = cache, cache.model
-        self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
-        self._lengths = torch.tensor(lengths, device=device)
-        self.keys = PackKeys(len(suffixes), max(lengths))
-        arange = torch.arange(max(lengths) + extra, device=device)
-        self._slot_offsets = arange.repeat(len(suffixes), 1)
-        ends = []
+        self._begin(cache, PackKeys(len(suffixes), max(lengths)), suffixes, extra, reading)
+        device, arange, ends = self._device, self._slot_offsets[0], []
         for part in limits.calls(lengths) if limits else [range(len(lengths))]:
             rows, slots = causal_rows([lengths[row] for row in part], device)
             used = int(slots.max()) + 1
@@ -116,6 +112,69 @@ class OpenPack:
             ends.append(hidden)
         self.ends = torch.cat(ends)
         """Last hidden states of the queries' last tokens: ``(rows, hidden)``."""
+        self.computed_tokens = sum(lengths)
+        """Tokens of the queries that were computed."""
+
+    def _begin(
+        self, cache: PrefixCache, keys: PackKeys, suffixes: Sequence[Ids], extra: int, reading: PrefixReading | None
+    ) -> None:
+        self.queries, self.fed = list(suffixes), list(suffixes)
+        """Ids of each query; and with the ids of its answer whose keys are held."""
+        self.keys, self._cache, self._reading = keys, cache, reading
+        self._model, self._device = cache.model, cache.model.device
+        self._state = cache.state
+        lengths = list(map(len, suffixes))
+        self._lengths = torch.tensor(lengths, device=self._device)
+        self._slot_offsets = torch.arange(max(lengths) + extra, device=self._device).repeat(len(suffixes), 1)
+
+    def continued(self, suffixes: Sequence[Ids], extra: int) -> OpenPack | None:
+        """A pack of queries that begin with this pack's and perhaps with their answers, whose keys it takes over.
+
+        Only the other tokens are computed. None if a query begins with none of this pack's.
+        """
+        found = [self._begun(suffix) for suffix in suffixes]
+        if any(begun is None for begun in found):
+            return None
+        rows, held = zip(*(begun for begun in found if begun is not None), strict=True)
+        pack = OpenPack.__new__(OpenPack)
+        keys = self.keys.of_rows(torch.tensor(rows, device=self._device))
+        pack._begin(self._cache, keys, suffixes, extra, self._reading)
+        counts = [len(suffix) - size for suffix, size in zip(suffixes, held, strict=True)]
+        new, ranks = causal_rows(counts, self._device)
+        slots = torch.tensor(held, device=self._device)[new] + ranks
+        visible = torch.arange(int(slots.max()) + 1, device=self._device) <= slots[:, None]
+        tokens = [token for suffix, size in zip(suffixes, held, strict=True) for token in suffix[size:]]
+        hidden = pack._call(tokens, new, slots, slots, visible)
+        pack.ends = hidden[torch.cumsum(torch.tensor(counts, device=self._device), 0) - 1]
+        pack.computed_tokens = len(tokens)
+        return pack
+
+    def is_over(self, cache: PrefixCache) -> bool:
+        """Whether it was computed over what a cache holds now."""
+        return self._cache is cache and self._state is not None and self._state == cache.state
+
+    def _begun(self, suffix: Ids) -> tuple[int, int] | None:
+        """The row that a query begins with, and how many of its tokens are held, without the query's last."""
+        best: tuple[int, int] | None = None
+        for row in self._rows_of.get(suffix[: self._shortest], ()):
+            query, fed = self.queries[row], self.fed[row]
+            if len(query) < len(suffix) and suffix[: len(query)] == query:  # the same query is computed anew
+                held = min(_common(suffix, fed), len(suffix) - 1)
+                best = (row, held) if best is None or held > best[1] else best
+        return best
+
+    @cached_property
+    def _shortest(self) -> int:
+        """Tokens of the shortest query."""
+        return min(map(len, self.queries))
+
+    @cached_property
+    def _rows_of(self) -> dict[Ids, list[int]]:
+        """The rows by the first tokens of their queries."""
+        rows: dict[Ids, list[int]] = {}
+        for row, query in enumerate(self.queries):
+            rows.setdefault(query[: self._shortest], []).append(row)
+        return rows
 
     def _call(
         self,
@@ -155,7 +214,7 @@ class OpenPack:
         greedy = [decoding for decoding in decodings if isinstance(decoding, Greedy)]
         free = [decoding for decoding in decodings if isinstance(decoding, Free)]
         if len(greedy) == len(decodings):
-            return self._greedy([decoding.automaton for decoding in greedy])
+            return self._greedy(greedy)
         if len(free) == len(decodings):
             return self._free(free)
         exact = [decoding for decoding in decodings if isinstance(decoding, Exact)]
@@ -164,17 +223,21 @@ class OpenPack:
 
     # -- greedy ---------------------------------------------------------------------------------
 
-    def _greedy(self, automata: Sequence[LabelAutomaton]) -> list[Answer]:
+    def _greedy(self, decodings: Sequence[Greedy]) -> list[Answer]:
         """Walk each row's automaton, a token for all rows at a time, until its label is decided."""
+        automata = [decoding.automaton for decoding in decodings]
+        sampled = any(decoding.sampling for decoding in decodings)
         vocabulary, columns = _joint_vocabulary(automata)
         states = [0] * len(automata)
         answers: dict[int, Answer] = {}
         rows, hidden, written = list(range(len(states))), self.ends, 0
         while rows:
-            logits = self._model.head.some_logits(hidden, vocabulary)
+            logits = self._model.head.some_logits(hidden, vocabulary, as_configured=sampled)
             tokens = []
             for place, row in enumerate(rows):
                 own = logits[place][columns[id(automata[row])]]
+                if (sampling := decodings[row].sampling) is not None:
+                    own = own + sampling.noise(written, len(own))
                 token, states[row] = automata[row].choose(states[row], own)
                 tokens.append(token)
             written += 1
@@ -196,8 +259,8 @@ class OpenPack:
         answers: dict[int, Answer] = {}
         rows, hidden, step = list(range(len(written))), self.ends, 0
         while rows:
-            blocks = hidden.split(HEAD_ROWS)
-            tokens = torch.cat([self._model.head.logits(h).argmax(-1) for h in blocks]).tolist()
+            blocks = zip(hidden.split(HEAD_ROWS), _blocks([decodings[row].sampling for row in rows]), strict=True)
+            tokens = torch.cat([_chosen(self._model.head.logits(h), s, step) for h, s in blocks]).tolist()
             for row, token in zip(rows, tokens, strict=True):
                 decoding, text, stopped = decodings[row], None, True
                 if token in ends:
@@ -210,12 +273,17 @@ class OpenPack:
                     if step + 1 == decoding.max_tokens and not stopped:
                         text = so_far
                 if text is not None:
-                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
+                    ids = tuple(written[row])
+                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped, ids=ids)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
             if rows:
                 hidden = self._next(rows, tokens, step)
             step += 1
+        self.fed = [
+            query + tuple(ids[: answers[row].answer_tokens - 1])
+            for row, (query, ids) in enumerate(zip(self.queries, written, strict=True))
+        ]
         return [answers[row] for row in range(len(written))]
 
     # -- every label ----------------------------------------------------------------------------
@@ -320,6 +388,20 @@ class OpenPack:
         return self._call(tokens, row, slots, offsets, visible)
 
 
+def _blocks(sampling: Sequence[Sampling | None]) -> Iterator[Sequence[Sampling | None]]:
+    """How rows are sampled, ``HEAD_ROWS`` at a time."""
+    return (sampling[start : start + HEAD_ROWS] for start in range(0, len(sampling), HEAD_ROWS))
+
+
+@torch.inference_mode()
+def _chosen(logits: Tensor, sampling: Sequence[Sampling | None], step: int) -> Tensor:
+    """The next token of each row: the likeliest, or a sampled one. ``logits`` is ``(rows, vocabulary)``."""
+    for row, one in enumerate(sampling):
+        if one is not None:
+            logits[row] += torch.from_numpy(one.noise(step, logits.shape[1])).to(logits.device)
+    return logits.argmax(-1)
+
+
 class LabelSearch:
     """The search for the two most probable labels of one row."""
 
@@ -358,6 +440,12 @@ class LabelSearch:
         """The most probable label; its margin is over the second."""
         best = Answer.of_scores(row, self._logs[self.trie.ends], None)
         return replace(best, answer_tokens=self._extended, label_mass=None, scores=None)
+
+
+def _common(one: Ids, other: Ids) -> int:
+    """The number of first tokens that both have in common."""
+    length = min(len(one), len(other))
+    return next((at for at in range(length) if one[at] != other[at]), length)
 
 
 def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:

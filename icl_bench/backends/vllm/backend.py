@@ -170,7 +170,8 @@ class VllmBackend:
                 assert isinstance(decoding, Free), _IN_ONE_WAY
                 ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
                 text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
-                answers.append(Answer(index, cached, len(completion.token_ids), text=text, truncated=truncated))
+                ids = tuple(completion.token_ids)
+                answers.append(Answer(index, cached, len(ids), text=text, truncated=truncated, ids=ids))
         return answers
 
     def _scored(self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]) -> list[Answer]:
@@ -213,11 +214,14 @@ class VllmBackend:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
+        assert isinstance(decoding, Free | Greedy), _IN_ONE_WAY
+        how: dict[str, Any] = {"temperature": 0}
+        if (sampled := decoding.sampling) is not None:
+            how = {"temperature": sampled.temperature, "seed": sampled.request_seed}
         if isinstance(decoding, Free):
-            return SamplingParams(temperature=0, max_tokens=decoding.max_tokens, stop=list(decoding.stops))
-        assert isinstance(decoding, Greedy), _IN_ONE_WAY
+            return SamplingParams(**how, max_tokens=decoding.max_tokens, stop=list(decoding.stops))
         automaton = decoding.automaton
-        common = {"temperature": 0, "max_tokens": automaton.longest + 1, "detokenize": False}
+        common = {**how, "max_tokens": automaton.longest + 1, "detokenize": False}
         if self.constraint == "processor":
             path, end = self._automaton_file(automaton)
             return SamplingParams(**common, stop_token_ids=[*automaton.deciding, end], extra_args={FILE: path})

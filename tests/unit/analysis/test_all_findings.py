@@ -48,6 +48,7 @@ EMPTY = {
     "group_means",
     "demonstrations_gain",
     "calibration_gain",
+    "self_consistency",
     "frontier_across_models",
     "models",
     "label_spaces",

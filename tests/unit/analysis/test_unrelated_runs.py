@@ -146,6 +146,7 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
         "adaptation_points",
         "break_even",
         "calibration_gain",
+        "self_consistency",
         "demonstrations_gain",
         "frontier_across_models",
         "group_means",

@@ -22,6 +22,7 @@ from icl_bench.errors import UserError
 from icl_bench.options import GROUPS, Options
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import PerplexitySpec, RunOptions
+from icl_bench.sweep.rationale_options import NOT_FOR_THEM, RationalesOptions
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.training.adaptation.spec import AdaptationSpec
 from icl_bench.training.spec import FinetuneSpec
@@ -34,6 +35,7 @@ SPECS: dict[str, type[Options]] = {
     "adapt": AdaptationSpec,
     "train-vectors": VectorSpec,
     "perplexity": PerplexitySpec,
+    "rationales": RationalesOptions,
 }
 REQUIRED = {
     "task": "trec",
@@ -86,7 +88,8 @@ def test_without_options_the_command_line_means_what_python_means(name: str) -> 
 
 @pytest.mark.parametrize("spec", dict.fromkeys([*SPECS.values(), MachineOptions]), ids=lambda spec: spec.__name__)
 def test_every_field_of_a_specification_is_an_option_with_a_help_text_and_a_group(spec: type[Options]) -> None:
-    assert spec.declared().keys() == spec.model_fields.keys()
+    hidden = NOT_FOR_THEM if spec is RationalesOptions else set()
+    assert spec.declared().keys() == spec.model_fields.keys() - hidden
     for one in spec.declared().values():
         assert one.option.help.endswith((".", ")", "e"))
         assert one.option.group in GROUPS

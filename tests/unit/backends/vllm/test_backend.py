@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from support.fakes import small_tokenizer
 from icl_bench.backends.choice import choose
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
 from icl_bench.backends.label_constraint import compile_labels, label_trie, one_of
+from icl_bench.backends.sampling import Sampling
 from icl_bench.backends.spec import BackendSpec
 from icl_bench.backends.vllm import backend as backend_of_vllm
 from icl_bench.backends.vllm.backend import CALL, VllmBackend
@@ -202,8 +203,22 @@ def test_an_engine_is_told_all_stops_and_the_earliest_ends_the_text(engine: Engi
     free = Free(("s", "e"), 5)  # the engine answers "yes"
     backend = started()
     found = [a for pack in backend.answer(PROMPTS, [0], [free] * len(PROMPTS), 0) for a in pack]
-    assert [a.text for a in found] == ["y"]
+    assert [(a.text, a.ids) for a in found] == [("y", (7,))]
     assert backend.sampling(free).stop == ["s", "e"]
+
+
+@pytest.mark.usefixtures("cuda")
+def test_a_sample_has_its_temperature_and_a_seed_of_its_own(engine: Engine):
+    tokenizer: Any = small_tokenizer()
+    automaton, backend = compile_labels([" card\n", " top up\n"], tokenizer), started()
+    one, other = (Sampling(0.7, 0, (name, 0)) for name in ("row 1", "row 2"))
+    for decoding in (Free(("s",), 5, sampling=one), Greedy(automaton, one)):
+        found = backend.sampling(decoding)
+        assert (found.temperature, found.seed) == (0.7, one.request_seed)
+        assert backend.sampling(replace(decoding, sampling=other)).seed == other.request_seed != one.request_seed
+        plain = backend.sampling(replace(decoding, sampling=None))
+        assert plain.temperature == 0
+        assert not hasattr(plain, "seed")
 
 
 @pytest.mark.usefixtures("cuda")

@@ -1,0 +1,218 @@
+"""Rationales that a model writes for rows of the pool, of which those with a right answer are kept: Reinforced ICL.
+
+Agarwal et al. 2024, section 3.1 (https://arxiv.org/abs/2404.11018). Writing them is a run of one cell, whose queries
+are rows of the pool instead of test rows. It is stored and resumed like any other, in a folder beside the task file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.registry import METRICS
+from icl_bench.results.cells import short_hash
+from icl_bench.results.reading import read_some
+from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.options import RunOptions
+from icl_bench.sweep.plan import make_plan
+from icl_bench.sweep.rationale_options import RationalesOptions
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
+from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.rationale_files import Rationale, check_out, write_rationales
+from icl_bench.tasks.spec import RationaleOrigin, TaskSpec
+from icl_bench.wording import counted, plain, short
+
+if TYPE_CHECKING:
+    from icl_bench.results.stored_meta import CellMeta
+
+QUERIES = "rationales"
+"""What the queries of such a cell are, as its facts say."""
+
+
+def run_of(options: RationalesOptions) -> RunSpec:
+    """The run that writes the texts. Raises ``UserError``."""
+    names = options.declared().keys() & RunOptions.model_fields.keys() - {"k"}
+    return RunSpec(**{name: getattr(options, name) for name in names}, k=str(options.k), draws=1)
+
+
+@dataclass
+class RationaleRun:
+    """A planned writing of rationales."""
+
+    options: RationalesOptions
+    sweep: Sweep
+    data: TaskData
+    """The task's own data, with its test rows."""
+    near: int
+    """Rows of the pool that are left out because a test row is nearly the same."""
+
+    @classmethod
+    def prepare(cls, options: RationalesOptions, say: Callable[[str], None] = lambda _: None) -> RationaleRun:
+        """Load data and tokenizer and lay out the cell; nothing is computed yet. Raises ``UserError``."""
+        check_out(options.out)
+        sweep = Sweep.prepare(run_of(options), say, results=options.cells)
+        task, data = sweep.task, sweep.task.data
+        check_task(data.spec, options.keep)
+        say("choosing rows of the pool")
+        order = task.pool.drawn(0).tolist()
+        close = near_rows([data.train[i] for i in order], data.test_pool)
+        apart = [i for i in order if data.train[i].id not in close]
+        chosen = apart[: options.rows]
+        left = np.sort(np.array(apart[options.rows :], dtype=int))
+        if not chosen:
+            raise UserError(f"task {data.spec.name}: each row of its pool is nearly a test row; none is left to try")
+        if options.k > len(left):
+            raise UserError(
+                f"--k {options.k}: --rows {len(chosen)} leaves {counted(len(left), 'row')} to show; try fewer"
+            )
+        asking = replace(
+            task,
+            data=replace(data, test=tuple(data.train[i] for i in chosen)),
+            asked=QUERIES,
+            whole_pool=task.pool,
+            _perturbed={},
+            _decodings={},
+        )
+        vars(asking)["pool"] = replace(task.pool, data=asking.data, rows=left)
+        plan = make_plan(asking, KValues((options.k,)), draws=1)
+        return cls(options, replace(sweep, task=asking, plan=plan), data, len(close))
+
+    @property
+    def rows(self) -> Sequence[Example]:
+        """The rows of the pool that are tried."""
+        return self.sweep.task.data.test
+
+    def notes(self) -> list[str]:
+        """What a user should know before it is run."""
+        options, count = self.options, len(self.rows)
+        texts = [
+            f"{counted(count, 'row')} of the pool, {counted(options.samples, 'sample')} each at {options.temperature:g}"
+        ]
+        if self.near:
+            verb = "is" if self.near == 1 else "are"
+            texts.append(
+                f"{counted(self.near, 'row')} of the pool {verb} left out: a test row is the same or nearly the same"
+            )
+        return texts
+
+    def write(self) -> tuple[RationaleOrigin, list[Path]]:
+        """Choose what is kept of a finished cell, and write the pool and its task file.
+
+        Returns where the rationales are from, and the files. Raises ``UserError`` if none is kept.
+        """
+        (identity,) = self.sweep.identities()
+        stored = read_some(self.options.cells)
+        frame = stored.predictions
+        frame = frame[frame["cell"].astype(str) == identity.cell].set_index("test_id")
+        records: list[Mapping[str, Any]] = [
+            dict(zip(frame.columns, frame.loc[row.id], strict=True)) for row in self.rows
+        ]
+        kept = [
+            rationale
+            for row, record in zip(self.rows, records, strict=True)
+            if (rationale := self._taken(row, record)) is not None
+        ]
+        if not kept:
+            raise self._none_kept(records)
+        origin = self._origin(records, kept, stored.cells[identity.cell])
+        return origin, write_rationales(self.options.out, self.data, self.options.data_dir, kept, origin)
+
+    def _texts(self, record: Mapping[str, Any]) -> Sequence[str | None]:
+        """The text of each sample: its thought, or the whole of it."""
+        return list(record["sample_texts" if self.data.spec.thought is None else "sample_thoughts"])
+
+    def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:
+        """The rationale of a row; None if no sample has one that is kept."""
+        keep, special = self.options.keep, getattr(self.sweep.task.tokenizer, "all_special_tokens", ())
+        texts, answers = self._texts(record), list(record["samples"])
+        scores = record.get("sample_scores", ())
+        sizes = record["sample_thought_tokens" if self.data.spec.thought is not None else "sample_tokens"]
+        places = []
+        for place, text in enumerate(texts):
+            if not text or not text.strip() or any(token in text for token in special):
+                continue
+            if answers[place] is None and (keep == "right" or self.data.spec.thought is None):
+                continue
+            if keep != "all" and (scores[place] >= 1) != (keep == "right"):
+                continue
+            places.append(place)
+        if not places:
+            return None
+        best = min(places, key=lambda place: sizes[place]) if self.options.take == "shortest" else places[0]
+        return Rationale(row, str(texts[best]).strip(), answers[best])
+
+    def _none_kept(self, records: Sequence[Mapping[str, Any]]) -> UserError:
+        """Why nothing is written, with two of the texts."""
+        shown = [short(text) for record in records for text in self._texts(record) if text and text.strip()][:2]
+        tried = f"{counted(self.options.samples, 'sample')} of {counted(len(records), 'row')}"
+        kept = {"right": "has a right answer", "wrong": "has a wrong answer", "all": "has an answer"}[self.options.keep]
+        seen = f"; the first texts are {' and '.join(shown)}" if shown else "; all texts are empty"
+        return UserError(
+            f"--keep {self.options.keep}: none of {tried} {kept}, so nothing is written{seen}. What was computed is "
+            f"kept in {plain(str(self.options.cells))}: try --keep all, --k, more --rows or another model"
+        )
+
+    def _origin(
+        self, records: Sequence[Mapping[str, Any]], kept: Sequence[Rationale], meta: CellMeta
+    ) -> RationaleOrigin:
+        options, model, spec = self.options, self.sweep.model, self.data.spec
+        samples = self.sweep.task.samples
+        assert samples is not None, "rationales are sampled"
+        tried, took = Counter(row.answer for row in self.rows), Counter(one.row.answer for one in kept)
+        of_label = {label: (took[label], count) for label, count in sorted(tried.items())}
+        cost = meta.compute or {}
+        query_flops = cost.get("query_flops")
+        return RationaleOrigin(
+            task=spec.name,
+            model=model.name,
+            revision=model.revision,
+            fingerprint=model.fingerprint,
+            demonstrations=options.k,
+            samples=samples.count,
+            temperature=samples.temperature,
+            seed=options.seed,
+            keep=options.keep,
+            take=options.take,
+            prompts=short_hash([str(record["prompt_hash"]) for record in records]),
+            tried=len(records),
+            kept=len(kept),
+            kept_of_label=of_label if self.data.labels else None,
+            near_duplicates=self.near,
+            prompt_tokens=_sum(records, "prompt_tokens"),
+            cached_tokens=_sum(records, "cached_tokens"),
+            written_tokens=_sum(records, "answer_tokens") + _sum(records, "thought_tokens"),
+            seconds=meta.seconds,
+            flops=None if query_flops is None else cost.get("prefix_flops", 0.0) + len(records) * query_flops,
+        )
+
+
+def _sum(records: Sequence[Mapping[str, Any]], column: str) -> int:
+    values = [record.get(column) for record in records]
+    return sum(int(value) for value in values if value is not None and value == value)
+
+
+def near_rows(pool: Sequence[Example], test: Sequence[Example]) -> set[str]:
+    """Ids of the pool's rows that equal a test row, or nearly (:mod:`icl_bench.tasks.near_duplicates`)."""
+    same = {tuple(row.fields.values()) for row in test}
+    return {row.id for row in pool if tuple(row.fields.values()) in same} | set(near_duplicates(pool, test))
+
+
+def check_task(spec: TaskSpec, keep: str) -> None:
+    """Raise ``UserError`` for a task of which no text with a right answer can be kept."""
+    if spec.thought is None and (spec.is_classification or spec.answer is None or spec.answer.extract is None):
+        raise UserError(
+            f"task {spec.name}: writes no thoughts; say in its task file how it thinks (answer.think, ends and limit)"
+        )
+    if not spec.is_classification and not METRICS[spec.metrics[0]].is_right and keep != "all":
+        raise UserError(
+            f"task {spec.name}: has no right answers to keep rationales by, {spec.metrics[0]} is a degree; "
+            "take --keep all"
+        )
