@@ -86,6 +86,8 @@ class Facts(StoredModel):
     bos: str | None = None
     """``left out``, if the tokenizer has BOS and its config says that texts do not begin with it."""
     perturbation: str | None = None
+    unsupervised: dict[str, str] | None = None
+    """``preamble`` and ``instruction`` of prompts of inputs without answers, those that are not empty."""
     bertscore_encoder: str | None = None
     """The encoder with which BERTScore compared demonstrations."""
     sentence_encoder: str | None = None

@@ -57,6 +57,7 @@ def facts(
         chat=ChatFacts(**task.chat_facts()) if task.chat else None,
         bos="left out" if not task.chat and task.encoder.leaves_bos_out else None,
         perturbation=None if task.perturbation == NONE else str(task.perturbation),
+        unsupervised=task.unsupervised or None,
         max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
         answer=_answer(spec.answer) if spec.answer else None,
         stops=list(task.stops) if spec.stop else None,

@@ -66,6 +66,8 @@ def notes(sweep: Sweep) -> list[str]:
     texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+    if count := task.perturbation.complete:
+        texts.append(f"{counted(count, 'complete demonstration')} of the pool, beside k, behind the k of each prompt")
     return texts
 
 
@@ -125,7 +127,7 @@ def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
     choice, pool = group.choice, group.task.pool
     assert choice.by is not None, f"{choice} does not retrieve"
     sink = 1 if choice.retrieves and group.pattern.reuses and group.pattern.sink else 0
-    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink :]
+    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink : k]
     related = [r.related[pool.places(row)] for r, row in zip(pool.similarity.ranked(choice.by), own, strict=True)]
     return own.size - int(np.sum(related)), own.size
 

@@ -28,7 +28,7 @@ from icl_bench.models.registry import Model
 from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.prompts.chat import ChatForm, ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import Ids, PromptTokenizer
-from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
+from icl_bench.prompts.rendering import AS_THEY_ARE, PlainForm, Writing, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
 from icl_bench.sweep.compute_cost import AnswerWork
@@ -73,15 +73,27 @@ class TokenizedTask:
     @cached_property
     def encoder(self) -> PromptTokenizer:
         """Turns examples into token ids."""
-        return PromptTokenizer(self.form(self.perturbation.piece), self.tokenizer)
+        return PromptTokenizer(self.form(self.writing), self.tokenizer)
 
-    def form(self, piece: Piece = demonstration_text) -> PromptForm:
-        """The form of prompts, with demonstrations written by ``piece``. Raises ``UserError``."""
+    @property
+    def unsupervised(self) -> Mapping[str, str]:
+        """The task's texts around inputs without answers, where prompts show them: those that are not empty."""
+        if not self.perturbation.unsupervised:
+            return {}
+        return {name: text for name, text in self.data.spec.unsupervised.model_dump().items() if text}
+
+    @property
+    def writing(self) -> Writing:
+        """How the demonstrations of a prompt are written."""
+        return self.perturbation.writing(self.unsupervised)
+
+    def form(self, writing: Writing = AS_THEY_ARE) -> PromptForm:
+        """The form of prompts, with demonstrations as ``writing`` writes them. Raises ``UserError``."""
         template = self.data.spec.template
         if self.chat is None:
-            return PlainForm(template, piece)
+            return PlainForm(template, writing)
         closes = self.data.spec.is_classification and self.model.tokenizer is None  # else a server renders it
-        return chat_form(template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes)
+        return chat_form(template, self.chat, self.model, self.tokenizer, writing, closes_thoughts=closes)
 
     @cached_property
     def lengths(self) -> np.ndarray:

@@ -373,6 +373,15 @@ class PoolSpec(Frozen):
     ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
 
 
+class Unsupervised(Frozen):
+    """What prompts of inputs without answers say around them (Agarwal et al. 2024, section 3.2)."""
+
+    preamble: str = "You will be provided problems similar to the ones below:"
+    """Before the inputs; may be empty."""
+    instruction: str = ""
+    """Behind the inputs, before complete demonstrations and the query; may be empty."""
+
+
 class TaskSpec(Frozen):
     """One YAML file: a data set, a prompt template, labels (or free text) and metrics."""
 
@@ -392,6 +401,8 @@ class TaskSpec(Frozen):
     """Absent if free text is compared unchanged."""
     stop: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Texts that end free text, beside the separator."""
+    unsupervised: Unsupervised = Unsupervised()
+    """Only ``--perturbation inputs-only`` shows it."""
     license: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
