@@ -214,8 +214,8 @@ class RunOptions(BackendSpec):
         Option(
             "How prompts change the demonstrations: none; labels:permuted (over the whole train split); "
             "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
-            "inputs-only[,format=N] (behind a preamble, before N complete ones); labels-only; nearest-removed:P (without the P percent most similar to the test row, so fewer "
-            "than k).",
+            "inputs-only[,format=N] (behind a preamble, before N complete ones); labels-only; "
+            "nearest-removed:P (without the P percent most similar to the test row, so fewer than k).",
             PROMPTS,
             "HOW",
             more=PERTURBATIONS.added,

@@ -280,7 +280,7 @@ class PromptGroup:
         if not task.perturbation.shared:
             limit = len(task.pool)  # some of k are not shown
         most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
-        low, high = self.smallest - 1, min(limit, most, len(task.pool))
+        low, high = self.smallest - 1, min(limit, most, len(task.pool) - task.perturbation.complete)
         while low < high:
             k = (low + high + 1) // 2
             fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()

@@ -76,7 +76,7 @@ class TokenizedTask:
         return PromptTokenizer(self.form(self.writing), self.tokenizer)
 
     @property
-    def unsupervised(self) -> Mapping[str, str]:
+    def unsupervised(self) -> dict[str, str]:
         """The task's texts around inputs without answers, where prompts show them: those that are not empty."""
         if not self.perturbation.unsupervised:
             return {}
