@@ -43,6 +43,8 @@ class Perturbation:
     """Whether :meth:`answers` changes answers."""
     option: ClassVar[str | None] = None
     """The name of a number that may be written behind it: ``,format=4``."""
+    asks_model: ClassVar[bool] = False
+    """Whether the model is asked for the answers of demonstrations before they are shown."""
     unsupervised: ClassVar[bool] = False
     """Whether prompts have the task's texts around inputs without answers."""
 
@@ -98,6 +100,11 @@ class Perturbation:
     def complete(self) -> int:
         """How many further demonstrations stand behind the k, as they are."""
         return 0
+
+    @property
+    def apart(self) -> int:
+        """How many rows of the pool it needs that are none of the k demonstrations."""
+        return self.complete
 
     def writing(self, unsupervised: Mapping[str, str]) -> Writing:
         """How the demonstrations of a prompt are written, and what stands between them.
@@ -223,6 +230,36 @@ class NoisyLabels(Perturbation):
             rng = generator(seed, "label noise", draw, train[i].id)
             noisy[i] = replace(train[i], answer=wrong[int(rng.integers(len(wrong)))])
         return tuple(noisy)
+
+
+@dataclass(frozen=True)
+class LabelsByModel(Perturbation):
+    """The model's own answers in place of the true ones (MAPLE's first step, arXiv 2505.16225).
+
+    The demonstrations are asked first, as test rows are, without demonstrations or with some that have
+    their true labels. The runner keeps the answers as cells; until they are known, the true ones stand in.
+    """
+
+    labelled: int = 0
+    """How many truly labelled demonstrations the model sees when it labels."""
+    name = "labels:model"
+    written = "labels:model"
+    option = "k"
+    changes_answers = True
+    asks_model = True
+
+    @classmethod
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
+        """See ``Perturbation``."""
+        return cls(_count(text, "k", option_text, "labels:model,k=4")) if text else cls()
+
+    def __str__(self) -> str:
+        return f"{self.name},k={self.labelled}" if self.labelled else self.name
+
+    @property
+    def apart(self) -> int:
+        """See ``Perturbation``."""
+        return self.labelled
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,12 @@ class SelectorSpec:
         return (shared is not None and shared.embeds) or (own is not None and own.embeds)
 
     @property
+    def reads_answers(self) -> bool:
+        """Whether its selection depends on the answers of demonstrations in the data."""
+        compares = self.retriever is not None and self.retriever.compares == "demonstrations"
+        return compares or self.each is not None or (self.base is not None and self.base.needs_labels)
+
+    @property
     def sees_queries(self) -> bool:
         """Whether the selection of the shared part uses the (unlabelled) test queries."""
         return self.base is not None and self.base.sees_queries

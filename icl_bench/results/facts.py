@@ -7,6 +7,9 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
+COPIED, LABELLED = "copied", "labels"
+"""Kinds of queries: copies of a prompt's demonstrations, and rows of the pool that the model labels."""
+
 
 class StoredModel(BaseModel):
     """Base of stored metadata. Types are strict: a number in quotes is text.
@@ -79,7 +82,7 @@ class Facts(StoredModel):
     normalize: str | None = None
     queries: str | None = None
     """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
-    ``domain``, if they are asked for a calibration."""
+    ``domain``, if they are asked for a calibration; ``labels``, if they are rows of the pool that the model labels."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None

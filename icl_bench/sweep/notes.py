@@ -9,6 +9,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.chat import ChatForm
+from icl_bench.results.facts import LABELLED
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
@@ -66,6 +67,16 @@ def notes(sweep: Sweep) -> list[str]:
     texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+    if task.perturbation.asks_model:
+        asked = sum(cell.queries for cell in sweep.plan.cells if cell.task.asked == LABELLED)
+        texts.append(
+            f"{counted(asked, 'row')} of the pool asked for labels first; tokens are counted with the true labels"
+        )
+        texts += [
+            f"{choice}: chooses by true labels, which {task.perturbation} is to do without"
+            for choice in sweep.spec.select
+            if choice.reads_answers
+        ]
     if count := task.perturbation.complete:
         texts.append(f"{counted(count, 'complete demonstration')} of the pool, beside k, behind the k of each prompt")
     return texts

@@ -91,14 +91,15 @@ class PromptGroup:
 
     def _with_complete(self, chosen: np.ndarray) -> np.ndarray:
         """Add the demonstrations that follow the chosen ones: the last of the draw that these leave."""
-        count, pool = self.task.perturbation.complete, self.task.pool
+        perturbation, pool = self.task.perturbation, self.task.pool
+        if (needed := chosen.shape[-1] + perturbation.apart) > len(pool):
+            raise ChoiceError(
+                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart} demonstrations apart "
+                f"are {needed:,}, more than the pool's {len(pool):,}"
+            )
+        count = perturbation.complete
         if not count:
             return chosen
-        if (shown := chosen.shape[-1] + count) > len(pool):
-            raise ChoiceError(
-                f"--perturbation {self.task.perturbation}: k={chosen.shape[-1]} and {count} complete demonstrations "
-                f"are {shown:,}, more than the pool's {len(pool):,}"
-            )
         last = pool.drawn(self.draw)[::-1]
         if chosen.ndim == 1:
             return np.concatenate([chosen, last[~np.isin(last, chosen)][:count]])
@@ -235,6 +236,11 @@ class PromptGroup:
         rows = [vectors] * len(queries) if vectors.ndim == 1 else vectors
         return prompts.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
 
+    def forget(self) -> None:
+        """Forget prompts, because demonstrations have other answers now."""
+        self._sets.clear()
+        self._shown.clear()
+
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows with the answers that this draw's prompts show."""
         perturbed = self.task.perturbed(self.draw)
@@ -249,7 +255,7 @@ class PromptGroup:
             pool = len(self.task.pool)
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
             return min(pool, text + self.pattern.as_vectors(pool))
-        most = min(self._largest_by_sums(), len(self.task.pool) - self.task.perturbation.complete)
+        most = min(self._largest_by_sums(), len(self.task.pool) - self.task.perturbation.apart)
         for k in range(most, self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)
@@ -280,7 +286,7 @@ class PromptGroup:
         if not task.perturbation.shared:
             limit = len(task.pool)  # some of k are not shown
         most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
-        low, high = self.smallest - 1, min(limit, most, len(task.pool) - task.perturbation.complete)
+        low, high = self.smallest - 1, min(limit, most, len(task.pool) - task.perturbation.apart)
         while low < high:
             k = (low + high + 1) // 2
             fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()

@@ -50,6 +50,11 @@ class RunSpec(RunOptions):
             raise UserError("--unconstrained and --score exact exclude each other")
         if self.batch and self.score == "exact":
             raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
+        if self.batch and self.perturbation.asks_model:
+            raise UserError(
+                f"--batch: --perturbation {self.perturbation} needs the answers to the pool before its prompts can be "
+                "written; leave --batch out"
+            )
         if self.budget is not None and not (self.price is not None and self.price.pays_tokens):
             raise UserError(
                 f"--budget {self.budget:g}: needs what tokens cost; add --price input=..,cached=..,output=.. or auto"

@@ -31,6 +31,7 @@ from icl_bench.prompts.encoding import Ids, PromptTokenizer
 from icl_bench.prompts.rendering import AS_THEY_ARE, PlainForm, Writing, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
+from icl_bench.results.facts import LABELLED
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.tasks.examples import Example, TaskData
@@ -171,7 +172,26 @@ class TokenizedTask:
         vars(other)["pool"] = replace(pool, data=other.data, rows=left)
         return other
 
+    def labelling(self, rows: np.ndarray) -> TokenizedTask:
+        """The same task with rows of the pool as queries, which the model labels; the others remain in the pool.
+
+        ``rows`` are train indices. Demonstrations have their true labels.
+        """
+        left = self.pool.rows[~np.isin(self.pool.rows, rows)]
+        other = self.asking(LABELLED, tuple(self.data.train[i] for i in rows.tolist()), left)
+        other.perturbation, other._perturbed = NONE, {}
+        if self.data.spec.labels and self.data.spec.labels.own:  # answers are those of other rows
+            other._decodings = {}
+            for name in ("answer_tokens", "_tokens_of"):
+                vars(other).pop(name, None)
+        return other
+
     # -- what prompts show ----------------------------------------------------------------------
+
+    def take_labels(self, draw: int, labels: Mapping[str, str]) -> None:
+        """Show the demonstrations of one draw with these labels, by their id."""
+        train = self.data.train
+        self._perturbed[draw] = tuple(replace(row, answer=labels.get(row.id, row.answer)) for row in train)
 
     def perturbed(self, draw: int) -> tuple[Example, ...]:
         """The train rows with the answers that one draw's demonstrations show."""
@@ -371,6 +391,12 @@ class TokenizedTask:
                 by_column[name] = np.where(void, 0.0, scores).tolist()
         return by_column
 
+    @property
+    def first_column(self) -> str:
+        """The column of single answers' scores by the measure that compares points of the task."""
+        own = self.metrics[0].measures if self.metrics else ()
+        return own[0].column if own else "correct"
+
     def first_scores(
         self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
     ) -> tuple[str, Sequence[float]] | None:
@@ -379,7 +405,7 @@ class TokenizedTask:
         ``stored`` are the predictions' :meth:`scores`. None if single answers have no score.
         """
         own = self.metrics[0].measures if self.metrics else ()
-        name, column = (own[0].name, own[0].column) if own else (ACCURACY, "correct")
+        name, column = own[0].name if own else ACCURACY, self.first_column
         scores = list(stored.get(column, ()))
         if column == "correct":
             scores = [float(row.correct) for row in predictions if row.correct is not None]
