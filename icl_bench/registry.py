@@ -258,6 +258,9 @@ SELECTORS = Registry(
         "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
         "diverse:bertscore": "icl_bench.demonstrations.diverse:Coverage",
         "diverse:dpp": "icl_bench.demonstrations.diverse:DeterminantalProcess",
+        "diverse:mmr-shared": "icl_bench.demonstrations.diverse:SharedRelevance",
+        "diverse:bertscore-shared": "icl_bench.demonstrations.diverse:SharedCoverage",
+        "diverse:dpp-shared": "icl_bench.demonstrations.diverse:SharedProcess",
     },
     subclass_of=[
         "icl_bench.demonstrations.interface:SharedSelector",

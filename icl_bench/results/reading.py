@@ -361,8 +361,8 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     Queries that were asked for calibrations or for labels of demonstrations are left out. With ``derive``,
     calibrated predictions are added as cells of their own (:mod:`icl_bench.results.derived`), and label
     scores are read. Damaged files and further copies of a cell are skipped with a warning that names
-    them. Models are told ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the folder does not exist,
-    or has no finished cell, no failed cell and no losses.
+    them. Models are told ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the
+    folder does not exist, or has no finished cell, no failed cell and no losses.
     """
     files, failed = list(result_files(place, warn, scores=derive)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):

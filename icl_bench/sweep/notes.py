@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from icl_bench.demonstrations.diverse import SharedDiversity
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
@@ -57,6 +58,11 @@ def notes(sweep: Sweep) -> list[str]:
         "labels, whatever --k says"
         for choice in sweep.spec.select
         if choice.says_k and (count := len(task.pool.labels))
+    ]
+    texts += [
+        f"{choice}: its draws are the same, because {len(task.pool):,} rows of the pool are no more than sample"
+        for choice in sweep.spec.select
+        if isinstance(choice.base, SharedDiversity) and choice.base.sample >= len(task.pool)
     ]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     texts += dict.fromkeys(text for text in sharing if text)
