@@ -250,6 +250,7 @@ SELECTORS = Registry(
     "icl_bench.selectors",
     {
         "random": "icl_bench.demonstrations.random:Random",
+        "first": "icl_bench.demonstrations.random:First",
         "centroids": "icl_bench.demonstrations.centroids:Centroids",
         "balanced": "icl_bench.demonstrations.balanced:Balanced",
         "bm25": "icl_bench.demonstrations.bm25:BM25",

@@ -109,6 +109,8 @@ class SharedSelector(ABC):
     """Whether it depends on a sentence encoder."""
     needs_labels: ClassVar[bool] = False
     """Whether the task's answers must be labels."""
+    drawn: ClassVar[bool] = True
+    """Whether another draw may have other demonstrations."""
     by: ClassVar[str | None] = None
     """The retriever whose similarity it uses, if any."""
     refuses: ClassVar[bool] = False

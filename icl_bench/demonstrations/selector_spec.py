@@ -129,6 +129,11 @@ class SelectorSpec:
         return self.base is None
 
     @property
+    def drawn(self) -> bool:
+        """Whether another draw may have other demonstrations, but for those that fill up a retrieval."""
+        return self.base is not None and self.base.drawn
+
+    @property
     def says_k(self) -> bool:
         """Whether it determines k, together with the number of labels."""
         return self.retrieves and self.each is not None

@@ -157,8 +157,8 @@ def make_plan(
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
-    ``draws`` defaults to 10, and to 1 for retrieval, where only demonstrations without any
-    similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
+    ``draws`` defaults to 10, and to 1 for ``first``, and for retrieval, where only demonstrations without
+    any similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
     draws have the same prompts: one cell, named as a single draw of random selection.
     Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
     do not support. Queries of ``calibrations`` are cells of their own behind those that they calibrate.
@@ -260,7 +260,7 @@ class _Curves:
 
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """The groups with at least one possible k. Raises ``UserError``."""
-        count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
+        count = self.draws or (DEFAULT_DRAWS if self.choice.drawn else 1)
         curve = self.choice, self.order
         mine = [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
         by_pattern = {

@@ -366,11 +366,14 @@ class TestRows(Frozen):
 
 
 class PoolSpec(Frozen):
-    """Which rows of the train file may become demonstrations."""
+    """Which rows may become demonstrations: those of the train file, unless there is a ``file``."""
 
     drop_longest: Annotated[float, Field(ge=0, lt=1), IsNumber] = 0.0
     """The share of the longest demonstrations (in the model's tokens) to drop: rows longer than the
     ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
+    file: Path | None = None
+    """Demonstrations that were written by hand, in place of the train rows (:mod:`icl_bench.tasks.worked_examples`):
+    in ``data.folder``, or relative to the task file."""
 
 
 class Unsupervised(Frozen):
