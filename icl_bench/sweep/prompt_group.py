@@ -94,7 +94,7 @@ class PromptGroup:
         perturbation, pool = self.task.perturbation, self.task.pool
         if (needed := chosen.shape[-1] + perturbation.apart) > len(pool):
             raise ChoiceError(
-                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart} demonstrations apart "
+                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart:,} further rows of the pool "
                 f"are {needed:,}, more than the pool's {len(pool):,}"
             )
         count = perturbation.complete

@@ -225,7 +225,7 @@ def test_a_table_says_how_many_of_the_shown_labels_are_right(tmp_path: Path):
 def test_labelled_demonstrations_need_room_in_the_pool(tmp_path: Path):
     made = planned(tmp_path, "labels:model,k=4", k="2,37")
     assert [cell.spec.k for group in made.groups if group.labels for cell in group.cells] == [2, 2]
-    assert "k=37 and 4 demonstrations apart are 41, more than the pool's 40" in made.combinations.reasons[0]
+    assert "k=37 and 4 further rows of the pool are 41, more than the pool's 40" in made.combinations.reasons[0]
     with pytest.raises(UserError, match=r"are 40 of the pool's 40 and leave fewer than 4"):
         planned(tmp_path / "all", "labels:model,k=4", k="30", selects=["bm25"], draws=1)
 

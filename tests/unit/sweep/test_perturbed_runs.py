@@ -357,7 +357,7 @@ def test_more_inputs_than_the_complete_ones_leave_are_left_out_or_refused(tmp_pa
     made = plan(tmp_path / "task", f"4,{most + 1}", perturbation=FORMATTED, draws=1)
     assert [cell.spec.k for cell in made.cells] == [4]
     (reason,) = made.combinations.reasons
-    assert f"k={most + 1} and 3 demonstrations apart are {most + 4}, more than the pool's {most + 3}" in reason
+    assert f"k={most + 1} and 3 further rows of the pool are {most + 4}, more than the pool's {most + 3}" in reason
     with pytest.raises(UserError, match="more than the pool's"):
         plan(tmp_path / "task", "4", perturbation=f"inputs-only,format={most}", draws=1)
     made = plan(tmp_path / "task", "max", perturbation=FORMATTED, draws=1)
