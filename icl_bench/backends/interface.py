@@ -73,6 +73,18 @@ Decoding = Greedy | Exact | Free
 
 
 @dataclass(frozen=True)
+class Thought:
+    """What a model wrote before its answer."""
+
+    text: str
+    """The text between the prompt and the end mark, as it was written."""
+    tokens: int
+    """Tokens that were generated for it, with those of an end mark that the model wrote."""
+    truncated: bool
+    """Whether it ended at its limit."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """A backend's answer to one prompt."""
 
@@ -96,6 +108,10 @@ class Answer:
     (``Exact.sizes``) and another label is likelier."""
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
+    ids: tuple[int, ...] | None = field(default=None, compare=False)
+    """The tokens that were generated for ``text`` and a stop behind it, without an end token; None if unknown."""
+    thought: Thought | None = None
+    """What was written before the answer; None if nothing was."""
     raw: str | None = None
     """The whole text as it was generated, if ``text`` may be a part of it (without thoughts)."""
     reason: str | None = None
@@ -179,6 +195,8 @@ class Backend(Protocol):
         pattern: Pattern = FULL,
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
+
+        A pack may hold further answers, which were computed with them. They are as good, and not needed.
 
         ``decodings[i]`` is how prompt ``i`` is answered; there is one for each prompt of the set.
         Calls whose prefixes extend each other should follow each other, because the backend caches

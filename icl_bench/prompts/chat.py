@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.options import read_pair
-from icl_bench.prompts.chat_template import ChatTemplate, thought_of
+from icl_bench.prompts.chat_template import ChatTemplate, closed, thought_mark_in, thought_of
 from icl_bench.prompts.rendering import AS_THEY_ARE, Message, Piece, PlainForm, Writing, query_text
+from icl_bench.tasks.thoughts import joined
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from icl_bench.models.tokenizers import Tokenizer
     from icl_bench.tasks.examples import Example
     from icl_bench.tasks.templates import AnyTemplate
+    from icl_bench.tasks.thoughts import ThoughtRule
 
 _MARKS = ("\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3", "\ue0f4")
 """Placeholders of contents: characters of Unicode's private use area."""
@@ -78,14 +80,17 @@ class ChatForm:
         chat: ChatTemplate,
         special: Collection[str],
         writing: Writing = AS_THEY_ARE,
+        thought: ThoughtRule | None = None,
     ) -> None:
         """``special`` are the texts of the tokenizer's special tokens. ``writing`` writes the
-        demonstrations if all are in one message.
+        demonstrations if all are in one message. With ``thought``, the assistant's turn begins with
+        what opens it.
 
         Raises ``UserError`` if the template refuses such conversations, or does not end the
         assistant's turns.
         """
         self.template, self.settings, self._chat, self._writing = template, settings, chat, writing
+        self.thought, self._opens = thought, thought.opens.rstrip(" ") if thought else ""
         self._special = tuple(special)
         self._kept_texts: dict[tuple[str, ...], bool] = {}
         self._has_system = not (settings.system or template.start) or self._shows_system()
@@ -93,6 +98,8 @@ class ChatForm:
         self.ending = self._ending()
         self.stop = self.ending.strip()
         self.start, self.before_answer = self._around.start, self._around.end
+        if thought is not None:
+            self.before_answer = thought.mark
         self.joint = template.separator if settings.style == "single" else self._around.joint
 
     # -- the parts of a prompt ------------------------------------------------------------------
@@ -102,7 +109,7 @@ class ChatForm:
         if self.settings.style == "single":
             return self._writing.piece(self.template, example) + self.joint
         query = query_text(self.template, example)
-        return f"{query}{self._around.answer}{example.answer}{self.joint}"
+        return f"{query}{self._around.answer}{example.worked}{example.answer}{self.joint}"
 
     def demonstrations(self, examples: Sequence[Example], skip: int = 0) -> list[str]:
         """See ``PlainForm``."""
@@ -112,10 +119,12 @@ class ChatForm:
 
     def query(self, example: Example) -> str:
         """See ``PlainForm``."""
-        return query_text(self.template, example) + self._around.end
+        return query_text(self.template, example) + self._around.end + self._opens
 
     def answer(self, answer: str) -> str:
         """See ``PlainForm``: with the markup behind the generation prompt, and the end of the turn."""
+        if self.thought is not None:
+            return f"{self.thought.answer_lead}{answer}{self.ending}"
         generation, before = self._around.end, self._around.answer
         lead = before.removeprefix(generation) if before.startswith(generation) else ""
         return f"{lead}{answer}{self.ending}"
@@ -148,6 +157,22 @@ class ChatForm:
         return notes
 
     @property
+    def thought_marks(self) -> tuple[str, ...]:
+        """The mark with which the model begins a thought of its own, like ``<think>``, if the template names one."""
+        mark = thought_mark_in(self._chat.source)
+        return () if mark is None else (mark,)
+
+    @property
+    def thought_stops(self) -> tuple[str, ...]:
+        """Texts that end a thought beside the task's end mark: those of the model's own thoughts and of turns."""
+        return (*map(closed, self.thought_marks), self.stop)
+
+    def closing(self, text: str) -> str:
+        """What closes a thought of the model's own that a prompt with its thought leaves open; empty for none."""
+        left_open = (mark for mark in self.thought_marks if text.rfind(mark) > text.rfind(closed(mark)))
+        return next((f"\n{closed(mark)}\n\n" for mark in left_open), "")
+
+    @property
     def _thought(self) -> str | None:
         """The mark of a thought that the template begins before an answer, like ``<think>``."""
         left_open = replace(self._chat, closes_thoughts=False)
@@ -161,16 +186,21 @@ class ChatForm:
     # -- conversations --------------------------------------------------------------------------
 
     def messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
-        """The conversation of one prompt."""
+        """The conversation of one prompt. What opens a thought ends the last turn, as a server begins the next."""
+        *before, last = self._messages(demonstrations, query)
+        return [*before, {**last, "content": joined(last["content"], self._opens)}]
+
+    def _messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
+        """The conversation of one prompt, without what opens a thought in the answer."""
         last = query_text(self.template, query)
         if self.settings.style == "single":
             return self._conversation(["".join([*self.demonstrations(demonstrations), last])])
-        turns = [(query_text(self.template, example), example.answer) for example in demonstrations]
+        turns = [(query_text(self.template, one), f"{one.worked}{one.answer}") for one in demonstrations]
         return self._conversation([*chain.from_iterable(turns), last])
 
     def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
         """See ``PlainForm``: rendered by the template as a whole."""
-        return self._chat.render(self.messages(demonstrations, query))
+        return self._chat.render(self._messages(demonstrations, query)) + self._opens
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:
         """See ``PlainForm``: whether the template treats all turns and these contents alike.
@@ -187,11 +217,11 @@ class ChatForm:
 
     def _keeps_text(self, example: Example) -> bool:
         """Whether the template keeps an example's text unchanged."""
-        query = query_text(self.template, example)
-        key = (query, example.answer)
+        query, answer = query_text(self.template, example), f"{example.worked}{example.answer}"
+        key = (query, answer)
         if key not in self._kept_texts:
             for token in self._special:
-                if token in query or token in example.answer:
+                if token in query or token in answer:
                     raise UserError(
                         f"--chat: a row has the text {token!r}, which this model reads as a "
                         f"special token ({query[:60]!r}); change that row, or leave --chat out"
@@ -199,8 +229,8 @@ class ChatForm:
             around, conversation = self._around, [query]
             parts = [around.start, query, around.end]
             if self.settings.style == "turns":
-                conversation += [example.answer, _MARKS[0]]
-                parts[2:] = [around.answer, example.answer, around.joint, _MARKS[0], around.end]
+                conversation += [answer, _MARKS[0]]
+                parts[2:] = [around.answer, answer, around.joint, _MARKS[0], around.end]
             rendered = self._chat.render(self._conversation(conversation))
             self._kept_texts[key] = rendered == "".join(parts)
         return self._kept_texts[key]
@@ -298,9 +328,10 @@ def chat_form(
     writing: Writing = AS_THEY_ARE,
     *,
     closes_thoughts: bool = False,
+    thought: ThoughtRule | None = None,
 ) -> ChatForm:
     """The form of a model's own chat template; with ``closes_thoughts``, answers stand behind a thought
-    that it begins. Raises ``UserError``.
+    that it begins; with ``thought``, behind one of the task. Raises ``UserError``.
     """
     arguments = dict(settings.arguments)
     chat = ChatTemplate.of_folder(
@@ -308,7 +339,7 @@ def chat_form(
     )
     added = tokenizer.added_tokens_decoder.values()
     special = [token.content for token in added if token.special]
-    return ChatForm(template, settings, chat, special, writing)
+    return ChatForm(template, settings, chat, special, writing, thought)
 
 
 def around_turns(style: str, around: Sequence[str], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:

@@ -142,6 +142,23 @@ class ChatTemplate:
             ) from None
 
 
+_TAG = re.compile(r"(?P<open>[<\[](?P<tag>[\w:|-]*(?:think|thought|reason)[\w:|-]*)[>\]])", re.IGNORECASE)
+"""The beginning of a thought anywhere."""
+
+
+def thought_mark_in(source: str) -> str | None:
+    """The mark with which a template's model begins a thought, also if the template itself does not write it."""
+    for found in _TAG.finditer(source):
+        if closed(found["open"]) in source:
+            return found["open"]
+    return None
+
+
+def closed(mark: str) -> str:
+    """The mark that ends a thought: ``</think>`` for ``<think>``."""
+    return f"{mark[0]}/{mark[1:]}"
+
+
 def thought_of(prompt: str) -> str | None:
     """The mark of a thought that a prompt's end begins, like ``<think>``; None if it begins none."""
     opened = _OPENED.search(prompt)
@@ -158,7 +175,7 @@ def closing_of(prompt: str) -> str:
         return ""
     mark = opened["open"]
     blank = "\n" if prompt.endswith("\n") else "\n\n"
-    return f"{blank}{mark[0]}/{mark[1:]}\n\n"
+    return f"{blank}{closed(mark)}\n\n"
 
 
 def _raise_exception(message: str) -> None:

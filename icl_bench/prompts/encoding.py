@@ -86,6 +86,19 @@ class PromptSet:
         prompts = tuple(self.ids(i) for i in range(len(self)))
         return replace(self, prefix=(), suffixes=prompts, vector_texts=tuple(texts))
 
+    def extended(self, indices: Sequence[int], further: Sequence[Ids]) -> PromptSet:
+        """Some of the prompts, each with further tokens at its end.
+
+        The prefix and the ends of demonstrations stay; texts and messages are left out.
+        """
+        return PromptSet(
+            self.prefix,
+            tuple(self.suffixes[i] + ids for i, ids in zip(indices, further, strict=True)),
+            ends=self.ends if len(self.ends) < 2 else tuple(self.ends[i] for i in indices),
+            lead=self.lead,
+            similar=None if self.similar is None else self.similar[list(indices)],
+        )
+
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
@@ -287,11 +300,22 @@ class PromptTokenizer:
         If a token would span the query's end and the answer, the answer is tokenized as at the
         beginning of a line.
         """
-        texts = [self.form.answer(answer) for answer in answers]
-        behind_query = self._after(self.form.before_answer, texts)
+        return self._following(self.form.before_answer, [self.form.answer(answer) for answer in answers])
+
+    def continuation(self, before: str, text: str) -> Ids:
+        """Ids of a text that follows the end of another, which is not tokenized again.
+
+        If a token would span the join, the text is tokenized as at the beginning of a line.
+        """
+        (ids,) = self._following(before, [text])
+        return ids
+
+    def _following(self, before: str, texts: Sequence[str]) -> list[Ids]:
+        """Ids of texts after ``before``; if a token would span the join, as at the beginning of a line."""
+        behind = self._after(before, texts)
         on_a_line = self._after("\n", texts)
         alone = self._tokenize(texts)
-        return [a or b or c for a, b, c in zip(behind_query, on_a_line, alone, strict=True)]
+        return [a or b or c for a, b, c in zip(behind, on_a_line, alone, strict=True)]
 
     @property
     def ending_token(self) -> int | None:

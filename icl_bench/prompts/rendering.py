@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from icl_bench.tasks.examples import Example
     from icl_bench.tasks.templates import AnyTemplate
+    from icl_bench.tasks.thoughts import ThoughtRule
 
 
 def input_text(template: AnyTemplate, example: Example) -> str:
@@ -18,7 +19,7 @@ def input_text(template: AnyTemplate, example: Example) -> str:
 
 def answer_line(template: AnyTemplate, example: Example) -> str:
     """A demonstration without its input: ``"intent: card arrival"``."""
-    return f"{template.answer_lead}{example.answer}"
+    return f"{template.answer_lead}{example.worked}{example.answer}"
 
 
 Message = Mapping[str, str]
@@ -30,7 +31,7 @@ Piece = Callable[["AnyTemplate", "Example"], str]
 
 def demonstration_text(template: AnyTemplate, example: Example) -> str:
     """One example with its answer: ``"query: ...\\nintent: card arrival"``."""
-    return f"{query_text(template, example)}{template.answer_link}{example.answer}"
+    return f"{query_text(template, example)}{template.answer_link}{example.worked}{example.answer}"
 
 
 def query_text(template: AnyTemplate, example: Example) -> str:
@@ -51,6 +52,13 @@ def prompt_text(template: AnyTemplate, demonstrations: Sequence[Example], query:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
     pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
     return "".join([template.start, *pieces, query_text(template, query)])
+
+
+def opening_text(template: AnyTemplate, thought: ThoughtRule | None) -> str:
+    """What opens a thought behind a query's text: ``" Let's think step by step."``; empty without one."""
+    if thought is None or not thought.opens:
+        return ""
+    return f"{template.answer_link}{thought.opens}".rstrip(" ")
 
 
 @dataclass(frozen=True)
@@ -99,12 +107,15 @@ class PlainForm:
     has_special_tokens = False
     """Whether special tokens in its text are to be read as such."""
 
-    def __init__(self, template: AnyTemplate, writing: Writing = AS_THEY_ARE) -> None:
-        """``writing`` writes the demonstrations of a prompt."""
-        self.template, self._writing = template, writing
+    def __init__(
+        self, template: AnyTemplate, writing: Writing = AS_THEY_ARE, thought: ThoughtRule | None = None
+    ) -> None:
+        """``writing`` writes the demonstrations of a prompt. With ``thought``, a query ends with what opens it."""
+        self.template, self._writing, self.thought = template, writing, thought
         self.start = template.start
         self.joint = self.stop = template.separator
-        self.before_answer = template.before_answer
+        self.before_answer = template.before_answer if thought is None else thought.mark
+        self._opens = opening_text(template, thought)
 
     def demonstration(self, example: Example) -> str:
         """A demonstration, followed by the joint."""
@@ -116,10 +127,12 @@ class PlainForm:
 
     def query(self, example: Example) -> str:
         """The query, up to the model's answer."""
-        return query_text(self.template, example)
+        return query_text(self.template, example) + self._opens
 
     def answer(self, answer: str) -> str:
         """The text that a model should write: an answer with its lead and its ending."""
+        if self.thought is not None:
+            return f"{self.thought.answer_lead}{answer}{self.template.answer_end}"
         return answer_text(self.template, answer)
 
     def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
@@ -129,6 +142,18 @@ class PlainForm:
     def messages(self, demonstrations: Sequence[Example], query: Example) -> Sequence[Message]:
         """One prompt as a conversation: one user message."""
         return [{"role": "user", "content": self.whole(demonstrations, query)}]
+
+    thought_marks: tuple[str, ...] = ()
+    """Marks with which a model begins a thought of its own."""
+
+    @property
+    def thought_stops(self) -> tuple[str, ...]:
+        """Texts that end a thought beside the task's end mark."""
+        return (self.stop,)
+
+    def closing(self, text: str) -> str:  # noqa: ARG002
+        """What closes a thought of the model's own that a prompt with its thought leaves open: nothing."""
+        return ""
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:  # noqa: ARG002
         """Whether prompts of these examples are the concatenation of their pieces: always."""

@@ -51,13 +51,14 @@ class Shown:
     """Texts that the model read as vectors beside the prompt."""
     choices: tuple[str, ...] = ()
     """What the row could be answered with, where rows have choices of their own."""
+    answer_prompt: str | None = None
+    """The prompt of the answer: ``prompt`` with the thought and its end mark; None if the model answered at once,
+    or a server wrote both as one text."""
 
     def __str__(self) -> str:
         """The prompt, and below it what was answered and what is right."""
-        row = self.row
-        return (
-            f"{self.prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
-        )
+        row, prompt = self.row, self.answer_prompt or self.prompt
+        return f"{prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
 
     __repr__ = __str__
 
@@ -68,6 +69,7 @@ class Shown:
             "demonstration_ids": [d.id for d in self.demonstrations],
             **({"choices": list(self.choices)} if self.choices else {}),
             "prompt": self.prompt,
+            **({"answer_prompt": self.answer_prompt} if self.answer_prompt is not None else {}),
             **({"vectors": list(self.vectors)} if self.vectors else {}),
             "checked": self.checked,
             "file": self.file,
@@ -137,7 +139,15 @@ def find_prediction(
     text = form.whole(() if trained else in_text, query)
     checked = _checked(text, vectors, row, meta, form)
     choices = _choices(spec, query)
-    return Shown(row, text, shown, checked, storage.where(name), vectors, choices)
+    behind = None if meta.facts.server is not None else _answer_prompt(spec, form, text, row.get("thought"))
+    return Shown(row, text, shown, checked, storage.where(name), vectors, choices, behind)
+
+
+def _answer_prompt(spec: TaskSpec, form: PromptForm, prompt: str, thought: str | None) -> str | None:
+    """A prompt with the thought behind it, as the answer follows it; None without a thought."""
+    if spec.thought is None or thought is None:
+        return None
+    return prompt + spec.thought.until_answer(prompt, thought, form.closing(prompt + thought))
 
 
 def _calibrated(results: Place, cell: str, test_id: str) -> dict[str, Any]:
@@ -178,13 +188,13 @@ def _form(meta: CellMeta, spec: TaskSpec, writing: Writing) -> PromptForm:
     """
     chat = meta.facts.chat
     if chat is None:
-        return PlainForm(spec.template, writing)
+        return PlainForm(spec.template, writing, spec.thought)
     model = _model(meta)
     settings = ChatSettings.model_validate(
         {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items()), "day": meta.chat_day}
     )
-    closes = spec.is_classification and not meta.tokenizer
-    form = chat_form(spec.template, settings, model, registry.load_tokenizer(model), writing, closes_thoughts=closes)
+    closes, tokenizer = spec.closes_thoughts and not meta.tokenizer, registry.load_tokenizer(model)
+    form = chat_form(spec.template, settings, model, tokenizer, writing, closes_thoughts=closes, thought=spec.thought)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "

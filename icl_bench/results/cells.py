@@ -141,6 +141,12 @@ class Prediction:
     """Prompt tokens that were written into a server's cache, where it counts them."""
     reasoning_tokens: int | None = None
     """Those of ``answer_tokens`` that were thoughts, where a server counts them."""
+    thought: str | None = None
+    """What the model wrote between the prompt and the end mark, if the task thinks before it answers."""
+    thought_tokens: int | None = None
+    """Tokens generated for the thought; ``answer_tokens`` are those of the answer behind it."""
+    thought_truncated: bool | None = None
+    """Whether the thought ended at its limit."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -205,6 +211,9 @@ def further_fields() -> list[pa.Field]:
         pa.field("local_prompt_tokens", pa.int32()),
         pa.field("cache_write_tokens", pa.int32()),
         pa.field("reasoning_tokens", pa.int32()),
+        pa.field("thought", pa.string()),
+        pa.field("thought_tokens", pa.int32()),
+        pa.field("thought_truncated", pa.bool_()),
     ]
 
 

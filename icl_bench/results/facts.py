@@ -101,6 +101,9 @@ class Facts(StoredModel):
     """Only for free text."""
     answer: dict[str, Any] | None = None
     """The answer rule: how an answer is extracted from free text."""
+    thinking: dict[str, Any] | None = None
+    """What opens and ends a thought before an answer, its limit in tokens, and the column of thoughts that
+    demonstrations show; None if the model answers at once."""
     stops: list[str] | None = None
     bertscore: str | None = None
     """The encoder of the BERTScore metric."""

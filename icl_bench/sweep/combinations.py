@@ -197,6 +197,11 @@ def check(combination: Combination, circumstances: Circumstances) -> None:
     _check_compared(pattern, choice, perturbation)
     if k:
         pattern.check_shots(k)
+    if circumstances.task.thought is not None and (pattern.reuses or pattern.reads_vectors):
+        raise UserError(
+            f"--attention {pattern}: reads a prompt's demonstrations once for its answer, and task "
+            f"{circumstances.task.name} thinks first; take another pattern, or --think off"
+        )
     if circumstances.queries == "copied":
         _check_copied(combination, perturbation)
     if circumstances.turns and perturbation.changes_piece:

@@ -113,6 +113,10 @@ class AnswerWork:
             counts = counts[::-1].cumsum()[::-1]
         return cls(tuple(counts.tolist()), len(trie.inner) * vocabulary)
 
+    def behind(self, thought: float, mark: float, vocabulary: int) -> AnswerWork:
+        """The same behind a thought of so many tokens, chosen one by one, and those of an end mark."""
+        return AnswerWork((1.0,) * round(thought + mark) + self.fed, self.logits + thought * vocabulary)
+
 
 @dataclass(frozen=True)
 class ComputeCost:

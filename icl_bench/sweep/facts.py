@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -59,7 +60,8 @@ def facts(
         perturbation=None if task.perturbation == NONE else str(task.perturbation),
         unsupervised=task.unsupervised or None,
         max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
-        answer=_answer(spec.answer) if spec.answer else None,
+        answer=_answer(spec.answer) if spec.answer and spec.answer.compares else None,
+        thinking=_thinking(task),
         stops=list(task.stops) if spec.stop else None,
         **further,
     )
@@ -102,7 +104,17 @@ def _answer(rule: AnswerRule) -> dict[str, Any]:
     """Settings of the answer rule; new settings with default values do not change them."""
     default = AnswerRule(extract="()").model_dump()
     always = ("extract", "take", "unanswerable")
-    return {n: v for n, v in rule.model_dump().items() if n in always or v != default[n]}
+    of_thoughts = ("think", "opens", "ends", "limit", "rationale")
+    return {n: v for n, v in rule.model_dump(exclude=set(of_thoughts)).items() if n in always or v != default[n]}
+
+
+def _thinking(task: TokenizedTask) -> dict[str, Any] | None:
+    """How answers are thought about first, with the column of thoughts that demonstrations show."""
+    rule = task.data.spec.thought
+    if rule is None:
+        return None
+    columns = task.data.spec.data.fields
+    return {**asdict(rule), "rationale": columns.get(rule.rationale, rule.rationale) if rule.rationale else None}
 
 
 def _labels(task: TokenizedTask) -> Sequence[Any]:

@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
     from icl_bench.tasks.label_subset import HalfLabels
     from icl_bench.tasks.spec import TaskSpec
+    from icl_bench.tasks.think_option import ThinkOption
 else:  # their readers check values
     Calibration = Order = Perturbation = SelectorSpec = Pattern = KeptScores = KValues = HalfLabels = TaskSpec = (
         Prices
-    ) = Any
+    ) = ThinkOption = Any
 
 Queries = Literal["test", "copied"]
 
@@ -284,6 +285,18 @@ class RunOptions(BackendSpec):
             PROMPTS,
             "LIST",
             expected="text like batch,of=pool:64, or a list",
+        ),
+    ] = None
+    think: Annotated[
+        ThinkOption | None,
+        read("icl_bench.tasks.think_option:ThinkOption"),
+        Option(
+            "Let the model write a thought before its answer, of at most so many tokens (on: the task file's limit; "
+            "off: answer at once). The task file says what opens and ends a thought (answer.opens, answer.ends).",
+            PROMPTS,
+            "TOKENS",
+            expected="on, off or a number of tokens",
+            default="what the task file says",
         ),
     ] = None
     unconstrained: Annotated[

@@ -48,6 +48,7 @@ class CellPlan:
     """Tokens that all queries of the cell share."""
     longest_prompt: int
     answer_tokens: int
+    """Most tokens behind a prompt: of an answer, with those of a thought before it."""
     context_tokens: int
     prompt_tokens: int
     """Tokens of all prompts, shared or not."""
@@ -383,7 +384,7 @@ def _longest_rows(task: TokenizedTask, lengths: np.ndarray) -> str:
 
 def _cells(group: PromptGroup, numbers: Sequence[int]) -> list[CellPlan]:
     task = group.task
-    window, answer = task.model.context_tokens, task.answer_tokens
+    window, answer = task.model.context_tokens, task.written_tokens
     pool, cells, cached = len(task.pool), [], 0
 
     def spec(k: int) -> CellSpec:

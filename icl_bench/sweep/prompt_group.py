@@ -94,8 +94,8 @@ class PromptGroup:
         perturbation, pool = self.task.perturbation, self.task.pool
         if (needed := chosen.shape[-1] + perturbation.apart) > len(pool):
             raise ChoiceError(
-                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart:,} further rows of the pool "
-                f"are {needed:,}, more than the pool's {len(pool):,}"
+                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart:,} further rows of the "
+                f"pool are {needed:,}, more than the pool's {len(pool):,}"
             )
         count = perturbation.complete
         if not count:
@@ -250,7 +250,7 @@ class PromptGroup:
 
     def largest(self) -> int:
         """The largest k whose longest prompt and answer fit the context window (0 if none)."""
-        window, answer = self.task.model.context_tokens, self.task.answer_tokens
+        window, answer = self.task.model.context_tokens, self.task.written_tokens
         if self.pattern.reads_vectors and not self._of_passages:
             pool = len(self.task.pool)
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
@@ -300,4 +300,4 @@ class PromptGroup:
         queries = data.test if task.queries == "test" else data.train
         bare = task.encoder.own_prompts([[] for _ in queries], queries)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
-        return task.model.context_tokens - task.answer_tokens - own
+        return task.model.context_tokens - task.written_tokens - own

@@ -195,6 +195,17 @@ class RunSpec(RunOptions):
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
         if self.hold is not None and not task.is_classification:
             raise UserError(f"--hold {self.hold}: task {task.name} is free text, it has no labels to hold answers to")
+        if task.thought is not None and not loader.constrained:
+            if self.scoring == "exact":
+                raise UserError(
+                    f"--score exact: --backend {loader.name} cannot go on from a thought, and task {task.name} thinks "
+                    "before it answers; leave it out, or add --think off"
+                )
+            if self.hold is not None:
+                raise UserError(
+                    f"--hold {self.hold}: holds a whole answer, and task {task.name} thinks before it answers; leave "
+                    "it out, or add --think off"
+                )
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,7 @@ class Outcome:
     cached_tokens: int = 0
     """Prompt tokens that were cached or shared."""
     answer_tokens: int = 0
+    """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
     """What the backend says that a user should know, each once."""
     answers: int = 0
@@ -121,7 +122,7 @@ class Outcome:
         prompt_tokens = sum(p.prompt_tokens for p in predictions)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
-        self.answer_tokens += 0 if copied else sum(p.answer_tokens for p in predictions)
+        self.answer_tokens += 0 if copied else sum(p.answer_tokens + (p.thought_tokens or 0) for p in predictions)
         self.answers += len(predictions)
         invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
         self.invalid += len(invalid)
@@ -335,8 +336,8 @@ class Runner:
             raise CellError(str(error)) from None
         if group.labels is not None:  # it was planned with other labels
             cell = replace(cell, prompt_layout=PromptLayout.of(prompts, cell.pattern))
-        if prompts.longest + task.answer_tokens > task.model.context_tokens:
-            raise CellError(f"needs {prompts.longest + task.answer_tokens:,} tokens")
+        if prompts.longest + task.written_tokens > task.model.context_tokens:
+            raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self._begin(cell, len(opened.done))
@@ -357,7 +358,7 @@ class Runner:
             prefix_tokens=len(prompts.prefix),
             architecture=self._architecture,
             training=self._training(cell),
-            compute=self._cost(cell, queries, [opened.done[row.id].answer_tokens for row in queries]),
+            compute=self._cost(cell, queries, [opened.done[row.id] for row in queries]),
             batched=True if opened.batches() is not None else None,
             **measured,
         )
@@ -397,8 +398,11 @@ class Runner:
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
-        for pack in backend.answer(prompts, todo, decodings, group.reserve, cell.pattern):
-            seconds = backend.counters.seconds - start
+        thinking = cell.task.thinking
+        ask = backend.answer if thinking is None else partial(thinking.answer, backend)
+        wanted = frozenset(todo)
+        for whole_pack in ask(prompts, todo, decodings, group.reserve, cell.pattern):
+            seconds, pack = backend.counters.seconds - start, [one for one in whole_pack if one.index in wanted]
             predictions = [maker.make(answer) for answer in pack]
             opened.append(predictions, seconds)
             for answer, prediction in zip(pack, predictions, strict=True):
@@ -447,14 +451,16 @@ class Runner:
             return None
         return TrainingMeta(**trained.cost)
 
-    def _cost(self, cell: CellPlan, queries: Sequence[Example], tokens: Sequence[int]) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for answers of this many tokens, or for all
+    def _cost(
+        self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[Prediction]
+    ) -> dict[str, float] | None:
+        """Operations and cache bytes of a cell by formula, for answers of these lengths, or for all
         labels if each is scored.
         """
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
             return None
-        works = cell.task.answer_works(queries, tokens, shape.vocabulary, skips_unread=self.skips_unread)
+        works = cell.task.works_of(queries, answers, shape.vocabulary, skips_unread=self.skips_unread)
         return asdict(cost_of(cell.prompt_layout, shape, works, dtype))
 
     def _loaded(self) -> Backend:
@@ -488,9 +494,10 @@ class PredictionMaker:
     def __init__(
         self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
     ) -> None:
-        self._keep_scores = keep_scores
+        self._keep_scores, self._parts = keep_scores, task.parts
         self._queries, self._labels = group.queries(k), task.data.labels
-        self._classes, self._rule = task.data.spec.is_classification, task.data.spec.answer
+        rule = task.data.spec.answer
+        self._classes, self._rule = task.data.spec.is_classification, rule if rule and rule.compares else None
         self._prompts, self._hashes = prompts, prompts.hashes()
         train, chosen = task.data.train, group.demonstrations(k)
         shown = np.unique(chosen)
@@ -520,6 +527,8 @@ class PredictionMaker:
     def make(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._queries[answer.index]
+        if self._parts is not None:
+            answer = self._parts.of(answer)
         among = row.choices or self._labels
         whole = answer.text if answer.raw is None else answer.raw
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
@@ -542,7 +551,7 @@ class PredictionMaker:
         golds = row.golds or (row.answer,)
         own = self._own_ids[answer.index] if self._own_ids is not None else None
         scores = self._keep_scores.of(answer.scores)
-        local = self._prompts.size(answer.index)
+        local, thought = self._prompts.size(answer.index), answer.thought
         return Prediction(
             test_id=row.id,
             gold=golds[0],
@@ -566,4 +575,7 @@ class PredictionMaker:
             local_prompt_tokens=None if answer.prompt_tokens is None else local,
             cache_write_tokens=answer.written_tokens,
             reasoning_tokens=answer.reasoning_tokens,
+            thought=None if thought is None else thought.text,
+            thought_tokens=None if thought is None else thought.tokens,
+            thought_truncated=None if thought is None else thought.truncated,
         )

@@ -74,6 +74,8 @@ class Sweep:
         Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task, spec.text, spec.label)
+        if spec.think is not None:
+            spec_of_task = spec.think.of(spec_of_task)
         chosen, combinations = spec.check(spec_of_task, to_run=to_run)
         say(f"reading {spec_of_task.name}")
         data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
@@ -102,6 +104,7 @@ class Sweep:
             spec.chat_settings and spec.chat_settings.model_copy(update={"day": _day(results)}),
             windows=spec.long_texts == "windows",
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
+            one_request=not loader.constrained,
         ).without_too_long()
         _ = task.metrics  # refuses a metric that is not for the answers' script
         say("choosing demonstrations and counting tokens")

@@ -34,8 +34,10 @@ from icl_bench.results.cells import Prediction
 from icl_bench.results.facts import LABELLED
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
+from icl_bench.sweep.thinking import SPARE_TOKENS, Parts, Thinking
 from icl_bench.tasks.examples import Example, TaskData
 from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.thoughts import joined
 from icl_bench.wording import counted, few
 
 Scoring = Literal["greedy", "exact", "unconstrained"]
@@ -66,6 +68,8 @@ class TokenizedTask:
     """Whether text encoders read texts that are longer than their window in several windows, not truncated."""
     asked: str | None = None
     """The calibration that the queries are asked for, as in facts; None for test rows."""
+    one_request: bool = False
+    """Whether a thought and its answer are one free text, because a server cannot go on from a text."""
     whole_pool: DemonstrationPool | None = field(default=None, repr=False)
     """The pool of the prompts that are calibrated; None for test rows."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
@@ -90,11 +94,13 @@ class TokenizedTask:
 
     def form(self, writing: Writing = AS_THEY_ARE) -> PromptForm:
         """The form of prompts, with demonstrations as ``writing`` writes them. Raises ``UserError``."""
-        template = self.data.spec.template
+        spec = self.data.spec
         if self.chat is None:
-            return PlainForm(template, writing)
-        closes = self.data.spec.is_classification and self.model.tokenizer is None  # else a server renders it
-        return chat_form(template, self.chat, self.model, self.tokenizer, writing, closes_thoughts=closes)
+            return PlainForm(spec.template, writing, spec.thought)
+        closes = spec.closes_thoughts and self.model.tokenizer is None  # else a server renders it
+        return chat_form(
+            spec.template, self.chat, self.model, self.tokenizer, writing, closes_thoughts=closes, thought=spec.thought
+        )
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -111,7 +117,7 @@ class TokenizedTask:
     @property
     def room(self) -> int:
         """The most tokens of a prompt, so that an answer fits behind it."""
-        return self.model.context_tokens - self.answer_tokens
+        return self.model.context_tokens - self.written_tokens
 
     def without_too_long(self) -> TokenizedTask:
         """The task without the test rows that are too long, as its file says (``test.too_long``).
@@ -239,6 +245,46 @@ class TokenizedTask:
 
     # -- answers --------------------------------------------------------------------------------
 
+    @property
+    def written_tokens(self) -> int:
+        """Maximum tokens behind a prompt: of an answer, and of the thought and the end mark before it."""
+        return self.thought_tokens + self.answer_tokens
+
+    @cached_property
+    def thought_tokens(self) -> int:
+        """Maximum tokens between a prompt and its answer: of a thought and its end mark; 0 without thoughts."""
+        rule = self.data.spec.thought
+        if rule is None:
+            return 0
+        return rule.limit + self.mark_tokens + SPARE_TOKENS
+
+    @cached_property
+    def mark_tokens(self) -> int:
+        """Tokens of the end mark of a thought; 0 without thoughts."""
+        rule, form = self.data.spec.thought, self.encoder.form
+        if rule is None:
+            return 0
+        longest = max(("", *map(form.closing, form.thought_marks)), key=len)
+        return len(self.encoder.continuation("a", joined("a", f"{longest}{rule.mark}")[1:]))
+
+    @cached_property
+    def thinking(self) -> Thinking | None:
+        """How answers are thought about first; None if they are not."""
+        rule = self.data.spec.thought
+        if rule is None or self.one_request:
+            return None
+        stops = tuple(dict.fromkeys((rule.mark, *self.encoder.form.thought_stops)))
+        return Thinking(rule, Free(stops, rule.limit), self.encoder, self.tokenizer)
+
+    @cached_property
+    def parts(self) -> Parts | None:
+        """How a thought and its answer are told apart in one text; None if they are not in one."""
+        rule = self.data.spec.thought
+        if rule is None or not self.one_request:
+            return None
+        stops = ("\n",) if self.data.spec.is_classification else self.stops
+        return Parts(rule, stops, self.tokenizer)
+
     @cached_property
     def answer_tokens(self) -> int:
         """Maximum tokens of an answer."""
@@ -266,6 +312,8 @@ class TokenizedTask:
     @cached_property
     def decoding(self) -> Decoding:
         """How a backend decodes answers of rows without their own choices."""
+        if self.parts is not None:
+            return Free((self.encoder.form.stop,), self.written_tokens)
         if not self.data.spec.is_classification:
             return Free(self.stops, self.answer_tokens)
         if self.scoring == "unconstrained":
@@ -274,11 +322,18 @@ class TokenizedTask:
 
     def decodings(self, queries: Sequence[Example]) -> list[Decoding]:
         """How a backend decodes each row's answer; rows with equal choices share one object."""
+        if self.parts is not None:
+            return [self.decoding] * len(queries)
         if self.scoring == "unconstrained" and self.data.spec.is_classification:
             return [self._written(row.choices or self.data.labels) for row in queries]
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
     def planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
+        """What an answer takes, behind the longest thought if the task thinks (:meth:`_planned_answer`)."""
+        work, rule = self._planned_answer(vocabulary, skips_unread=skips_unread), self.data.spec.thought
+        return work if rule is None else work.behind(rule.limit, self.mark_tokens, vocabulary)
+
+    def _planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
         """What an answer of half the longest length takes; with exact scoring, what all labels take (mean), or
         a guess if labels may be left out.
 
@@ -292,6 +347,22 @@ class TokenizedTask:
             return AnswerWork(tuple(np.mean(fed, axis=0).tolist()), float(np.mean([work.logits for work in works])))
         constrained = self.data.spec.is_classification and self.scoring == "greedy"
         return AnswerWork.generated(self.answer_tokens / 2, 0 if constrained else vocabulary)
+
+    def works_of(
+        self, queries: Sequence[Example], answers: Sequence[Prediction], vocabulary: int, *, skips_unread: bool
+    ) -> list[AnswerWork]:
+        """What each answer takes, with the thought before it (:meth:`answer_works`).
+
+        Of a thought that ended before its limit, the end mark is counted as written by the model.
+        """
+        tokens = [answer.answer_tokens for answer in answers]
+        works = self.answer_works(queries, tokens, vocabulary, skips_unread=skips_unread)
+        return [
+            work
+            if answer.thought_tokens is None
+            else work.behind(answer.thought_tokens, self.mark_tokens if answer.thought_truncated else 0, vocabulary)
+            for work, answer in zip(works, answers, strict=True)
+        ]
 
     def answer_works(
         self, queries: Sequence[Example], tokens: Sequence[int], vocabulary: int, *, skips_unread: bool

@@ -54,9 +54,12 @@ def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | N
     """The part of a text that is compared, stripped; None if nothing matches.
 
     The empty text means "there is no answer", if the task has a word for that. ``is_right``: whether
-    the text is a right answer, not a model's. Raises :class:`SlowPatternError`.
+    the text is a right answer, not a model's. After a thought, the text begins behind the end mark; a
+    pattern that names the mark finds it there. Raises :class:`SlowPatternError`.
     """
     answer = _extract(rule, text.strip(), is_right)
+    if answer is None and rule.thought is not None and text.strip():
+        answer = _extract(rule, f"{rule.thought.ends}{text.strip()}".strip(), is_right)
     if answer and rule.ignore is not None:
         return _without(rule.ignore, answer) or None
     return answer
@@ -130,6 +133,8 @@ class FreeAnswers:
             raise UserError(f"{row.where}: {plain(column)} is {_EMPTY if value == [] else 'empty'}")
         values = value if isinstance(value, list) else [value]
         texts = [self._text(row, column, item, value) for item in values]
+        if (thought := self.spec.thought) is not None:
+            texts = [thought.without_thought(text) for text in texts]
         golds = tuple(dict.fromkeys(self._gold(row, column, text) for text in texts))
         for gold in golds:
             for name, metric in self._metrics:

@@ -18,7 +18,7 @@ from icl_bench.errors import UserError
 from icl_bench.seeds import generator
 from icl_bench.tasks.answers import FreeAnswers, RightAnswer
 from icl_bench.tasks.choices import AnswerChoices, read_list
-from icl_bench.tasks.jinja import choices_of, input_of, output_of
+from icl_bench.tasks.jinja import choices_of, input_of, output_of, rationale_of
 from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
 from icl_bench.tasks.sources import data_folder, find_source
@@ -48,6 +48,8 @@ class Example:
     ``answer`` is one of them."""
     passages: tuple[str, ...] = ()
     """Texts that a model may read as vectors, the most relevant first."""
+    worked: str = ""
+    """The thought that demonstrations show before the answer, up to its end mark; empty if they show none."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class _ExampleReader:
             where_of_id[name] = row.where
             spec = self.spec.data.passages
             passages = () if spec is None else read_passages(spec, row)
+            stored = row
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
             input_fields = [f for f in self.spec.template.input_fields if f != self._own]
@@ -131,6 +134,8 @@ class _ExampleReader:
                 examples.append(Example(name, filled, *self._answer(row)))
             if passages and name not in lacking and name not in unlabelled:
                 examples[-1] = replace(examples[-1], passages=passages)
+            if split.name == "train" and self._shows_thoughts and name not in lacking and name not in unlabelled:
+                examples[-1] = replace(examples[-1], worked=self._worked(stored))
         if unlabelled:
             self._leave_out(unlabelled.values())
             lacking |= dict.fromkeys(unlabelled, self.spec.template.answer_field)
@@ -138,6 +143,29 @@ class _ExampleReader:
         if not examples:
             raise UserError(f"{split.file}: no row has {{{next(iter(lacking.values()))}}}")
         return tuple(examples), lacking
+
+    @property
+    def _shows_thoughts(self) -> bool:
+        """Whether demonstrations show the thoughts of the train rows."""
+        thought = self.spec.thought
+        return thought is not None and thought.rationale is not None
+
+    def _worked(self, row: StoredRow) -> str:
+        """A train row's thought as demonstrations show it. Raises ``UserError`` if the row has none."""
+        thought = self.spec.thought
+        assert thought is not None, "asked before"
+        assert thought.rationale is not None, "asked before"
+        if isinstance(self.spec.template, JinjaTemplate):
+            column, text = thought.rationale, rationale_of(thought.rationale, row)
+        else:
+            column = self.columns[thought.rationale]
+            text = _text(row, column)
+        if text is None or not text.strip():
+            raise UserError(
+                f"{row.where}: {plain(column)} is empty; answer.rationale is shown with each demonstration, so every "
+                "train row needs one"
+            )
+        return thought.worked(text)
 
     def _leave_out(self, unlabelled: Iterable[str]) -> None:
         """Raise ``UserError`` that names the rows without a label, unless the task leaves them out."""
@@ -295,6 +323,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     notes = [
         *spec.notes,
         *source.notes,
+        *_thought_notes(spec),
         *_lacking_notes("train", train_lacking),
         *_lacking_notes("test", test_lacking),
         *_unused_name_notes(spec, set(reader.sources.values())),
@@ -346,6 +375,12 @@ def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
     return [f"{count} a choice twice, under two letters of which one is right (first {places[0]})"]
+
+
+def _thought_notes(spec: TaskSpec) -> list[str]:
+    if spec.thought is None or spec.thought.rationale is not None:
+        return []
+    return ["answer.rationale names no field: demonstrations show answers alone, and only the query is thought about"]
 
 
 def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:

@@ -83,6 +83,12 @@ def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
     return value
 
 
+def rationale_of(source: str, row: StoredRow) -> str | None:
+    """The thought of a row; None if it has none. Raises ``UserError`` that names the row."""
+    value = _value(source, row, "answer.rationale")
+    return None if value is None else str(value)
+
+
 def choices_of(source: str, row: StoredRow) -> list[Any] | dict[str, Any]:
     """A row's own choices: a list, or an object of keys and texts. Raises ``UserError`` that names the row."""
     value = _value(source, row, "labels.choices")

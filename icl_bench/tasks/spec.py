@@ -17,6 +17,7 @@ from icl_bench.registry import METRICS, TASK_SOURCES
 from icl_bench.tasks.jinja import check_source
 from icl_bench.tasks.splits import number_as_text
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
+from icl_bench.tasks.thoughts import ThoughtRule
 
 
 def _known_metric(name: str) -> str:
@@ -303,8 +304,21 @@ class Ignored(Frozen):
 
 
 class AnswerRule(Frozen):
-    """The part of a free answer's text that is compared with the right answers."""
+    """The part of a free answer's text that is compared with the right answers, and what the model writes
+    before an answer of any kind.
+    """
 
+    think: bool = False
+    """Whether the model writes a thought before its answer."""
+    opens: str = ""
+    """The text that begins a thought, where the answer would begin: ``Let's think step by step.``"""
+    ends: str | None = None
+    """The text that ends a thought and begins the answer: ``So the answer is ``."""
+    limit: Count | None = None
+    """The most tokens of a thought."""
+    rationale: str | None = Field(None, min_length=1)
+    """The field (for a Jinja template: a column, or a Jinja text) of each train row's thought, which
+    demonstrations show."""
     extract: str | None = None
     """A regular expression. Its first group is compared."""
     group: Literal["first", "any"] = "first"
@@ -338,10 +352,44 @@ class AnswerRule(Frozen):
             )
         return text
 
+    @field_validator("ends")
+    @classmethod
+    def _is_a_mark(cls, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise ValueError(
+                f"must be a text that a thought does not hold by chance, like 'So the answer is ' ({text!r})"
+            )
+        return text
+
+    @property
+    def thought(self) -> ThoughtRule | None:
+        """How answers are thought about first; None if they are not."""
+        if not self.think:
+            return None
+        assert self.ends is not None, "checked"
+        assert self.limit is not None, "checked"
+        return ThoughtRule(self.opens, self.ends, self.limit, self.rationale)
+
+    @property
+    def compares(self) -> str | None:
+        """The first field that says what of a free answer is compared; None if none does."""
+        return next((n for n in ("extract", "ignore", "unanswerable") if getattr(self, n) is not None), None)
+
+    @model_validator(mode="after")
+    def _thinks(self) -> AnswerRule:
+        if self.think:
+            for name in ("ends", "limit"):
+                if getattr(self, name) is None:
+                    what = "the text that ends a thought" if name == "ends" else "the most tokens of a thought"
+                    raise ValueError(f"think: true needs {name}, {what}")
+        elif self.ends is None and (self.opens or self.limit or self.rationale):
+            raise ValueError("opens, limit and rationale are of a thought: ends, the text that ends it, is missing")
+        return self
+
     @model_validator(mode="after")
     def _says_something(self) -> AnswerRule:
-        if self.extract is None and self.unanswerable is None and self.ignore is None:
-            raise ValueError("say extract, ignore or unanswerable")
+        if not self.compares and self.ends is None:
+            raise ValueError("say extract, ignore or unanswerable; or think, ends and limit")
         if self.extract is None and self.take != "first":
             raise ValueError("take says which match of extract counts, and extract is missing")
         if self.extract is None and (self.of != "both" or self.group != "first"):
@@ -433,15 +481,21 @@ class TaskSpec(Frozen):
         """Refuse template fields without a column."""
         fields = {*template.input_fields, template.answer_field}
         own = self.labels.own if self.labels else None
+        rationale = self.answer.rationale if self.answer else None
         if own is not None:
             self._check_choices(own)
             fields.add(own)
+        if rationale is not None:
+            if rationale in template.input_fields:
+                raise ValueError(f"answer.rationale: {rationale} is shown in the template's input already")
+            fields.add(rationale)
         mappings = [("data.fields", self.data.fields)]
         if self.data.hub and self.data.hub.fields:
             mappings.append(("data.hub.fields", self.data.hub.fields))
         for where, mapping in mappings:
             if missing := sorted(fields - mapping.keys()):
-                user = "labels.choices" if missing[0] == own else "the template"
+                users = {own: "labels.choices", rationale: "answer.rationale"}
+                user = users.get(missing[0], "the template")
                 raise ValueError(f"{user} uses {{{missing[0]}}}, which {where} does not name")
         self._refuse_escaped(template, {name for _, mapping in mappings for name in mapping})
 
@@ -449,6 +503,8 @@ class TaskSpec(Frozen):
         """Refuse settings of templates in braces."""
         if self.data.fields or (self.data.hub and self.data.hub.fields):
             raise ValueError("data.fields are for a template in braces; one in Jinja names columns")
+        if self.answer and self.answer.rationale is not None:
+            check_source(self.answer.rationale)
         if self.labels and self.labels.own is not None:
             check_source(self.labels.own)
             if self.labels.style == "letters":
@@ -459,8 +515,9 @@ class TaskSpec(Frozen):
 
     def _check_free_text(self) -> None:
         """Refuse settings of free text for labels, and settings that a metric cannot score."""
-        if self.labels and (self.answer or self.stop):
-            raise ValueError(f"{'answer' if self.answer else 'stop'} is for free text, not for labels")
+        if self.labels and ((self.answer and self.answer.compares) or self.stop):
+            name = f"answer.{self.answer.compares}" if self.answer and self.answer.compares else "stop"
+            raise ValueError(f"{name} is for free text, not for labels")
         if blank := [text for text in self.stop or () if not text.strip(" \t")]:
             raise ValueError(f"stop must not be blank: an answer begins with a space ({blank[0]!r})")
         if self.answer and self.answer.unanswerable:
@@ -501,6 +558,16 @@ class TaskSpec(Frozen):
         if own and isinstance(self.template, JinjaTemplate) and always == self.template.separator:
             return own  # as in lm-evaluation-harness
         return own if any(stop in always for stop in own) else (*own, always)
+
+    @property
+    def thought(self) -> ThoughtRule | None:
+        """How answers are thought about first; None if they are not."""
+        return self.answer.thought if self.answer else None
+
+    @property
+    def closes_thoughts(self) -> bool:
+        """Whether a thought that a chat template begins is closed at once, so that an answer can stand behind it."""
+        return self.is_classification and self.thought is None
 
     @property
     def is_classification(self) -> bool:

@@ -29,6 +29,7 @@ from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec
@@ -51,6 +52,7 @@ class Finetuning:
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         spec.check()
         task_spec = load_task(spec.task, spec.text, spec.label)
+        refuse_thoughts(task_spec, "fine-tuning")
         if not task_spec.is_classification:
             raise UserError(f"task {task_spec.name} is free text; fine-tuning needs labels")
         if task_spec.labels and task_spec.labels.own:

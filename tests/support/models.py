@@ -29,6 +29,7 @@ class Row:
 
     answer: str
     fields: Mapping[str, str] = field(default_factory=dict)
+    worked: str = ""
 
 
 def _merges(pre_tokenizer: Any, alphabet: Sequence[str], size: int) -> tuple[list[str], list[Any]]:

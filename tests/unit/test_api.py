@@ -170,6 +170,7 @@ ALL = {
     "endpoint": names("completions", "chat", "responses"),
     "hold": names("choice", "json"),
     "thinking": names("off", "high", "4096") | whole(),
+    "think": names("on", "off", "400") | whole(),
     "on_model_change": names("fail", "mark"),
     "price": names("input=1,cached=0.1,output=2"),
     "budget": st.builds(lambda x, kind: ([repr(x)], kind(x)), SHARES, st.sampled_from([float, np.float64, repr])),

@@ -53,7 +53,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     """What a query takes at each point, and a training where there was one.
 
     Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
-    came from a cache, or were shared with other queries), answer_tokens, computed_tokens (of the
+    came from a cache, or were shared with other queries), answer_tokens (with those of a thought that the
+    task has before its answers), computed_tokens (of the
     prompt, not cached), seconds (over the cells whose time is known); means over cells:
     rows_a_cell (how many queries a cell has),
     prefix_flops (operations of what is computed once for all queries: their prompts' shared
@@ -80,6 +81,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     tokens = [*TOKENS, *BY_SERVER]
     queries = frame.reindex(columns=[*POINT, *tokens, "local_prompt_tokens", "cell"])
     queries = queries.astype(dict.fromkeys([*tokens, "local_prompt_tokens"], float))
+    if "thought_tokens" in frame:
+        queries["answer_tokens"] += frame["thought_tokens"].astype(float).fillna(0.0)
     points = queries.groupby(POINT, observed=True, sort=True)
     table: pd.DataFrame = points[TOKENS].mean()
     table[BY_SERVER] = points[BY_SERVER].sum(min_count=1).div(points.size(), axis=0)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from icl_bench.backends.interface import Answer, Counters, Decoding, Exact
+from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.transformers.attention_steps import PrefixReading, View
 from icl_bench.backends.transformers.device_memory import finish, memory_errors_as_user_errors, out_of_memory, release
 from icl_bench.backends.transformers.forward_check import check_forward
@@ -55,6 +55,9 @@ each cell, so larger chunks would repeat more work."""
 
 T = TypeVar("T")
 
+Read = tuple[Ranges | None, ...]
+"""The ranges of demonstration tokens that each query of a cell reads; empty for all alike."""
+
 
 class TransformersBackend:
     """A decoder from a folder or the hub, on the CPU or CUDA."""
@@ -81,8 +84,11 @@ class TransformersBackend:
         chunk = chunk_tokens or (CHUNK_ON_CPU if small else CHUNK)
         self.cache = PrefixCache(model, self.counters, chunk)
         self.reused = ReusedDemonstrations(self.cache, self.limits)
-        self._read: tuple[Ranges | None, ...] = ()
-        """The ranges of demonstration tokens that each query of the cell reads; empty for all alike."""
+
+        self._answered: OpenPack | None = None
+        """The pack that was answered last, if freely."""
+        self._kept: OpenPack | None = None
+        """The same while its answers are handed over: prompts that go on from them then need no token anew."""
 
     @classmethod
     def load(
@@ -181,11 +187,11 @@ class TransformersBackend:
         in_order, pending = self._in_order(prompts, decodings), frozenset(todo)
         packed = {i for i in in_order if self._packs(prompts, i, pattern, limits[i])}
         short = [i for i in in_order if i in packed]
-        self._read = prompts.read_by(pattern)
-        too_long = yield from self._answer_packed(prompts, short, pending, decodings)
+        read = prompts.read_by(pattern)
+        too_long = yield from self._answer_packed(prompts, short, pending, decodings, read)
         for i in [*too_long, *(i for i in in_order if i in pending - packed)]:
             view = self._view(pattern, prompts, i)
-            work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i])  # noqa: B023, E731
+            work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i], read)  # noqa: B023, E731
             yield [self._guarded(work, prompts.size(i))]
 
     def _encode_vectors(self, prompts: PromptSet) -> None:
@@ -226,9 +232,10 @@ class TransformersBackend:
         return sorted(indices, key=lambda i: (rank[kinds[i]], len(prompts.suffixes[i]), i))
 
     def _answer_packed(
-        self, prompts: PromptSet, short: Sequence[int], todo: Collection[int], decodings: Sequence[Decoding]
+        self, prompts: PromptSet, short: Sequence[int], todo: Collection[int], decodings: Sequence[Decoding], read: Read
     ) -> Generator[list[Answer], None, list[int]]:
-        """Answer queries a pack at a time. Packs are halved until they fit into memory.
+        """Answer queries a pack at a time. Packs are halved until they fit into memory. ``read`` is as in
+        ``PromptSet.read_by``.
 
         A pack is always computed as a whole, even if only some of its queries are in ``todo``.
         Returns the queries that did not fit even alone.
@@ -241,10 +248,11 @@ class TransformersBackend:
                 continue
             suffixes, pack_decodings = [prompts.suffixes[i] for i in pack], [decodings[i] for i in pack]
             try:
-                answers = self._timed(lambda: self._answer_rows(prompts, pack, suffixes, pack_decodings))  # noqa: B023
+                answers = self._timed(lambda: self._answer_rows(prompts, pack, suffixes, pack_decodings, read))  # noqa: B023
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
+                self._kept = None
                 release(self.model.device)
                 if len(pack) > 1:
                     self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
@@ -253,8 +261,9 @@ class TransformersBackend:
                     short, too_long = short[1:], [*pack, *too_long]
                 continue
             short = short[len(pack) :]
-            placed = [_with_prompt_index(a, pack, len(prompts.prefix)) for a in answers]
-            yield [answer for answer in placed if answer.index in todo]
+            kept, self._kept, self._answered = self._kept, self._answered, None
+            yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
+            self._kept = kept
         return too_long
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:
@@ -275,28 +284,40 @@ class TransformersBackend:
         reading: PrefixReading | None = None,
     ) -> list[Answer]:
         """Answer queries over a prefix. An answer's index is its place in the pack."""
-        extra = max(map(most_tokens, decodings))
-        answers = OpenPack(cache, suffixes, extra, self.limits, reading).answers(decodings)
-        self.counters.own_tokens += sum(map(len, suffixes))
+        extra, open_pack = max(map(most_tokens, decodings)), None
+        if self._kept is not None and self._kept.is_over(cache) and reading is None:
+            open_pack = self._kept.continued(suffixes, extra)
+        if open_pack is None:
+            open_pack = OpenPack(cache, suffixes, extra, self.limits, reading)
+        answers = open_pack.answers(decodings)
+        self.counters.own_tokens += open_pack.computed_tokens
+        self._answered = open_pack if reading is None and isinstance(decodings[0], Free) else None
         return answers
 
     def _answer_rows(
-        self, prompts: PromptSet, pack: Sequence[int], suffixes: Sequence[Ids], decodings: Sequence[Decoding]
+        self,
+        prompts: PromptSet,
+        pack: Sequence[int],
+        suffixes: Sequence[Ids],
+        decodings: Sequence[Decoding],
+        read: Read,
     ) -> list[Answer]:
         """Answer a pack of prompts, each with the vectors that it reads."""
         if _have_own_vectors(prompts):
             self.model.read_own_vectors([prompts.vectors_of(i) for i in pack])
-        return self._answer_pack(self.cache, suffixes, decodings, self._reading(pack))
+        return self._answer_pack(self.cache, suffixes, decodings, self._reading(pack, read))
 
-    def _reading(self, pack: Sequence[int]) -> PrefixReading | None:
+    def _reading(self, pack: Sequence[int], read: Read) -> PrefixReading | None:
         """The parts of the prefix that each query of a pack reads; None for all of it."""
         layout = self.cache.view.layout
-        if layout is None or not self._read:
+        if layout is None or not read:
             return None
-        ranges = [self._read[i] or ((0, len(layout.starts)),) for i in pack]
+        ranges = [read[i] or ((0, len(layout.starts)),) for i in pack]
         return PrefixReading.of(ranges, len(layout.starts), self.cache.prefix.length)
 
-    def _answer_long(self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int) -> Answer:
+    def _answer_long(
+        self, prompts: PromptSet, index: int, decoding: Decoding, view: View, limit: int, read: Read
+    ) -> Answer:
         """Answer one prompt whose own part is long (retrieved demonstrations)."""
         if _have_own_vectors(prompts):
             self.model.read_vectors(prompts.vectors_of(index))
@@ -306,7 +327,7 @@ class TransformersBackend:
         if view.layout is not None:  # tokens after the demonstrations see all of them
             own_tokens = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
         with self.cache.extended(suffix[:own_tokens], view):
-            reading = self._reading([index])
+            reading = self._reading([index], read)
             (answer,) = self._answer_pack(self.cache, [suffix[own_tokens:]], [decoding], reading)
         return _with_prompt_index(answer, [index], len(prompts.prefix))
 

@@ -172,6 +172,12 @@ class PackKeys:
             self._held[layer] = held = room
         return held
 
+    def of_rows(self, rows: Tensor) -> PackKeys:
+        """Copies of some rows, in this order; a row may be taken several times."""
+        part = PackKeys(len(rows))
+        part._held = {layer: LayerKeys(held.key[rows], held.value[rows]) for layer, held in self._held.items()}
+        return part
+
     def row(self, row: int, tokens: int) -> dict[int, LayerKeys]:
         """Copies of one row's first tokens in every layer, ``(1, key_heads, tokens, head_dim)``."""
         return {

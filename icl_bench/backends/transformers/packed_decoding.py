@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -93,15 +94,9 @@ class OpenPack:
         With ``limits``, queries are computed in several calls, else in one. ``reading`` has the
         parts of the prefix that each query reads; None for all of it.
         """
-        self._reading = reading
-        self._cache, self._model = cache, cache.model
-        self._device = device = cache.model.device
         lengths = [len(s) for s in suffixes]
-        self._lengths = torch.tensor(lengths, device=device)
-        self.keys = PackKeys(len(suffixes), max(lengths))
-        arange = torch.arange(max(lengths) + extra, device=device)
-        self._slot_offsets = arange.repeat(len(suffixes), 1)
-        ends = []
+        self._begin(cache, PackKeys(len(suffixes), max(lengths)), suffixes, extra, reading)
+        device, arange, ends = self._device, self._slot_offsets[0], []
         for part in limits.calls(lengths) if limits else [range(len(lengths))]:
             rows, slots = causal_rows([lengths[row] for row in part], device)
             used = int(slots.max()) + 1
@@ -116,6 +111,69 @@ class OpenPack:
             ends.append(hidden)
         self.ends = torch.cat(ends)
         """Last hidden states of the queries' last tokens: ``(rows, hidden)``."""
+        self.computed_tokens = sum(lengths)
+        """Tokens of the queries that were computed."""
+
+    def _begin(
+        self, cache: PrefixCache, keys: PackKeys, suffixes: Sequence[Ids], extra: int, reading: PrefixReading | None
+    ) -> None:
+        self.queries, self.fed = list(suffixes), list(suffixes)
+        """Ids of each query; and with the ids of its answer whose keys are held."""
+        self.keys, self._cache, self._reading = keys, cache, reading
+        self._model, self._device = cache.model, cache.model.device
+        self._state = cache.state
+        lengths = list(map(len, suffixes))
+        self._lengths = torch.tensor(lengths, device=self._device)
+        self._slot_offsets = torch.arange(max(lengths) + extra, device=self._device).repeat(len(suffixes), 1)
+
+    def continued(self, suffixes: Sequence[Ids], extra: int) -> OpenPack | None:
+        """A pack of queries that begin with this pack's and perhaps with their answers, whose keys it takes over.
+
+        Only the other tokens are computed. None if a query begins with none of this pack's.
+        """
+        found = [self._begun(suffix) for suffix in suffixes]
+        if any(begun is None for begun in found):
+            return None
+        rows, held = zip(*(begun for begun in found if begun is not None), strict=True)
+        pack = OpenPack.__new__(OpenPack)
+        keys = self.keys.of_rows(torch.tensor(rows, device=self._device))
+        pack._begin(self._cache, keys, suffixes, extra, self._reading)
+        counts = [len(suffix) - size for suffix, size in zip(suffixes, held, strict=True)]
+        new, ranks = causal_rows(counts, self._device)
+        slots = torch.tensor(held, device=self._device)[new] + ranks
+        visible = torch.arange(int(slots.max()) + 1, device=self._device) <= slots[:, None]
+        tokens = [token for suffix, size in zip(suffixes, held, strict=True) for token in suffix[size:]]
+        hidden = pack._call(tokens, new, slots, slots, visible)
+        pack.ends = hidden[torch.cumsum(torch.tensor(counts, device=self._device), 0) - 1]
+        pack.computed_tokens = len(tokens)
+        return pack
+
+    def is_over(self, cache: PrefixCache) -> bool:
+        """Whether it was computed over what a cache holds now."""
+        return self._cache is cache and self._state is not None and self._state == cache.state
+
+    def _begun(self, suffix: Ids) -> tuple[int, int] | None:
+        """The row that a query begins with, and how many of its tokens are held, without the query's last."""
+        best: tuple[int, int] | None = None
+        for row in self._rows_of.get(suffix[: self._shortest], ()):
+            query, fed = self.queries[row], self.fed[row]
+            if suffix[: len(query)] == query:
+                held = min(_common(suffix, fed), len(suffix) - 1)
+                best = (row, held) if best is None or held > best[1] else best
+        return best
+
+    @cached_property
+    def _shortest(self) -> int:
+        """Tokens of the shortest query."""
+        return min(map(len, self.queries))
+
+    @cached_property
+    def _rows_of(self) -> dict[Ids, list[int]]:
+        """The rows by the first tokens of their queries."""
+        rows: dict[Ids, list[int]] = {}
+        for row, query in enumerate(self.queries):
+            rows.setdefault(query[: self._shortest], []).append(row)
+        return rows
 
     def _call(
         self,
@@ -210,12 +268,17 @@ class OpenPack:
                     if step + 1 == decoding.max_tokens and not stopped:
                         text = so_far
                 if text is not None:
-                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped)
+                    ids = tuple(written[row])
+                    answers[row] = Answer(row, 0, step + 1, text=text, truncated=not stopped, ids=ids)
             going = [place for place, row in enumerate(rows) if row not in answers]
             rows, tokens = [rows[p] for p in going], [tokens[p] for p in going]
             if rows:
                 hidden = self._next(rows, tokens, step)
             step += 1
+        self.fed = [
+            query + tuple(ids[: answers[row].answer_tokens - 1])
+            for row, (query, ids) in enumerate(zip(self.queries, written, strict=True))
+        ]
         return [answers[row] for row in range(len(written))]
 
     # -- every label ----------------------------------------------------------------------------
@@ -358,6 +421,12 @@ class LabelSearch:
         """The most probable label; its margin is over the second."""
         best = Answer.of_scores(row, self._logs[self.trie.ends], None)
         return replace(best, answer_tokens=self._extended, label_mass=None, scores=None)
+
+
+def _common(one: Ids, other: Ids) -> int:
+    """The number of first tokens that both have in common."""
+    length = min(len(one), len(other))
+    return next((at for at in range(length) if one[at] != other[at]), length)
 
 
 def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:

@@ -61,6 +61,11 @@ class PrefixCache:
         self.prefix.reserve(len(prefix))
         self.read(prefix[len(self._ids) :])
 
+    @property
+    def state(self) -> tuple[Ids, View] | None:
+        """The prefix that is held, and how its tokens see each other; None for demonstrations in blocks."""
+        return None if self.view.layout is not None else (self._ids, self.view)
+
     def _holds(self, view: View) -> bool:
         """Whether the cached prefix was computed with this view."""
         mine = self.view

@@ -170,7 +170,8 @@ class VllmBackend:
                 assert isinstance(decoding, Free), _IN_ONE_WAY
                 ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
                 text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
-                answers.append(Answer(index, cached, len(completion.token_ids), text=text, truncated=truncated))
+                ids = tuple(completion.token_ids)
+                answers.append(Answer(index, cached, len(ids), text=text, truncated=truncated, ids=ids))
         return answers
 
     def _scored(self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]) -> list[Answer]:

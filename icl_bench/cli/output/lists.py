@@ -116,6 +116,10 @@ def print_shown(shown: Shown, console: Console) -> None:
 
     row = shown.row
     print(shown.prompt)
+    if row.get("thought") is not None:
+        second = shown.answer_prompt
+        console.rule("thought" if second is None else "thought and end mark: the answer's prompt goes on with")
+        print(row["thought"] if second is None else second.removeprefix(shown.prompt))
     console.rule()
     for number, text in enumerate(shown.vectors, 1):
         print(f"as vector {number}: {text}")
@@ -137,6 +141,9 @@ def print_shown(shown: Shown, console: Console) -> None:
         facts["attention"] += f"; blocks read, from 0: {', '.join(map(str, row['read_blocks']))}"
     if row.get("local_prompt_tokens") is not None:
         facts["tokens"] += f" (as the server counts; {row['local_prompt_tokens']:,} by the local tokenizer)"
+    if row.get("thought_tokens") is not None:
+        cut = ", cut at its limit" if row["thought_truncated"] else ""
+        facts["tokens"] += f"; {row['thought_tokens']:,} of the thought{cut}, {row['answer_tokens']:,} of the answer"
     if row.get("reason") is not None:
         facts["no answer"] = row["reason"]
     if row.get("text") is not None:

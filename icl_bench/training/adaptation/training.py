@@ -29,6 +29,7 @@ from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.training.adaptation.examples import AdaptationExamples, DemonstrationSequences, Lesson, PackedTexts
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
 from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
@@ -166,7 +167,9 @@ class Adaptation(LongTraining):
         tasks = []
         for name in spec.demonstrations_too:
             say(f"reading {name}")
-            data = load_data(load_task(name), data_dir=spec.data_dir)
+            task_spec = load_task(name)
+            refuse_thoughts(task_spec, "adaptation")
+            data = load_data(task_spec, data_dir=spec.data_dir)
             task = TokenizedTask(data, model, tokenizer, spec.seed)
             tasks.append(DemonstrationSequences(task, spec.length, spec.seed))
         device = device_name(spec.device)

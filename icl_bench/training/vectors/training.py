@@ -29,6 +29,7 @@ from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.operations import step_flops
 from icl_bench.training.resumable import (
@@ -91,6 +92,7 @@ class VectorTraining(LongTraining):
         """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
         spec.check()
         task_spec = load_task(spec.task)
+        refuse_thoughts(task_spec, "training vectors")
         say(f"reading {task_spec.name}")
         data = load_data(task_spec, data_dir=spec.data_dir)
         say(f"preparing {spec.model}")

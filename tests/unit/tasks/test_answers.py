@@ -213,7 +213,7 @@ def test_what_is_no_right_answer_is_refused_with_its_row(tmp_path: Path, value: 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [({"answer": {"extract": "(x)"}}, "answer is for free text"), ({"stop": ["\n"]}, "stop is for free text")],
+    [({"answer": {"extract": "(x)"}}, "answer.extract is for free text"), ({"stop": ["\n"]}, "stop is for free text")],
 )
 def test_labels_have_neither_stops_nor_extraction(tmp_path: Path, changes: Any, reason: str):
     said = refused(tmp_path, "a", "b", labels={}, metrics=["accuracy"], **changes)

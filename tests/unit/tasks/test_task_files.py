@@ -50,6 +50,7 @@ FREE = (
     "commonsenseqa_free",
     "gsm8k",
     "gsm8k_answers",
+    "gsm8k_thoughts",
     "nq_open",
     "nq_open_passage",
     "nq_open_retrieved",
@@ -164,6 +165,7 @@ def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     [
         ("gsm8k", "test-0", "18"),
         ("gsm8k_answers", "test-0", "18"),
+        ("gsm8k_thoughts", "test-0", "18"),
         ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
         ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
         ("nq_open_retrieved", "nq-open-0", "Wilhelm Conrad Röntgen"),

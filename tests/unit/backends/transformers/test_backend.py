@@ -30,6 +30,7 @@ from icl_bench.backends.transformers.loaded_model import LoadedModel
 from icl_bench.backends.transformers.packed_decoding import PackLimits
 from icl_bench.backends.transformers.single_precision import in_float32
 from icl_bench.errors import CellError, UserError
+from icl_bench.models.attention_patterns import Pattern
 from icl_bench.prompts.encoding import Ids, PromptSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -330,7 +331,6 @@ def test_rows_that_are_answered_in_one_way_are_packed_whatever_their_choices(loa
 
 def test_a_row_that_is_answered_at_length_needs_no_more_room_in_a_window_than_it_takes(load, tokenizer):
     """The window must hold the longest answer of those that are asked, not of all that are there."""
-    from icl_bench.models.attention_patterns import Pattern
 
     prompts, backend = prompts_of(20, [3, 3]), load("llama")
     own = [Free(("\n",), 2), Free(("\n",), 50)]
@@ -1028,3 +1028,54 @@ def test_a_model_that_leaves_no_memory_to_compute_in_is_a_users_error(folders, t
     monkeypatch.setattr(LoadedModel, "plain_logits", full)
     with pytest.raises(UserError, match=r"does not fit the memory \(CUDA error: CUBLAS"):
         TransformersBackend.load(folders["llama"], tokenizer, device="cpu")
+
+
+# -- prompts that go on from a pack -------------------------------------------------------------
+
+
+def going_on(prompts: PromptSet, pack: Sequence[Answer], seed: int) -> PromptSet:
+    """Each prompt of a pack with a part of what was written, and other tokens behind it."""
+    rng = np.random.default_rng(seed)
+    further = [answer.ids[: int(rng.integers(len(answer.ids) + 1))] + ids(3, 40 + i) for i, answer in enumerate(pack)]
+    return prompts.extended([answer.index for answer in pack], further)
+
+
+@pytest.mark.parametrize("pattern", ["full", "grouped:2,60", "approx:60,4"])
+@pytest.mark.parametrize("rows", [256, 3])
+def test_prompts_that_go_on_from_a_pack_are_answered_as_if_computed_anew(load, exact, greedy, kind, pattern, rows):
+    how, free = Pattern.parse(pattern), Free((), 11)
+    prompts, decodings = prompts_of(70, [9, 4, 12, 4, 7, 30]), [exact, greedy]
+    for decoding in decodings:
+        backend, number = load(kind, pack_tokens=64, pack_rows=rows), 0
+        for number, pack in enumerate(backend.answer(prompts, range(6), [free] * 6, 0, how)):
+            second = going_on(prompts, pack, number)
+            before = backend.counters.own_tokens
+            found = [a for p in backend.answer(second, range(len(pack)), [decoding] * len(pack), 0, how) for a in p]
+            assert backend.counters.own_tokens - before < second.own_tokens - sum(map(len, prompts.suffixes[:1]))
+            anew = load(kind)
+            expected = [a for p in anew.answer(second, range(len(pack)), [decoding] * len(pack), 0, how) for a in p]
+            assert_same(sorted(found, key=by_index), sorted(expected, key=by_index))
+        assert number or rows > 3
+
+
+def by_index(answer: Answer) -> int:
+    return answer.index
+
+
+def test_a_packs_keys_are_kept_only_while_its_answers_are_handed_over(load, either):
+    backend, prompts = load(either, pack_rows=2), prompts_of(20, [5, 6, 7, 8])
+    for _ in backend.answer(prompts, range(4), [Free((), 3)] * 4, 0):
+        assert backend._kept is not None
+    assert (backend._kept, backend._answered) == (None, None)
+
+
+def test_queries_that_are_equal_go_on_from_their_own_answers(load, exact, either):
+    backend, suffix = load(either), ids(6, 3)
+    prompts = PromptSet(ids(30, 1), (suffix, suffix, suffix[:4]))
+    (pack,) = backend.answer(prompts, range(3), [Free((), 6)] * 3, 0)
+    del pack
+    for pack in backend.answer(prompts, range(3), [Free((), 6)] * 3, 0):
+        second = going_on(prompts, pack, 5)
+        found = [a for p in backend.answer(second, range(3), [exact] * 3, 0) for a in p]
+        expected = [a for p in load(either).answer(second, range(3), [exact] * 3, 0) for a in p]
+        assert_same(sorted(found, key=by_index), sorted(expected, key=by_index))

@@ -70,7 +70,7 @@ def answered(
     """Answers with their probabilities, in the prompts' order."""
     wanted = range(len(prompts)) if todo is None else todo
     packs = backend.answer(prompts, wanted, [decoding] * len(prompts), reserve, pattern)
-    found = sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
+    found = sorted((answer for pack in packs for answer in pack if answer.index in wanted), key=lambda a: a.index)
     assert [answer.index for answer in found] == sorted(wanted)
     return found
 

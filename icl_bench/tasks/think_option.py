@@ -1,0 +1,56 @@
+"""Whether and how long a task's answers are thought about first, as a user asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from icl_bench.errors import UserError
+from icl_bench.tasks.spec import TaskSpec
+from icl_bench.wording import plain
+
+DEFAULT_LIMIT = 400
+"""Tokens of a thought where neither the task file nor the user says a limit."""
+
+MOST = 10**6
+
+
+@dataclass(frozen=True)
+class ThinkOption:
+    """A value of ``--think``: ``on``, ``off`` or the most tokens of a thought."""
+
+    how: str | int
+
+    @classmethod
+    def parse(cls, text: str) -> ThinkOption:
+        """Read a value. Raises ``UserError``."""
+        if text in ("on", "off"):
+            return cls(text)
+        if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST:
+            return cls(int(text))
+        raise UserError(f"--think {plain(text[:30])}: expected on, off or a number of tokens up to {MOST:,}")
+
+    def __str__(self) -> str:
+        return str(self.how)
+
+    def of(self, task: TaskSpec) -> TaskSpec:
+        """The task with thoughts before its answers, or without. Raises ``UserError``."""
+        rule = task.answer
+        if rule is None or rule.ends is None:
+            if self.how == "off":
+                return task
+            raise UserError(
+                f"--think {self}: task {task.name} does not say what ends a thought; add answer: "
+                '{ends: "So the answer is "} to its task file'
+            )
+        limit = self.how if isinstance(self.how, int) else rule.limit or DEFAULT_LIMIT
+        changed = rule.model_copy(update={"think": self.how != "off", "limit": limit})
+        return task.model_copy(update={"answer": changed})
+
+
+def refuse_thoughts(task: TaskSpec, what: str) -> None:
+    """Raise ``UserError`` for a task that thinks before it answers, of something that learns answers alone."""
+    if task.thought is not None:
+        raise UserError(
+            f"task {task.name} thinks before it answers, and {what} learns answers alone; give a task file without "
+            "answer.think"
+        )

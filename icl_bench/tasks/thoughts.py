@@ -1,0 +1,57 @@
+"""Thoughts before answers: the texts around them, in demonstrations and behind a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ThoughtRule:
+    """How a task's answers are thought about first (``answer.think`` in a task file)."""
+
+    opens: str
+    """The text that begins a thought, where the answer would begin."""
+    ends: str
+    """The text that ends a thought and begins the answer, with the answer's leading spaces."""
+    limit: int
+    """The most tokens of a thought."""
+    rationale: str | None = None
+    """The field of the train rows' thoughts, which demonstrations show; None if they show plain answers."""
+
+    @property
+    def mark(self) -> str:
+        """The text that ends a thought, without the spaces that belong to the answer."""
+        return self.ends.rstrip(" ")
+
+    @property
+    def answer_lead(self) -> str:
+        """The spaces between the end mark and the answer."""
+        return self.ends[len(self.mark) :]
+
+    def worked(self, rationale: str) -> str:
+        """The text of a demonstration before its answer: a whole thought, from its opening to its end mark.
+
+        A rationale that repeats the opening or holds the end mark is cut there: both stand once.
+        """
+        rationale = rationale.partition(self.mark.strip())[0].strip()
+        opens = self.opens.strip()
+        rationale = rationale.removeprefix(opens).strip()
+        begun = joined(self.opens, rationale)
+        return joined(begun, self.ends)
+
+    def without_thought(self, answer: str) -> str:
+        """A right answer without the thought before it, if its text holds both."""
+        return answer.partition(self.mark.strip())[2].strip() or answer
+
+    def until_answer(self, before: str, thought: str, closing: str = "") -> str:
+        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is.
+
+        ``closing`` closes a thought of the model's own first.
+        """
+        return joined(before + thought, f"{closing}{self.mark}")[len(before) :]
+
+
+def joined(before: str, after: str) -> str:
+    """Both texts, with a space between them unless there is white space already or one is empty."""
+    apart = not before or not after or before[-1].isspace() or after[0].isspace()
+    return f"{before}{'' if apart else ' '}{after}"
