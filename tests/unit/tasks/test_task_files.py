@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import prompt_text
+from icl_bench.prompts.rendering import PlainForm, prompt_text
 from icl_bench.tasks import task_files as taskfile
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import known_groups, known_tasks, load_task, tasks_of
 from icl_bench.tasks.templates import JinjaTemplate
+from icl_bench.tasks.think_option import ThinkOption
 from icl_bench.tasks.worked_examples import read_pool
 
 TASK = """\
@@ -134,7 +135,7 @@ def test_a_task_of_bbh_has_the_authors_prompt_without_its_thoughts(name: str, da
 def test_a_task_with_worked_examples_asks_the_same_rows_behind_the_authors_three(name: str, data_dir: Path):
     short = name.removeprefix("bbh_").removesuffix("_worked")
     spec, direct = load_task(name), load_task(f"bbh_{short}")
-    same = {"name": "", "description": "", "pool": direct.pool}
+    same = {"name": "", "description": "", "pool": direct.pool, "answer": None}
     named = {"data": spec.data.model_copy(update={"hub": direct.data.hub})}
     assert spec.model_copy(update={**same, **named}) == direct.model_copy(update=same)
     rows, others = load_data(spec, data_dir=data_dir), load_data(direct, data_dir=data_dir)
@@ -150,6 +151,11 @@ def test_a_task_with_worked_examples_asks_the_same_rows_behind_the_authors_three
     stored = read_pool(path, {}).rows
     whole = [f"{r.cells['input']}\nA: {r.cells['rationale']}So the answer is {r.cells['target']}." for r in stored]
     assert whole == examples
+    assert spec.answer is not None
+    thinking = load_data(ThinkOption.parse("on").of(spec), data_dir=data_dir)
+    prompt = PlainForm(spec.template, thought=thinking.spec.thought).whole(thinking.train, thinking.test[0])
+    worked = "".join(f"Q: {one.removesuffix('.')}\n\n" for one in examples)
+    assert prompt.rstrip() == f"{start}\n\n{worked}{query} Let's think step by step."
 
 
 @pytest.mark.parametrize(
