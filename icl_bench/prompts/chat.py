@@ -349,7 +349,7 @@ def around_turns(style: str, around: Sequence[str], template: AnyTemplate, piece
     _, answer, joint, end, _ = around
     if style == "single":
         return piece, template.separator, end
-    return lambda template, example: f"{query_text(template, example)}{answer}{example.answer}", joint, end
+    return lambda template, one: f"{query_text(template, one)}{answer}{one.worked}{one.answer}", joint, end
 
 
 def read_settings(style: str | None, system: str | None, arguments: Sequence[str]) -> ChatSettings | None:

@@ -12,7 +12,7 @@ from typing import Any
 from icl_bench.demonstrations.as_vectors import stored_as_text
 from icl_bench.errors import UserError
 from icl_bench.prompts.chat import around_turns
-from icl_bench.prompts.rendering import query_text
+from icl_bench.prompts.rendering import opening_text, query_text
 from icl_bench.report.imported_questions import ImportedQuestions, Rows, rows_of
 from icl_bench.report.prompt_trace import as_shown
 from icl_bench.results.facts import UNKNOWN, FactsOf
@@ -97,9 +97,10 @@ class Prompts:
             return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
         template = task.spec.template
         last, writing = as_shown(meta, last)
-        separator, end = template.separator, ""
+        separator, end = template.separator, opening_text(template, task.spec.thought)
         if chat := meta.facts.chat:
             piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
+            end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
             writing = replace(writing, piece=piece)
         texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
         return End(

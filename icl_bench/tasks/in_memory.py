@@ -62,7 +62,8 @@ class Task(TaskSpec):
     ) -> None:
         rows = {split: _records(given, split, name) for split, given in {"train": train, "test": test}.items()}
         if fields is None or isinstance(fields, Mapping):
-            fields = {field: field for field in _shown_fields(input, output, labels)} | dict(fields or {})
+            shown = _shown_fields(input, output, labels, more.get("answer"))
+            fields = {field: field for field in shown} | dict(fields or {})
         data = more.pop("data", {})
         if isinstance(data, Mapping):
             data = {"source": MEMORY, "fields": fields, **data}
@@ -99,9 +100,11 @@ def given_rows(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     )
 
 
-def _shown_fields(input: str, output: str, labels: object) -> list[str]:  # noqa: A002 - as in a task file
-    """The fields that a template names in braces, and that of each row's own choices."""
+def _shown_fields(input: str, output: str, labels: object, answer: object) -> list[str]:  # noqa: A002 - as in a task file
+    """The fields that a template names in braces, that of each row's own choices, and that of thoughts."""
     found = {own} if (own := _own_choices(labels)) else set()
+    rationale = answer.get("rationale") if isinstance(answer, Mapping) else None
+    found |= {rationale} if isinstance(rationale, str) else set()
     for text in (input, output):
         with suppress(ValueError, TypeError):  # the template's own check says what is wrong
             found |= {field for _, field, _, _ in string.Formatter().parse(text) if field}

@@ -14,6 +14,7 @@ import pytest
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free
 from icl_bench.backends.label_constraint import label_trie
 from icl_bench.backends.vllm import backend as backend_of_vllm
+from icl_bench.models.attention_patterns import FULL
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
@@ -299,3 +300,18 @@ def test_labels_of_each_rows_own_are_scored_as_by_the_other_backend(data_dir: Pa
     ((_, prompts),) = sweep.plan.groups[0].group.prompts([20])
     own = trees(sweep, labels, labels[:2], labels[1:3], labels[:1])
     assert_scored_alike(scored(vllm, prompts, own), scored(transformers, prompts, own))
+
+
+def test_answers_behind_thoughts_are_those_of_the_other_backend(data_dir: Path, vllm: Any, transformers: Any):
+    sweep = prepared("gsm8k_thoughts", "2", data_dir, rows=8, think="24")
+    ((_, prompts),) = sweep.plan.groups[0].group.prompts([2])
+    task = sweep.task
+    assert task.thinking is not None
+
+    def said(backend: Any) -> list[tuple[str, int, bool, str]]:
+        packs = task.thinking.answer(backend, prompts, range(8), task.decodings(task.data.test), 0, FULL)
+        found = sorted((a for pack in packs for a in pack), key=lambda a: a.index)
+        return [(a.thought.text, a.thought.tokens, a.thought.truncated, str(a.text).strip()) for a in found]
+
+    one, other = said(vllm), said(transformers)
+    assert sum(a == b for a, b in zip(one, other, strict=True)) >= 7

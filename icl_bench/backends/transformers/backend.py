@@ -192,7 +192,9 @@ class TransformersBackend:
         for i in [*too_long, *(i for i in in_order if i in pending - packed)]:
             view = self._view(pattern, prompts, i)
             work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i], read)  # noqa: B023, E731
-            yield [self._guarded(work, prompts.size(i))]
+            answer = self._guarded(work, prompts.size(i))
+            self._answered = None  # its prefix is shortened again
+            yield [answer]
 
     def _encode_vectors(self, prompts: PromptSet) -> None:
         """Encode the texts that prompts read as vectors. From here on, all tokens read shared ones.
@@ -262,8 +264,10 @@ class TransformersBackend:
                 continue
             short = short[len(pack) :]
             kept, self._kept, self._answered = self._kept, self._answered, None
-            yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
-            self._kept = kept
+            try:
+                yield [_with_prompt_index(answer, pack, len(prompts.prefix)) for answer in answers]
+            finally:
+                self._kept = kept
         return too_long
 
     def _first_pack(self, prompts: PromptSet, in_order: Sequence[int], decodings: Sequence[Decoding]) -> Sequence[int]:

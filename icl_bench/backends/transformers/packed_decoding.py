@@ -157,7 +157,7 @@ class OpenPack:
         best: tuple[int, int] | None = None
         for row in self._rows_of.get(suffix[: self._shortest], ()):
             query, fed = self.queries[row], self.fed[row]
-            if suffix[: len(query)] == query:
+            if len(query) < len(suffix) and suffix[: len(query)] == query:  # the same query is computed anew
                 held = min(_common(suffix, fed), len(suffix) - 1)
                 best = (row, held) if best is None or held > best[1] else best
         return best

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from icl_bench.prompts.encoding import PromptTokenizer
 from icl_bench.prompts.rendering import PlainForm, Writing, demonstration_text, query_text
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.templates import JinjaTemplate
+from icl_bench.tasks.thoughts import ThoughtRule
 
 TASK = Template(input="query: {text}", output="intent: {label}")
 ROWS = [
@@ -519,3 +521,43 @@ def test_a_generation_prompt_that_begins_no_thought_is_left_as_it_is(tmp_path: P
     left, form = (model.form(ChatSettings(style="turns"), closes_thoughts=closes) for closes in (False, True))
     assert form.facts() == left.facts()
     assert form.notes() == []
+
+
+# -- thoughts before answers ----------------------------------------------------------------------
+
+THOUGHT = ThoughtRule("Think.", "So it is ", 9, "why")
+OWN_THOUGHT = (
+    CHATML.replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}") + "{# </think> #}"
+)
+WORKED = [replace(row, worked=THOUGHT.worked(f"because {n}")) for n, row in enumerate(ROWS[:2])]
+
+
+def thinking_form(folder: Path, source: str, style: Any) -> ChatForm:
+    chat = ChatTemplate(source, "m", {"eos_token": "<|im_end|>"})
+    return ChatForm(TASK, ChatSettings(style=style), chat, ["<|im_start|>", "<|im_end|>"], thought=THOUGHT)
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+def test_a_thought_begins_the_assistants_turn_and_demonstrations_show_theirs(tmp_path: Path, style: Any):
+    form = thinking_form(tmp_path, CHATML, style)
+    text = form.whole(WORKED, QUERIES[0])
+    assert text.endswith("and mine?\nintent:<|im_end|>\n<|im_start|>assistant\nThink.")
+    shown = "Think. because 0 So it is card arrival"
+    assert shown in text
+    assert form.is_pieced(WORKED, QUERIES)
+    pieces = [form.start, *map(form.demonstration, WORKED), form.query(QUERIES[0])]
+    assert "".join(pieces) == text
+    assert form.answer("order") == " order<|im_end|>"
+    assert form.before_answer == "So it is"
+    assert form.messages(WORKED, QUERIES[0])[-1]["content"].endswith("and mine?\nintent: Think.")
+    assert (form.thought_stops, form.closing(text)) == (("<|im_end|>",), "")
+
+
+def test_a_thought_of_the_models_own_ends_and_is_closed_before_the_answer(tmp_path: Path):
+    form = thinking_form(tmp_path, OWN_THOUGHT, "turns")
+    text = form.whole([], QUERIES[0])
+    assert text.endswith("<think>\nThink.")
+    assert form.thought_stops == ("</think>", "<|im_end|>")
+    assert form.closing(f"{text} so") == "\n</think>\n\n"
+    assert form.closing(f"{text} so</think>") == ""
+    assert THOUGHT.until_answer(text, " so", form.closing(f"{text} so")) == " so\n</think>\n\nSo it is"

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fakes import LABELS, FakeBackend, plan, planned, row, runner, small_tokenizer, tokenized_task, write_rows
+from support.api_server import chat, completion, serving
+from support.fakes import (
+    ENGINE,
+    LABELS,
+    FakeBackend,
+    plan,
+    planned,
+    row,
+    runner,
+    small_tokenizer,
+    tokenized_task,
+    write_rows,
+)
 from support.fakes import write_task as fake_task
 
 from icl_bench.analysis.cell_cost import CellCost
@@ -25,6 +37,7 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.thinking import Parts
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.in_memory import Task
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import ThinkOption
@@ -127,6 +140,14 @@ def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path):
         )
     data = load_data(load_task(path))
     assert (data.train[4].worked, data.train[4].answer, data.train[4].golds) == ("as 4 is 4\n#### ", "4", None)
+
+
+def test_rows_given_in_python_have_rationales_and_may_be_asked_to_think_or_not():
+    rows = [{"text": f"q {i}", "label": "ab"[i % 2], "why": why(i)} for i in range(6)]
+    given = {"input": "query: {text}", "output": "intent: {label}", "answer": {**THINK, "rationale": "why"}}
+    task = Task(name="mine", train=rows, test=[{**row, "why": None} for row in rows], **given)
+    assert load_data(task).train[2].worked == f"Think. {why(2)} So it is "
+    assert load_data(ThinkOption.parse("off").of(task)).train[2].worked == ""
 
 
 # -- two calls ----------------------------------------------------------------------------------
@@ -257,6 +278,31 @@ def test_a_text_without_the_mark_is_no_answer_and_says_why(tmp_path: Path):
     assert frame["reason"].iloc[0] == "no end mark 'So it is' within 20 tokens"
     assert (outcome.invalid, outcome.samples) == (1, ["no end mark 'So it is' within 20 tokens"])
     assert (frame["thought_tokens"] + frame["answer_tokens"]).tolist() == [20] * 6
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_a_server_is_asked_once_with_room_for_both(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("openai")
+    from support.servers import server_backend
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    task = worked_task(tmp_path)
+    task.one_request = True
+    reply = {"completions": completion, "chat": chat}[endpoint]
+    with serving(lambda _: reply(" so. So it is: card lost\nquery: more")) as server:
+        backend: Any = server_backend(server.url, endpoint=endpoint, identity=ENGINE)
+        made = planned(task, "2", draws=1)
+        runner(made, tmp_path / "results", backend).run()
+    frame = read_results(tmp_path / "results")
+    assert frame["prediction"].tolist() == ["card lost"] * 6
+    assert frame["thought"].tolist() == [" so. "] * 6
+    for body in server.requests:
+        text = body["prompt"] if endpoint == "completions" else body["messages"][-1]["content"]
+        assert text.endswith("\nintent: Think.")
+        assert text.count("Think. the card number") == 2
+        assert body["stop"] == ["\n==\n"]
+        assert task.written_tokens in body.values()
+    assert len(server.requests) == 6
 
 
 # -- show ---------------------------------------------------------------------------------------

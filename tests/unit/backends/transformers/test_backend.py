@@ -103,9 +103,9 @@ def run(
     """All answers, in the order of the prompts; each comes once."""
     wanted = list(range(len(prompts.suffixes))) if todo is None else list(todo)
     packs = packs_of(backend, prompts, decoding, wanted)
-    found = {answer.index: answer for pack in packs for answer in pack}
-    assert sorted(found) == sorted(wanted)
-    assert sum(map(len, packs)) == len(wanted)
+    needed = [answer for pack in packs for answer in pack if answer.index in wanted]
+    found = {answer.index: answer for answer in needed}
+    assert sorted(found) == sorted(answer.index for answer in needed) == sorted(wanted)
     return [found[i] for i in wanted]
 
 
@@ -1067,6 +1067,18 @@ def test_a_packs_keys_are_kept_only_while_its_answers_are_handed_over(load, eith
     for _ in backend.answer(prompts, range(4), [Free((), 3)] * 4, 0):
         assert backend._kept is not None
     assert (backend._kept, backend._answered) == (None, None)
+
+
+def test_a_query_that_is_asked_again_is_computed_anew(load, either):
+    prompts, free = prompts_of(20, [5, 6]), Free((), 3)
+    backend = load(either)
+    packs = backend.answer(prompts, range(2), [free] * 2, 0)
+    first = next(packs)  # and the packs are left open, as by an exception that is looked at
+    before = backend.counters.own_tokens
+    assert [a for pack in backend.answer(prompts, range(2), [free] * 2, 0) for a in pack] == first
+    assert backend.counters.own_tokens == before + prompts.own_tokens
+    packs.close()
+    assert backend._kept is None
 
 
 def test_queries_that_are_equal_go_on_from_their_own_answers(load, exact, either):

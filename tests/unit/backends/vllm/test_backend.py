@@ -202,7 +202,7 @@ def test_an_engine_is_told_all_stops_and_the_earliest_ends_the_text(engine: Engi
     free = Free(("s", "e"), 5)  # the engine answers "yes"
     backend = started()
     found = [a for pack in backend.answer(PROMPTS, [0], [free] * len(PROMPTS), 0) for a in pack]
-    assert [a.text for a in found] == ["y"]
+    assert [(a.text, a.ids) for a in found] == [("y", (7,))]
     assert backend.sampling(free).stop == ["s", "e"]
 
 
