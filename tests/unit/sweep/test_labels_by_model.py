@@ -235,3 +235,10 @@ def test_a_batch_is_refused_before_anything_is_read():
     words = [*options.split(), "--tokenizer", "gemma3-270m", "--perturbation", "labels:model"]
     text = in_process.said(*words, code=2)
     assert "--batch: --perturbation labels:model needs the answers to the pool" in text
+
+
+@pytest.mark.parametrize("perturbation", ["labels:model", "labels:permuted", "labels:noise=0.5"])
+def test_other_answers_behind_true_thoughts_are_refused(perturbation: str):
+    options = f"plan --task bbh_web_of_lies_worked --model gemma3-270m --k 3 --think --perturbation {perturbation}"
+    text = in_process.said(*options.split(), code=2)
+    assert f"--perturbation {perturbation}: demonstrations of task bbh_web_of_lies_worked show thoughts" in text
