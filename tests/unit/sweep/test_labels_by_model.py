@@ -239,6 +239,6 @@ def test_a_batch_is_refused_before_anything_is_read():
 
 @pytest.mark.parametrize("perturbation", ["labels:model", "labels:permuted", "labels:noise=0.5"])
 def test_other_answers_behind_true_thoughts_are_refused(perturbation: str):
-    options = f"plan --task bbh_web_of_lies_worked --model gemma3-270m --k 3 --think --perturbation {perturbation}"
+    options = f"plan --task bbh_web_of_lies_worked --model gemma3-270m --k 3 --think on --perturbation {perturbation}"
     text = in_process.said(*options.split(), code=2)
     assert f"--perturbation {perturbation}: demonstrations of task bbh_web_of_lies_worked show thoughts" in text
