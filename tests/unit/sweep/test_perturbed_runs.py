@@ -209,7 +209,7 @@ def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
 # -- analyses -----------------------------------------------------------------------------------
 
 
-OF_ALL = ("perturbed_curves", "perturbations", "provenance")
+OF_ALL = ("perturbed_curves", "perturbations", "shown_labels", "provenance")
 """Tables in which perturbed demonstrations stand, too."""
 
 
@@ -274,7 +274,7 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(tmp_path: P
     swept(tmp_path)
     assert "less that of unperturbed ones" in told()
     tables = json.loads(told("--json"))
-    for name in ("perturbed_curves", "perturbations"):
+    for name in ("perturbed_curves", "perturbations", "shown_labels"):
         assert [row["perturbation"] for row in tables[name]] == ["labels:permuted"]
 
 
