@@ -250,6 +250,7 @@ SELECTORS = Registry(
     "icl_bench.selectors",
     {
         "random": "icl_bench.demonstrations.random:Random",
+        "first": "icl_bench.demonstrations.random:First",
         "centroids": "icl_bench.demonstrations.centroids:Centroids",
         "balanced": "icl_bench.demonstrations.balanced:Balanced",
         "bm25": "icl_bench.demonstrations.bm25:BM25",
@@ -258,6 +259,9 @@ SELECTORS = Registry(
         "diverse:mmr": "icl_bench.demonstrations.diverse:MarginalRelevance",
         "diverse:bertscore": "icl_bench.demonstrations.diverse:Coverage",
         "diverse:dpp": "icl_bench.demonstrations.diverse:DeterminantalProcess",
+        "diverse:mmr-shared": "icl_bench.demonstrations.diverse:SharedRelevance",
+        "diverse:bertscore-shared": "icl_bench.demonstrations.diverse:SharedCoverage",
+        "diverse:dpp-shared": "icl_bench.demonstrations.diverse:SharedProcess",
     },
     subclass_of=[
         "icl_bench.demonstrations.interface:SharedSelector",
@@ -293,6 +297,7 @@ PERTURBATIONS = Registry(
         "none": "icl_bench.demonstrations.perturbations:NoPerturbation",
         "labels:permuted": "icl_bench.demonstrations.perturbations:PermutedLabels",
         "labels:noise": "icl_bench.demonstrations.perturbations:NoisyLabels",
+        "labels:model": "icl_bench.demonstrations.perturbations:LabelsByModel",
         "inputs-only": "icl_bench.demonstrations.perturbations:InputsOnly",
         "labels-only": "icl_bench.demonstrations.perturbations:LabelsOnly",
         "nearest-removed": "icl_bench.demonstrations.perturbations:NearestRemoved",
@@ -399,6 +404,7 @@ FINDINGS = Registry(
         "training_gain": "icl_bench.analysis.findings.comparisons:TRAINING_GAIN",
         "attention_patterns": "icl_bench.analysis.findings.attention:ATTENTION_PATTERNS",
         "perturbations": "icl_bench.analysis.findings.comparisons:PERTURBATIONS",
+        "shown_labels": "icl_bench.analysis.findings.shown_labels:SHOWN_LABELS",
         "chat_gain": "icl_bench.analysis.findings.chat:CHAT_GAIN",
         "learning_ratio": "icl_bench.analysis.findings.learning_ratio:LEARNING_RATIO",
         "models": "icl_bench.analysis.findings.comparisons:MODELS",

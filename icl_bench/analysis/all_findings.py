@@ -27,8 +27,8 @@ class Findings:
     """Tidy tables of one results folder, each an attribute: ``findings.retrieval_gain``.
 
     The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
-    Every table but ``perturbations``, ``perturbed_curves``, ``truncated_answers`` and ``provenance`` is of
-    unperturbed demonstrations.
+    Every table but ``perturbations``, ``shown_labels``, ``perturbed_curves``, ``truncated_answers`` and
+    ``provenance`` is of unperturbed demonstrations.
     """
 
     context: Context

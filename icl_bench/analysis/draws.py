@@ -41,13 +41,13 @@ ELSEWHERE = {
 def is_drawn(select: object) -> bool:
     """Whether another draw may show other demonstrations.
 
-    Retrieval of all demonstrations follows from pool and query: it has a single draw by nature, and so has
-    the prompt without any. So does nothing else: hybrids begin with what is drawn, centroids with where
-    k-means begins, and training learns from drawn examples. Of a name that is no known choice, as an
-    import may have, it is not known, and one draw of it is taken as one of many.
+    Retrieval of all demonstrations follows from pool and query, and ``first`` from the pool: they have a single
+    draw by nature, and so has the prompt without any. So does nothing else: hybrids begin with what is
+    drawn, centroids with where k-means begins, and training learns from drawn examples. Of a name that
+    is no known choice, as an import may have, it is not known, and one draw of it is taken as one of many.
     """
     choice = known(str(select))
-    return select != ZERO_SHOT and (choice is None or not choice.retrieves)
+    return select != ZERO_SHOT and (choice is None or choice.drawn)
 
 
 def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:

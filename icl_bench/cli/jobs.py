@@ -186,6 +186,7 @@ def _on_cluster(
 
 
 def purse(limit: float) -> Purse:
+    """Money to be spent up to a limit."""
     from icl_bench.backends.servers.budget import Purse
 
     return Purse(limit)

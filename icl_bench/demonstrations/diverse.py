@@ -1,19 +1,22 @@
-"""Diverse selection: each query's own demonstrations, chosen together instead of one by one.
+"""Diverse selection: demonstrations chosen together instead of one by one, for each query or for all of them.
 
-A greedy selection adds the demonstration that is best beside those already chosen, so the selection
-for k begins the selection for a larger k.
+One set for all queries stands for the pool: it is chosen as if a random sample of the pool's inputs were one query,
+so nothing of the test rows decides it. A greedy selection adds the demonstration that is best beside those already
+chosen, so the selection for k begins the selection for a larger k.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from icl_bench.demonstrations.bertscore import BertScoreRecall
-from icl_bench.demonstrations.interface import Diversity, Pool
+from icl_bench.demonstrations.interface import Diversity, Encoders, Pool, SharedSelector
 
 DECIMALS = 6
 """Scores are compared to this many decimals, so that rounding errors of the processor do not decide."""
@@ -148,3 +151,80 @@ def determinantal(embeddings: np.ndarray, query: np.ndarray, k: int, theta: floa
             factors[rank] = row
             rank += 1
     return chosen
+
+
+# -- one set for all queries ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedDiversity(SharedSelector):
+    """Base of diverse selections that all queries share. Draws differ by the sample that stands for the pool."""
+
+    sample: Annotated[int, Field(ge=1, le=10**6)] = 100
+    """How many of the pool's inputs stand for it; all, if it has fewer."""
+
+    def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
+        """See ``SharedSelector``."""
+        places = self._places(pool, pool.places(pool.drawn(draw)[: self.sample]), min(k, len(pool)))
+        rows: np.ndarray = pool.rows[places]
+        return rows
+
+    @abstractmethod
+    def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
+        """Places in the pool of k demonstrations for the inputs at the places ``sample``: ``(k,)``."""
+
+
+@dataclass(frozen=True)
+class SharedRelevance(SharedDiversity):
+    """Maximal marginal relevance to the sample: ``MarginalRelevance`` with the mean cosine to its inputs."""
+
+    lambda_: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the sample."""
+    name = "diverse:mmr-shared"
+    embeds = True
+
+    def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
+        embeddings = pool.similarity.pool_embeddings
+        return marginal_relevance(embeddings, embeddings[sample].mean(axis=0), k, self.lambda_)
+
+
+@dataclass(frozen=True)
+class SharedProcess(SharedDiversity):
+    """A determinantal point process over the sample: ``DeterminantalProcess`` with the mean cosine to its inputs."""
+
+    theta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The weight of the similarity to the sample."""
+    name = "diverse:dpp-shared"
+    embeds = True
+
+    def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
+        embeddings = pool.similarity.pool_embeddings.astype(np.float64)
+        return determinantal(embeddings, embeddings[sample].mean(axis=0), k, self.theta)
+
+
+@dataclass(frozen=True)
+class SharedCoverage(SharedDiversity):
+    """Greedy set coverage of the sample: ``Coverage`` of the tokens of all its inputs, which count alike."""
+
+    name = "diverse:bertscore-shared"
+    by = "bertscore"
+
+    def facts(self, encoders: Encoders) -> Mapping[str, Any]:
+        """See ``SharedSelector``."""
+        return BertScoreRecall.facts(encoders)
+
+    def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
+        retriever = pool.similarity.fitted(self.by)
+        assert isinstance(retriever, BertScoreRecall)
+        inputs = pool.similarity.pool_inputs
+        similar = retriever.token_similarities([inputs[place] for place in sample.tolist()])
+        return coverage(of_all([of_one[pool.rows] for of_one in similar]), k)
+
+
+def of_all(similar: Sequence[np.ndarray]) -> np.ndarray:
+    """Similarities of n demonstrations to each token of several inputs, ``(n, tokens)`` each, as those to one query:
+    ``(n, all tokens)``.
+
+    Each is divided by the number of the input's tokens, so the coverage is the sum of the inputs' recalls.
+    """
+    return np.concatenate([of_one / max(of_one.shape[1], 1) for of_one in similar], axis=1, dtype=np.float32)

@@ -45,6 +45,10 @@ class Encoders(Protocol):
         """``(pool, width)``."""
 
     @property
+    def pool_inputs(self) -> Sequence[str]:
+        """The input text of each row of the pool: ``(pool,)``."""
+
+    @property
     def query_embeddings(self) -> np.ndarray:
         """``(test, width)``."""
 
@@ -105,6 +109,10 @@ class SharedSelector(ABC):
     """Whether it depends on a sentence encoder."""
     needs_labels: ClassVar[bool] = False
     """Whether the task's answers must be labels."""
+    drawn: ClassVar[bool] = True
+    """Whether another draw may have other demonstrations."""
+    by: ClassVar[str | None] = None
+    """The retriever whose similarity it uses, if any."""
     refuses: ClassVar[bool] = False
     """Whether :meth:`choose` itself explains why k is larger than the pool allows."""
 

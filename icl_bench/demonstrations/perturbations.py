@@ -8,6 +8,7 @@ labels (section 5), or the few demonstrations most similar to the query.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +18,7 @@ import numpy as np
 
 from icl_bench.demonstrations.interface import sentence_encoder_fact
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import Piece, answer_line, demonstration_text, input_text
+from icl_bench.prompts.rendering import Piece, Writing, answer_line, demonstration_text, input_text
 from icl_bench.registry import PERTURBATIONS
 from icl_bench.seeds import generator
 from icl_bench.wording import nearest, plain
@@ -40,6 +41,12 @@ class Perturbation:
     """Whether it depends on a sentence encoder."""
     changes_answers: ClassVar[bool] = False
     """Whether :meth:`answers` changes answers."""
+    option: ClassVar[str | None] = None
+    """The name of a number that may be written behind it: ``,format=4``."""
+    asks_model: ClassVar[bool] = False
+    """Whether the model is asked for the answers of demonstrations before they are shown."""
+    unsupervised: ClassVar[bool] = False
+    """Whether prompts have the task's texts around inputs without answers."""
 
     @staticmethod
     def parse(text: str) -> Perturbation:
@@ -47,7 +54,8 @@ class Perturbation:
         option_text = f"--perturbation {plain(text[:60])}"
         for name in sorted(PERTURBATIONS.names, key=len, reverse=True):
             rest = text.removeprefix(name)
-            if text == name or (rest != text and rest[:1] in ("=", ":")):
+            if text == name or (rest != text and rest[:1] in ("=", ":", ",")):
+                _refuse_option_of_another(rest, name, option_text)
                 perturbation: Perturbation = PERTURBATIONS[name].parse_amount(rest, option_text)
                 return perturbation
         hint = nearest(text, (perturbation.written for perturbation in PERTURBATIONS.values()))
@@ -87,6 +95,23 @@ class Perturbation:
     def changes_piece(self) -> bool:
         """Whether a demonstration is written differently from input and answer."""
         return self.piece is not demonstration_text
+
+    @property
+    def complete(self) -> int:
+        """How many further demonstrations stand behind the k, as they are."""
+        return 0
+
+    @property
+    def apart(self) -> int:
+        """How many rows of the pool it needs that are none of the k demonstrations."""
+        return self.complete
+
+    def writing(self, unsupervised: Mapping[str, str]) -> Writing:
+        """How the demonstrations of a prompt are written, and what stands between them.
+
+        ``unsupervised`` are the texts around inputs without answers, by name: ``preamble``, ``instruction``.
+        """
+        return Writing(self.piece, **unsupervised, complete=self.complete)
 
     def answers(
         self, train: Sequence[Example], labels: Sequence[str], seed: int, draw: int, drawn: np.ndarray
@@ -208,11 +233,63 @@ class NoisyLabels(Perturbation):
 
 
 @dataclass(frozen=True)
-class InputsOnly(Perturbation):
-    """Inputs without their answers."""
+class LabelsByModel(Perturbation):
+    """The model's own answers in place of the true ones (MAPLE's first step, arXiv 2505.16225).
 
+    The demonstrations are asked first, as test rows are, without demonstrations or with some that have
+    their true labels. The runner keeps the answers as cells; until they are known, the true ones stand in.
+    """
+
+    labelled: int = 0
+    """How many truly labelled demonstrations the model sees when it labels."""
+    name = "labels:model"
+    written = "labels:model"
+    option = "k"
+    changes_answers = True
+    asks_model = True
+
+    @classmethod
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
+        """See ``Perturbation``."""
+        return cls(_count(text, "k", option_text, "labels:model,k=4")) if text else cls()
+
+    def __str__(self) -> str:
+        return f"{self.name},k={self.labelled}" if self.labelled else self.name
+
+    @property
+    def apart(self) -> int:
+        """See ``Perturbation``."""
+        return self.labelled
+
+
+@dataclass(frozen=True)
+class InputsOnly(Perturbation):
+    """Inputs without their answers: Unsupervised ICL (Agarwal et al. 2024, section 3.2).
+
+    The task's preamble stands before the inputs. Behind them may stand its instruction and complete
+    demonstrations, which show the form of an answer. These are the last of the draw's permutation that
+    the inputs leave, so the inputs are those of the unperturbed prompt.
+    """
+
+    format: int = 0
+    """How many complete demonstrations there are."""
     name = "inputs-only"
     written = "inputs-only"
+    option = "format"
+    unsupervised = True
+
+    @classmethod
+    def parse_amount(cls, text: str, option_text: str) -> Perturbation:
+        """See ``Perturbation``."""
+        return cls(_count(text, "format", option_text, "inputs-only,format=4")) if text else cls()
+
+    def __str__(self) -> str:
+        return f"{self.name},format={self.format}" if self.format else self.name
+
+    @property
+    def complete(self) -> int:
+        """See ``Perturbation``."""
+        return self.format
 
     @property
     def piece(self) -> Piece:
@@ -336,6 +413,22 @@ def _systematic(share: float, count: int, start: float) -> np.ndarray:
 
 def _shortest(amount: float) -> str:
     return repr(amount).removesuffix(".0")
+
+
+def _refuse_option_of_another(text: str, name: str, option_text: str) -> None:
+    """Raise ``UserError`` for ``,format=N`` behind a perturbation that has no format, and the like."""
+    owners = {owner.option: other for other, owner in PERTURBATIONS.items() if owner.option is not None}
+    for option in re.findall(r",\s*(\w+)\s*=", text):
+        if option in owners and PERTURBATIONS[name].option != option:
+            raise UserError(f"{option_text}: {option}= is an option of {owners[option]} only")
+
+
+def _count(text: str, option: str, option_text: str, example: str) -> int:
+    """The number of ``,option=N``. Raises ``UserError``."""
+    found = re.fullmatch(rf"\s*,\s*{option}\s*=\s*0*([1-9][0-9]{{0,8}})\s*", text, re.ASCII)
+    if found is None:
+        raise UserError(f"{option_text}: {option} is a whole number of demonstrations, like {example}")
+    return int(found[1])
 
 
 def _number(text: str, mark: str) -> float | None:

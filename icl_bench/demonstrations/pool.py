@@ -39,6 +39,8 @@ class DemonstrationPool:
     """Whether encoders read long texts in windows, instead of truncating them."""
     _diverse: dict[Diversity, np.ndarray] = field(default_factory=dict, init=False, repr=False)
     """Places that were chosen for the test rows, ``(test, k)`` of the largest k."""
+    _shared: dict[tuple[SharedSelector, int], np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    """Train indices that nested selectors chose for a draw, ``(k,)`` of the largest k."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -95,7 +97,12 @@ class DemonstrationPool:
         Raises ``ChoiceError`` if a label has too few, or there are more centroids than rows.
         """
         assert spec.base is not None, f"{spec} shares nothing"
-        return spec.base.choose(self, draw, k)
+        if not spec.base.nested:
+            return spec.base.choose(self, draw, k)
+        chosen = self._shared.get((spec.base, draw))
+        if chosen is None or len(chosen) < k:
+            chosen = self._shared[spec.base, draw] = spec.base.choose(self, draw, k)
+        return chosen[:k]
 
     def most_shared(self, spec: SelectorSpec, draw: int) -> int:
         """The largest number of demonstrations that all queries could share."""

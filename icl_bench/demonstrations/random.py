@@ -24,6 +24,19 @@ class Random(SharedSelector):
         return pool.drawn(draw)[:k]
 
 
+@dataclass(frozen=True)
+class First(SharedSelector):
+    """The first k of the pool, in file order: for demonstrations that were written in an order of their own."""
+
+    name = "first"
+    drawn = False
+
+    def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
+        """See ``SharedSelector``."""
+        del draw
+        return pool.rows[:k]
+
+
 def draw(n_train: int, seed: int, draw: int) -> np.ndarray:
     """Return the permutation ``(n_train,)`` of all training rows for one draw."""
     return generator(seed, "draw", draw).permutation(n_train)

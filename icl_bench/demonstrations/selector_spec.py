@@ -129,6 +129,11 @@ class SelectorSpec:
         return self.base is None
 
     @property
+    def drawn(self) -> bool:
+        """Whether another draw may have other demonstrations, but for those that fill up a retrieval."""
+        return self.base is not None and self.base.drawn
+
+    @property
     def says_k(self) -> bool:
         """Whether it determines k, together with the number of labels."""
         return self.retrieves and self.each is not None
@@ -143,6 +148,13 @@ class SelectorSpec:
         """Whether it depends on a sentence encoder."""
         shared, own = self.base, self.retriever
         return (shared is not None and shared.embeds) or (own is not None and own.embeds)
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether its selection depends on the answers of demonstrations in the data."""
+        by = self.by or (self.base.by if self.base else None)
+        compares = by is not None and SELECTORS[by].compares == "demonstrations"
+        return compares or self.each is not None or (self.base is not None and self.base.needs_labels)
 
     @property
     def sees_queries(self) -> bool:

@@ -62,6 +62,11 @@ class Similarity:
         return self._inputs(self.data.test)
 
     @cached_property
+    def pool_inputs(self) -> list[str]:
+        """See ``Encoders``."""
+        return self._inputs([self.data.train[i] for i in self.pool])
+
+    @cached_property
     def demonstrations(self) -> list[str]:
         """The text of each train row as a whole demonstration: ``(train,)``."""
         return [demonstration_text(self.data.spec.template, row) for row in self.data.train]

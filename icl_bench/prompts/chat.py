@@ -22,7 +22,7 @@ from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
 from icl_bench.options import read_pair
 from icl_bench.prompts.chat_template import ChatTemplate, closed, thought_mark_in, thought_of
-from icl_bench.prompts.rendering import Message, Piece, PlainForm, demonstration_text, query_text
+from icl_bench.prompts.rendering import AS_THEY_ARE, Message, Piece, PlainForm, Writing, query_text
 from icl_bench.tasks.thoughts import joined
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import plain
@@ -79,17 +79,17 @@ class ChatForm:
         settings: ChatSettings,
         chat: ChatTemplate,
         special: Collection[str],
-        piece: Piece = demonstration_text,
+        writing: Writing = AS_THEY_ARE,
         thought: ThoughtRule | None = None,
     ) -> None:
-        """``special`` are the texts of the tokenizer's special tokens. ``piece`` writes a
-        demonstration if all are in one message. With ``thought``, the assistant's turn begins with
+        """``special`` are the texts of the tokenizer's special tokens. ``writing`` writes the
+        demonstrations if all are in one message. With ``thought``, the assistant's turn begins with
         what opens it.
 
         Raises ``UserError`` if the template refuses such conversations, or does not end the
         assistant's turns.
         """
-        self.template, self.settings, self._chat, self._piece = template, settings, chat, piece
+        self.template, self.settings, self._chat, self._writing = template, settings, chat, writing
         self.thought, self._opens = thought, thought.opens.rstrip(" ") if thought else ""
         self._special = tuple(special)
         self._kept_texts: dict[tuple[str, ...], bool] = {}
@@ -107,9 +107,15 @@ class ChatForm:
     def demonstration(self, example: Example) -> str:
         """See ``PlainForm``: a user and an assistant turn, or a part of the only user turn."""
         if self.settings.style == "single":
-            return self._piece(self.template, example) + self.joint
+            return self._writing.piece(self.template, example) + self.joint
         query = query_text(self.template, example)
         return f"{query}{self._around.answer}{example.worked}{example.answer}{self.joint}"
+
+    def demonstrations(self, examples: Sequence[Example], skip: int = 0) -> list[str]:
+        """See ``PlainForm``."""
+        if self.settings.style == "single":
+            return self._writing.texts(self.template, self.joint, examples, skip)
+        return list(map(self.demonstration, examples[skip:]))
 
     def query(self, example: Example) -> str:
         """See ``PlainForm``."""
@@ -188,8 +194,7 @@ class ChatForm:
         """The conversation of one prompt, without what opens a thought in the answer."""
         last = query_text(self.template, query)
         if self.settings.style == "single":
-            pieces = [self._piece(self.template, example) + self.template.separator for example in demonstrations]
-            return self._conversation(["".join([*pieces, last])])
+            return self._conversation(["".join([*self.demonstrations(demonstrations), last])])
         turns = [(query_text(self.template, one), f"{one.worked}{one.answer}") for one in demonstrations]
         return self._conversation([*chain.from_iterable(turns), last])
 
@@ -207,7 +212,7 @@ class ChatForm:
             return False
         if not all(self._keeps_text(example) for example in (*demonstrations, *queries)):
             return False
-        pieces = [self.start, *map(self.demonstration, demonstrations)]
+        pieces = [self.start, *self.demonstrations(demonstrations)]
         return all("".join([*pieces, self.query(query)]) == self.whole(demonstrations, query) for query in queries[:1])
 
     def _keeps_text(self, example: Example) -> bool:
@@ -320,7 +325,7 @@ def chat_form(
     settings: ChatSettings,
     model: Model,
     tokenizer: Tokenizer,
-    piece: Piece = demonstration_text,
+    writing: Writing = AS_THEY_ARE,
     *,
     closes_thoughts: bool = False,
     thought: ThoughtRule | None = None,
@@ -334,7 +339,7 @@ def chat_form(
     )
     added = tokenizer.added_tokens_decoder.values()
     special = [token.content for token in added if token.special]
-    return ChatForm(template, settings, chat, special, piece, thought)
+    return ChatForm(template, settings, chat, special, writing, thought)
 
 
 def around_turns(style: str, around: Sequence[str], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:

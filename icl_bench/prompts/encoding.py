@@ -272,8 +272,8 @@ class PromptTokenizer:
         return lambda index: self.form.messages(demonstrations[index], queries[index])
 
     def _begun(self, examples: Sequence[Example]) -> list[str]:
-        """Demonstrations that prompts begin with. The form's start becomes part of the first one."""
-        pieces = list(map(self.form.demonstration, examples))
+        """The demonstrations of a prompt. The form's start becomes part of the first one."""
+        pieces = self.form.demonstrations(examples)
         return [self.form.start + pieces[0], *pieces[1:]] if pieces else []
 
     def demonstration_lengths(self, examples: Sequence[Example]) -> np.ndarray:
@@ -375,7 +375,8 @@ class PromptTokenizer:
     def shared_prompts(
         self, demonstrations: Sequence[Example], shots: Sequence[int], queries: Sequence[Example]
     ) -> dict[int, PromptSet]:
-        """Prompts for several k from one list of demonstrations: k uses the first k of it.
+        """Prompts for several k from one list of demonstrations: k uses the first k of it. If the form's text
+        of fewer demonstrations does not begin that of more, only the whole list can be asked for.
 
         If no token spans a join, every demonstration is tokenized once for all k. The prefix of a
         smaller k then is a prefix of a larger one's, so a cache can be extended from one k to the
@@ -419,8 +420,8 @@ class PromptTokenizer:
             self.form.is_pieced(examples, [query]) for examples, query in zip(demonstrations, queries, strict=True)
         ):
             return self._rendered_whole(demonstrations, queries)
-        pieces = self._begun(shared)
-        own_pieces = [list(map(self.form.demonstration, examples)) for examples in own]
+        pieces = self._begun(demonstrations[0])[: len(shared)]
+        own_pieces = [self.form.demonstrations(examples, len(shared)) for examples in demonstrations]
         pairs = zip(own_pieces, queries, strict=True)
         tails = ["".join([*texts, self.form.query(query)]) for texts, query in pairs]
         prompts = self._joined(pieces, self._start(pieces), tails)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,11 +48,9 @@ def answer_text(template: AnyTemplate, answer: str) -> str:
     return f"{template.answer_link}{answer}{template.answer_end}"
 
 
-def prompt_text(
-    template: AnyTemplate, demonstrations: Sequence[Example], query: Example, piece: Piece = demonstration_text
-) -> str:
+def prompt_text(template: AnyTemplate, demonstrations: Sequence[Example], query: Example) -> str:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
-    pieces = [piece(template, d) + template.separator for d in demonstrations]
+    pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
     return "".join([template.start, *pieces, query_text(template, query)])
 
 
@@ -60,6 +59,41 @@ def opening_text(template: AnyTemplate, thought: ThoughtRule | None) -> str:
     if thought is None or not thought.opens:
         return ""
     return f"{template.answer_link}{thought.opens}".rstrip(" ")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the demonstrations of one prompt are written."""
+
+    piece: Piece = demonstration_text
+    preamble: str = ""
+    """The text before the first demonstration."""
+    instruction: str = ""
+    """The text behind the last demonstration that ``piece`` writes."""
+    complete: int = 0
+    """How many of the last demonstrations are written with their answers, whatever ``piece`` writes."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether the text of fewer demonstrations begins that of more."""
+        return not (self.instruction or self.complete)
+
+    def texts(self, template: AnyTemplate, joint: str, demonstrations: Sequence[Example], skip: int = 0) -> list[str]:
+        """The text of each demonstration after the first ``skip`` of a prompt, followed by ``joint``."""
+        complete = max(len(demonstrations) - self.complete, 0)
+        texts = []
+        for place, one in enumerate(demonstrations[skip:], skip):
+            text = (self.piece if place < complete else demonstration_text)(template, one) + joint
+            if place == 0 and self.preamble:
+                text = self.preamble + joint + text
+            if place == complete - 1 and self.instruction:
+                text += self.instruction + joint
+            texts.append(text)
+        return texts
+
+
+AS_THEY_ARE = Writing()
+"""Demonstrations with their answers and nothing beside."""
 
 
 class PlainForm:
@@ -74,10 +108,10 @@ class PlainForm:
     """Whether special tokens in its text are to be read as such."""
 
     def __init__(
-        self, template: AnyTemplate, piece: Piece = demonstration_text, thought: ThoughtRule | None = None
+        self, template: AnyTemplate, writing: Writing = AS_THEY_ARE, thought: ThoughtRule | None = None
     ) -> None:
-        """``piece`` writes a demonstration. With ``thought``, a query ends with what opens it."""
-        self.template, self._piece, self.thought = template, piece, thought
+        """``writing`` writes the demonstrations of a prompt. With ``thought``, a query ends with what opens it."""
+        self.template, self._writing, self.thought = template, writing, thought
         self.start = template.start
         self.joint = self.stop = template.separator
         self.before_answer = template.before_answer if thought is None else thought.mark
@@ -85,7 +119,11 @@ class PlainForm:
 
     def demonstration(self, example: Example) -> str:
         """A demonstration, followed by the joint."""
-        return self._piece(self.template, example) + self.joint
+        return self._writing.piece(self.template, example) + self.joint
+
+    def demonstrations(self, examples: Sequence[Example], skip: int = 0) -> list[str]:
+        """The demonstrations of one prompt without the first ``skip``, each followed by the joint."""
+        return self._writing.texts(self.template, self.joint, examples, skip)
 
     def query(self, example: Example) -> str:
         """The query, up to the model's answer."""
@@ -99,7 +137,7 @@ class PlainForm:
 
     def whole(self, demonstrations: Sequence[Example], query: Example) -> str:
         """The text of one prompt."""
-        return prompt_text(self.template, demonstrations, query, self._piece) + self._opens
+        return "".join([self.start, *self.demonstrations(demonstrations), self.query(query)])
 
     def messages(self, demonstrations: Sequence[Example], query: Example) -> Sequence[Message]:
         """One prompt as a conversation: one user message."""

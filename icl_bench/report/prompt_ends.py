@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +96,16 @@ class Prompts:
         except KeyError as error:
             return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
         template = task.spec.template
-        last, piece = as_shown(meta, last)
+        last, writing = as_shown(meta, last)
         separator, end = template.separator, opening_text(template, task.spec.thought)
         if chat := meta.facts.chat:
-            piece, separator, end = around_turns(chat.style, chat.around, template, piece)
+            piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
             end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
+            writing = replace(writing, piece=piece)
+        texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
         return End(
             query_text(template, query) + end,
-            [piece(template, example) for example in last[-SHOWN_DEMONSTRATIONS:]],
+            [text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
             [(example.id, example.answer) for example in last],
             len(ids),
             separator,

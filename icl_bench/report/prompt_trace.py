@@ -16,12 +16,11 @@ from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model
 from icl_bench.prompts.chat import ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer
-from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
+from icl_bench.prompts.rendering import PlainForm, Writing, demonstration_text
 from icl_bench.report.imported_questions import ImportedQuestions
-from icl_bench.results.calibration import of_queries
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.derived import base_cell
-from icl_bench.results.facts import ChatFacts
+from icl_bench.results.facts import COPIED, ChatFacts
 from icl_bench.results.reading import find_imported, finished_cells, read_rows, read_stored
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta
@@ -130,12 +129,12 @@ def find_prediction(
     own = row.pop("demonstration_ids", None)
     ids = meta.demonstration_ids or [] if own is None else list(own)
     known = {example.id: example for example in data.train}
-    shown, piece = as_shown(meta, [known[name] for name in ids])
+    shown, writing = as_shown(meta, [known[name] for name in ids])
     if queries in (CONTEXTUAL, DOMAIN):
         known |= {one.id: one for one in inputs_of(queries, spec, data.train, meta.facts.seed or 0)}
     query = data.test[0] if queries is None else known[row["test_id"]]  # rows of the pool are train rows
     trained = meta.facts.scoring == CLASSIFIER  # on these examples, none is in the prompt
-    form = _form(meta, spec, piece)
+    form = _form(meta, spec, writing)
     in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
     text = form.whole(() if trained else in_text, query)
     checked = _checked(text, vectors, row, meta, form)
@@ -183,19 +182,19 @@ def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
     return tuple(query.fields[own].split("\n"))
 
 
-def _form(meta: CellMeta, spec: TaskSpec, piece: Piece) -> PromptForm:
+def _form(meta: CellMeta, spec: TaskSpec, writing: Writing) -> PromptForm:
     """How a cell's prompts are written. Raises ``UserError`` where that needs a chat template that
     is not at hand, or has changed.
     """
     chat = meta.facts.chat
     if chat is None:
-        return PlainForm(spec.template, piece, spec.thought)
+        return PlainForm(spec.template, writing, spec.thought)
     model = _model(meta)
     settings = ChatSettings.model_validate(
         {"style": chat.style, "system": chat.system, "arguments": tuple(chat.arguments.items()), "day": meta.chat_day}
     )
     closes, tokenizer = spec.closes_thoughts and not meta.tokenizer, registry.load_tokenizer(model)
-    form = chat_form(spec.template, settings, model, tokenizer, piece, closes_thoughts=closes, thought=spec.thought)
+    form = chat_form(spec.template, settings, model, tokenizer, writing, closes_thoughts=closes, thought=spec.thought)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
             f"model {model.name}: its chat template writes something else than it did in the run; "
@@ -211,11 +210,12 @@ def _model(meta: CellMeta) -> Model:
     return registry.resolve(str(meta.model_source), prepare=False)
 
 
-def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Piece]:
+def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Writing]:
     """Demonstrations with the answers that a cell's prompts give them, and how they are written."""
     answers = meta.shown_answers or {}
     shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
-    return shown, Perturbation.parse(meta.facts.perturbation or str(NONE)).piece
+    perturbation = Perturbation.parse(meta.facts.perturbation or str(NONE))
+    return shown, perturbation.writing(meta.facts.unsupervised or {})
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
         if axes.items() <= meta.spec.model_dump().items()
         and meta.cell.startswith(str(wanted.get("cell", "")))
         and perturbation in (None, meta.facts.perturbation or str(NONE))
-        and (wanted.get("cell") or of_queries(meta.facts.queries) is None)
+        and (wanted.get("cell") or meta.facts.queries in (None, COPIED))
     ]
     filters = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not matches:

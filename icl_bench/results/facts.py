@@ -7,6 +7,9 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
+COPIED, LABELLED = "copied", "labels"
+"""Kinds of queries: copies of a prompt's demonstrations, and rows of the pool that the model labels."""
+
 
 class StoredModel(BaseModel):
     """Base of stored metadata. Types are strict: a number in quotes is text.
@@ -79,13 +82,16 @@ class Facts(StoredModel):
     normalize: str | None = None
     queries: str | None = None
     """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
-    ``domain``, if they are asked for a calibration; ``rationales``, if they are rows of the pool."""
+    ``domain``, if they are asked for a calibration; ``labels`` or ``rationales``, if they are rows of the pool that
+    the model labels or writes thoughts for."""
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
     bos: str | None = None
     """``left out``, if the tokenizer has BOS and its config says that texts do not begin with it."""
     perturbation: str | None = None
+    unsupervised: dict[str, str] | None = None
+    """``preamble`` and ``instruction`` of prompts of inputs without answers, those that are not empty."""
     bertscore_encoder: str | None = None
     """The encoder with which BERTScore compared demonstrations."""
     sentence_encoder: str | None = None

@@ -333,7 +333,7 @@ class Stored:
     """Cell -> label scores of the rows of the pool that were asked to calibrate it (the most, if several
     numbers of rows were asked)."""
     asked_cells: frozenset[str] = frozenset()
-    """Finished cells of queries that were asked for calibrations, which are in no other field."""
+    """Finished cells of queries that were asked for calibrations or labels, which are in no other field."""
     without_scores: Sequence[str] = ()
     """Cells that scored every label, but do not have all scores stored."""
 
@@ -358,23 +358,24 @@ class Stored:
 def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Stored:
     """Read a whole results folder.
 
-    Queries that were asked for calibrations are left out. With ``derive``, calibrated predictions are
-    added as cells of their own (:mod:`icl_bench.results.derived`), and label scores are read. Damaged
-    files and further copies of a cell are skipped with a warning that names them. Models are told
-    ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the folder does not exist,
-    or has no finished cell, no failed cell and no losses.
+    Queries that were asked for calibrations or for labels of demonstrations are left out. With ``derive``,
+    calibrated predictions are added as cells of their own (:mod:`icl_bench.results.derived`), and label
+    scores are read. Damaged files and further copies of a cell are skipped with a warning that names
+    them. Models are told ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the
+    folder does not exist, or has no finished cell, no failed cell and no losses.
     """
     files, failed = list(result_files(place, warn, scores=derive)), failed_cells(place)
     if not files and not failed and not storage_at(place).names(ASIDE):
         raise nothing_in(place)
     files, names = models_apart(files, warn) if apart else (files, {})
-    asked = [file.meta.cell for file in files if file.meta is not None and file.asked_for is not None]
+    asked = [file.meta.cell for file in files if file.meta is not None and not file.asks_test_rows]
+    files = [file for file in files if file.asks_test_rows or file.asked_for is not None]
     derived = Derived()
     if derive:
         derived = with_calibrations(files, stated_priors(place))
         files = derived.files
     else:
-        files = [file for file in files if file.asked_for is None]
+        files = [file for file in files if file.asks_test_rows]
     cells = cells_of(files)
     frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.calibration import Calibration, of_queries
 from icl_bench.results.cells import AXES
+from icl_bench.results.facts import COPIED
 from icl_bench.results.stored_meta import CellMeta, ImportMeta
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ class ResultFile:
     def asked_for(self) -> Calibration | None:
         """The calibration that the file's queries were asked for; None for test rows."""
         return None if self.meta is None else of_queries(self.meta.facts.queries)
+
+    @property
+    def asks_test_rows(self) -> bool:
+        """Whether its queries are test rows or copies of demonstrations, and not asked for another cell's sake."""
+        return self.meta is None or self.meta.facts.queries in (None, COPIED)
 
     def cells(self) -> list[dict[str, Any]]:
         """Axes, cell and variant of each cell, in the order of the file."""

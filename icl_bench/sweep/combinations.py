@@ -204,6 +204,11 @@ def check(combination: Combination, circumstances: Circumstances) -> None:
         )
     if circumstances.queries == "copied":
         _check_copied(combination, perturbation)
+    if perturbation.changes_answers and (thought := circumstances.task.thought) and thought.rationale is not None:
+        raise UserError(
+            f"--perturbation {perturbation}: demonstrations of task {circumstances.task.name} show thoughts that lead "
+            "to the true answers; take --think off, or a task file without answer.rationale"
+        )
     if circumstances.turns and perturbation.changes_piece:
         raise UserError(
             f"--perturbation {perturbation}: with --chat turns each demonstration is "

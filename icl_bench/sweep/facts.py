@@ -60,6 +60,7 @@ def facts(
         perturbation=None if task.perturbation == NONE else str(task.perturbation),
         samples=task.samples.count if task.samples else None,
         temperature=task.samples.temperature if task.samples else None,
+        unsupervised=task.unsupervised or None,
         max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
         answer=_answer(spec.answer) if spec.answer and spec.answer.compares else None,
         thinking=_thinking(task),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from icl_bench.demonstrations.diverse import SharedDiversity
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.chat import ChatForm
+from icl_bench.results.facts import LABELLED
 from icl_bench.sweep.plan import CellPlan, Plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.sweep import Sweep
@@ -57,6 +59,11 @@ def notes(sweep: Sweep) -> list[str]:
         for choice in sweep.spec.select
         if choice.says_k and (count := len(task.pool.labels))
     ]
+    texts += [
+        f"{choice}: its draws are the same, because {len(task.pool):,} rows of the pool are no more than sample"
+        for choice in sweep.spec.select
+        if isinstance(choice.base, SharedDiversity) and choice.base.sample >= len(task.pool)
+    ]
     sharing = (planned.group.sharing for planned in sweep.plan.groups)
     texts += dict.fromkeys(text for text in sharing if text)
     texts += same_prompts(sweep.plan)
@@ -66,6 +73,18 @@ def notes(sweep: Sweep) -> list[str]:
     texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+    if task.perturbation.asks_model:
+        asked = sum(cell.queries for cell in sweep.plan.cells if cell.task.asked == LABELLED)
+        texts.append(
+            f"{counted(asked, 'row')} of the pool asked for labels first; tokens are counted with the true labels"
+        )
+        texts += [
+            f"{choice}: chooses by true labels, which {task.perturbation} is to do without"
+            for choice in sweep.spec.select
+            if choice.reads_answers
+        ]
+    if count := task.perturbation.complete:
+        texts.append(f"{counted(count, 'complete demonstration')} of the pool, beside k, behind the k of each prompt")
     return texts
 
 
@@ -125,7 +144,7 @@ def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
     choice, pool = group.choice, group.task.pool
     assert choice.by is not None, f"{choice} does not retrieve"
     sink = 1 if choice.retrieves and group.pattern.reuses and group.pattern.sink else 0
-    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink :]
+    own = group.demonstrations(k)[:, choice.shared_count(k, len(pool.labels)) + sink : k]
     related = [r.related[pool.places(row)] for r, row in zip(pool.similarity.ranked(choice.by), own, strict=True)]
     return own.size - int(np.sum(related)), own.size
 

@@ -180,10 +180,12 @@ class RunOptions(BackendSpec):
             "icl_bench.demonstrations.selector_spec:SelectorSpec", "icl_bench.demonstrations.selector_spec:split"
         ),
         Option(
-            "How demonstrations are selected. Shared by all test rows, and cached: random, balanced (by label), "
-            "centroids (of k-means over the pool; ,of=queries: over the test rows). The most similar to each test row: "
-            "bm25, bertscore, dense. Similar to it and unlike each other: diverse:mmr[,lambda=0.5], "
-            "diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
+            "How demonstrations are selected. Shared by all test rows, and cached: random, first (of the pool), "
+            "balanced (by label), "
+            "centroids (of k-means over the pool; ,of=queries: over the test rows), diverse:mmr-shared, "
+            "diverse:bertscore-shared, diverse:dpp-shared (,sample=N: for N inputs of the pool). The most "
+            "similar to each test row: bm25, bertscore, dense. Similar to it and unlike each other: "
+            "diverse:mmr[,lambda=0.5], diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
             "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as does centroids+hybrid:S. "
             "per-label:N[,by=dense|...]: the N most similar of every label, whatever --k says; hybrid:per-label:N ends "
             "with them. Several with commas.",
@@ -218,8 +220,8 @@ class RunOptions(BackendSpec):
         Option(
             "How prompts change the demonstrations: none; labels:permuted (over the whole train split); "
             "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
-            "inputs-only; labels-only; nearest-removed:P (without the P percent most similar to the test row, so fewer "
-            "than k).",
+            "inputs-only[,format=N] (behind a preamble, before N complete ones); labels-only; "
+            "nearest-removed:P (without the P percent most similar to the test row, so fewer than k).",
             PROMPTS,
             "HOW",
             more=PERTURBATIONS.added,

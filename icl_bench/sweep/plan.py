@@ -18,6 +18,7 @@ from icl_bench.sweep.calibration_queries import asked_group
 from icl_bench.sweep.combinations import Circumstances, Combination, CombinationCheck, Combinations
 from icl_bench.sweep.compute_cost import PromptLayout
 from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.label_queries import labelling_group
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.wording import counted, few
@@ -28,7 +29,10 @@ VLLM_ROUNDING = 256
 
 def room_for(plan: Plan, window: int) -> int:
     """Tokens of the largest runnable cell and an end token, rounded up, at most the window."""
-    needed = max(c.needed_tokens for group in plan.groups for c in group.runnable) + 1
+    cells = [cell for group in plan.groups for cell in group.runnable]
+    unknown = plan.task.perturbation.asks_model  # labels may be longer than those that stand in for them
+    needed = max(c.needed_tokens + (c.spec.k * c.answer_tokens if unknown else 0) for c in cells) + 1
+    needed = min(needed, max(window, *(c.needed_tokens + 1 for c in cells)))
     return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
 
 
@@ -94,6 +98,8 @@ class PlannedGroup:
 
     group: PromptGroup
     cells: list[CellPlan]
+    labels: PlannedGroup | None = field(default=None, repr=False)
+    """The cells that ask for the labels which these demonstrations have; None if they are known."""
 
     @property
     def runnable(self) -> list[CellPlan]:
@@ -154,8 +160,8 @@ def make_plan(
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
-    ``draws`` defaults to 10, and to 1 for retrieval, where only demonstrations without any
-    similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
+    ``draws`` defaults to 10, and to 1 for ``first``, and for retrieval, where only demonstrations without
+    any similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
     draws have the same prompts: one cell, named as a single draw of random selection.
     Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
     do not support. Queries of ``calibrations`` are cells of their own behind those that they calibrate.
@@ -177,7 +183,35 @@ def make_plan(
     for calibration in calibrations:
         if calibration.queries is not None:
             _ask_for(calibration, plan)
+    if task.perturbation.asks_model:
+        _ask_for_labels(plan)
     return plan
+
+
+def _ask_for_labels(plan: Plan) -> None:
+    """Add the cells that ask for the labels of demonstrations, one for each draw, before all groups.
+
+    Raises ``UserError`` if they cannot run.
+    """
+    shots, asked, seen = plan.task.perturbation.apart, list[PlannedGroup](), set[int]()
+    by_draw: dict[int, list[PlannedGroup]] = {}
+    for planned in plan.groups:
+        if planned.runnable:
+            by_draw.setdefault(planned.group.draw, []).append(planned)
+    for draw, groups in by_draw.items():
+        shown = [one.group.demonstrations(cell.spec.k).ravel() for one in groups for cell in one.runnable]
+        rows = np.unique(np.concatenate(shown))
+        asking = labelling_group(plan.task, rows, draw)
+        (cell,) = _cells(asking, [shots])
+        if cell.problem is not None:
+            raise UserError(f"--perturbation {plan.task.perturbation}: {cell.problem}")
+        if not shots:  # a row that an earlier draw asked has the same prompt
+            cell = replace(cell, same_prompts=len(seen.intersection(rows.tolist())))
+            seen.update(rows.tolist())
+        asked.append(PlannedGroup(asking, [cell]))
+        for one in groups:
+            one.labels = asked[-1]
+    plan.groups[:0] = asked
 
 
 def _ask_for(calibration: Calibration, plan: Plan) -> None:
@@ -229,7 +263,7 @@ class _Curves:
 
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """The groups with at least one possible k. Raises ``UserError``."""
-        count = self.draws or (1 if self.choice.retrieves else DEFAULT_DRAWS)
+        count = self.draws or (DEFAULT_DRAWS if self.choice.drawn else 1)
         curve = self.choice, self.order
         mine = [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
         by_pattern = {

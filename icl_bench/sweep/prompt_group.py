@@ -10,6 +10,7 @@ import numpy as np
 from icl_bench.demonstrations.as_vectors import text_and_vectors
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import ChoiceError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.seeds import generator
@@ -39,6 +40,7 @@ class PromptGroup:
     def grows(self) -> bool:
         """Whether the prefix for k begins that for a larger k."""
         nested = self.choice.nested and self.order.nested and self.task.perturbation.shared
+        nested = nested and self.task.writing.nested
         return nested and not self.pattern.reads_vectors
 
     @property
@@ -79,11 +81,29 @@ class PromptGroup:
     def demonstrations(self, k: int) -> np.ndarray:
         """Train indices in the order of the prompt: ``(k,)`` if shared, else ``(test, k)``.
 
+        A perturbation's complete demonstrations follow the k (``Perturbation.complete``).
         Raises ``ChoiceError`` if there are not enough demonstrations.
         """
         if k not in self._shown:
-            self._shown[k] = self._retrieved(k) if self.choice.retrieves else self._chosen(k)
+            chosen = self._retrieved(k) if self.choice.retrieves else self._chosen(k)
+            self._shown[k] = self._with_complete(chosen)
         return self._shown[k]
+
+    def _with_complete(self, chosen: np.ndarray) -> np.ndarray:
+        """Add the demonstrations that follow the chosen ones: the last of the draw that these leave."""
+        perturbation, pool = self.task.perturbation, self.task.pool
+        if (needed := chosen.shape[-1] + perturbation.apart) > len(pool):
+            raise ChoiceError(
+                f"--perturbation {perturbation}: k={chosen.shape[-1]} and {perturbation.apart:,} further rows of the "
+                f"pool are {needed:,}, more than the pool's {len(pool):,}"
+            )
+        count = perturbation.complete
+        if not count:
+            return chosen
+        last = pool.drawn(self.draw)[::-1]
+        if chosen.ndim == 1:
+            return np.concatenate([chosen, last[~np.isin(last, chosen)][:count]])
+        return np.stack([np.concatenate([row, last[~np.isin(last, row)][:count]]) for row in chosen])
 
     def _chosen(self, k: int) -> np.ndarray:
         task, choice = self.task, self.choice
@@ -186,7 +206,7 @@ class PromptGroup:
         if self.pattern.reads_vectors:
             return self._with_vectors(chosen, queries)
         if self.shared:
-            return encoder.shared_prompts(self._examples(chosen), [k], queries)[k]
+            return encoder.shared_prompts(self._examples(chosen), [len(chosen)], queries)[len(chosen)]
         same = self.choice.shared_count(k, self._labels) if task.perturbation.shared else 0
         own = [self._examples(row[same:]) for row in chosen]
         shown = self._examples(chosen[0, :same])
@@ -216,6 +236,11 @@ class PromptGroup:
         rows = [vectors] * len(queries) if vectors.ndim == 1 else vectors
         return prompts.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
 
+    def forget(self) -> None:
+        """Forget prompts, because demonstrations have other answers now."""
+        self._sets.clear()
+        self._shown.clear()
+
     def _examples(self, indices: np.ndarray) -> list[Example]:
         """Train rows with the answers that this draw's prompts show."""
         perturbed = self.task.perturbed(self.draw)
@@ -230,7 +255,8 @@ class PromptGroup:
             pool = len(self.task.pool)
             text = replace(self, pattern=FULL, _sets={}, _shown={}).largest()
             return min(pool, text + self.pattern.as_vectors(pool))
-        for k in range(self._largest_by_sums(), self.smallest - 1, -1):
+        most = min(self._largest_by_sums(), len(self.task.pool) - self.task.perturbation.apart)
+        for k in range(most, self.smallest - 1, -1):
             ((_, prompts),) = self.prompts([k])
             self._sets.pop(k, None)
             if prompts.longest + answer <= window:
@@ -260,7 +286,7 @@ class PromptGroup:
         if not task.perturbation.shared:
             limit = len(task.pool)  # some of k are not shown
         most = task.pool.most_shared(self.choice, self.draw) + self.choice.fewest(self._labels)
-        low, high = self.smallest - 1, min(limit, most, len(task.pool))
+        low, high = self.smallest - 1, min(limit, most, len(task.pool) - task.perturbation.apart)
         while low < high:
             k = (low + high + 1) // 2
             fits = (lengths[self.demonstrations(k)].sum(axis=-1) <= room).all()

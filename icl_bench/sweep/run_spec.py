@@ -52,6 +52,11 @@ class RunSpec(RunOptions):
         if self.batch and self.score == "exact":
             raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
         self._check_samples()
+        if self.batch and self.perturbation.asks_model:
+            raise UserError(
+                f"--batch: --perturbation {self.perturbation} needs the answers to the pool before its prompts can be "
+                "written; leave --batch out"
+            )
         if self.budget is not None and not (self.price is not None and self.price.pays_tokens):
             raise UserError(
                 f"--budget {self.budget:g}: needs what tokens cost; add --price input=..,cached=..,output=.. or auto"
@@ -146,7 +151,8 @@ class RunSpec(RunOptions):
     def _retrievers(self) -> set[str]:
         """The names of the similarities that select demonstrations, or blocks that a query reads."""
         patterns = (pattern.compares for pattern in self.attention)
-        return {by for by in (*(spec.by for spec in self.select), *patterns) if by is not None}
+        shared = (spec.base.by for spec in self.select if spec.base is not None)
+        return {by for by in (*(spec.by for spec in self.select), *shared, *patterns) if by is not None}
 
     def check(self, task: TaskSpec, *, to_run: bool = True) -> tuple[ChosenBackend, Combinations]:
         """Check the request without data and model. Returns the backend and the combinations.
@@ -173,7 +179,7 @@ class RunSpec(RunOptions):
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
-                "it is for dense, centroids, diverse:mmr, diverse:dpp, smooth and nearest-removed"
+                "it is for dense, centroids, diverse:mmr, diverse:dpp (also -shared), smooth and nearest-removed"
             )
         if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
             raise UserError(

@@ -14,7 +14,7 @@ import numpy as np
 from icl_bench.backends.interface import Answer, Backend, Decoding
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
-from icl_bench.errors import CellError, StopRunError
+from icl_bench.errors import CellError, StopRunError, UserError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
@@ -23,8 +23,9 @@ from icl_bench.results.cells import CellSpec, Prediction
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
-from icl_bench.sweep.compute_cost import cost_of
+from icl_bench.sweep.compute_cost import PromptLayout, cost_of
 from icl_bench.sweep.facts import Identities, cell_meta
+from icl_bench.sweep.label_queries import ModelLabels
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.samples import asked, majority, singles
@@ -221,6 +222,11 @@ class Runner:
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not load; it is not tried again."""
+    _ended: dict[str, str | None] = field(default_factory=dict)
+    """The names of cells that this run has ended, and why they failed; None for those that did not."""
+    _labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The model's labels of rows of the pool by their id, by the name of the cell that asked for them."""
+    _labelled: ModelLabels = field(default_factory=ModelLabels)
 
     @cached_property
     def _same_answers(self) -> SameAnswers:
@@ -251,6 +257,7 @@ class Runner:
             outcome.spent = self.budget.purse.spent - before
         outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
         outcome.notes += outcome.notes_on_thoughts
+        outcome.notes += [self._labelled.note] * bool(self._labels)
         return outcome
 
     def _run_all(self, outcome: Outcome) -> None:
@@ -278,34 +285,69 @@ class Runner:
         These are the cells that another process is computing; with ``apart`` also all that follow one.
         """
         busy: list[CellPlan] = []
+        missing: str | None = None
+        if group.labels is not None and any(not self.store.has(self.identity(cell)) for cell in cells):
+            left = self._run_group(group.labels, group.labels.runnable, outcome, apart)
+            if left:
+                return list(cells)
+            missing = self._take_labels(group, group.labels)
         for i, cell in enumerate(cells):
             identity = self.identity(cell)
+            if identity.name in self._ended:
+                continue
             outcome.names[identity.name] = identity.spec
             with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
                     if self.store.has(identity):
                         outcome.kept.append(cell.spec)
+                        self._ended[identity.name] = None
                         self.watcher.cell_ended(cell, "kept")
                     elif apart:
                         return list(cells[i:])
                     else:
                         busy.append(cell)
                     continue
-                self._run_cell(group, cell, opened, outcome)
+                self._run_cell(group, cell, opened, outcome, missing)
         return busy
 
-    def _run_cell(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> bool:
-        """Compute a cell. Returns whether it has ended, which a cell in batches has not before they have."""
+    def _take_labels(self, group: PlannedGroup, asked: PlannedGroup) -> str | None:
+        """Show a group's demonstrations with the labels that the model gave. Returns why there are none."""
+        labels: dict[str, str] = {}
         try:
+            for cell in asked.runnable:
+                identity = self.identity(cell)
+                if (reason := self._ended.get(identity.name)) is not None:
+                    raise CellError(reason)
+                if identity.name not in self._labels:
+                    self._labels[identity.name] = self._labelled.read(self.store, identity, cell.task, cell.queries)
+                labels |= self._labels[identity.name]
+        except CellError as error:
+            return f"the model's labels of its demonstrations are missing: {error}"
+        group.group.task.take_labels(group.group.draw, labels)
+        group.group.forget()
+        return None
+
+    def _run_cell(
+        self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome, missing: str | None = None
+    ) -> bool:
+        """Compute a cell, unless it is ``missing`` something. Returns whether it has ended, which a cell in batches
+        has not before they have.
+        """
+        name = opened.identity.name
+        try:
+            if missing is not None:
+                raise CellError(missing)
             ended = self._compute(group, cell, opened, outcome)
         except StopRunError:
             raise
         except CellError as error:
+            self._ended[name] = str(error)
             opened.fail(str(error))
             outcome.failed[cell.spec] = str(error)
             self.watcher.cell_ended(cell, str(error))
             return True
         if ended:
+            self._ended[name] = None
             outcome.computed.append(cell.spec)
             self.watcher.cell_ended(cell, "done")
         return ended
@@ -313,7 +355,12 @@ class Runner:
     def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> bool:
         task = cell.task
         queries = group.group.queries(cell.spec.k)
-        ((_, prompts),) = group.group.prompts([cell.spec.k])
+        try:
+            ((_, prompts),) = group.group.prompts([cell.spec.k])
+        except UserError as error:  # of a text that the model wrote
+            raise CellError(str(error)) from None
+        if group.labels is not None:  # it was planned with other labels
+            cell = replace(cell, prompt_layout=PromptLayout.of(prompts, cell.pattern))
         if prompts.longest + task.written_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)

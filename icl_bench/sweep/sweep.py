@@ -141,9 +141,7 @@ class Sweep:
         """The sweep with the wanted cells alone, perhaps none; ``combinations`` filters the plan's
         combinations.
         """
-        groups = [
-            PlannedGroup(group.group, [cell for cell in group.cells if wanted(cell)]) for group in self.plan.groups
-        ]
+        groups = [replace(group, cells=[cell for cell in group.cells if wanted(cell)]) for group in self.plan.groups]
         part = self.of_groups([group for group in groups if group.cells])
         part.plan.combinations = self.plan.combinations.only(combinations)
         return part

@@ -28,9 +28,10 @@ from icl_bench.models.registry import Model
 from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.prompts.chat import ChatForm, ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import Ids, PromptTokenizer
-from icl_bench.prompts.rendering import Piece, PlainForm, demonstration_text
+from icl_bench.prompts.rendering import AS_THEY_ARE, PlainForm, Writing, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
+from icl_bench.results.facts import LABELLED
 from icl_bench.sweep.compute_cost import AnswerWork
 from icl_bench.sweep.options import Queries
 from icl_bench.sweep.samples import Samples
@@ -80,16 +81,28 @@ class TokenizedTask:
     @cached_property
     def encoder(self) -> PromptTokenizer:
         """Turns examples into token ids."""
-        return PromptTokenizer(self.form(self.perturbation.piece), self.tokenizer)
+        return PromptTokenizer(self.form(self.writing), self.tokenizer)
 
-    def form(self, piece: Piece = demonstration_text) -> PromptForm:
-        """The form of prompts, with demonstrations written by ``piece``. Raises ``UserError``."""
+    @property
+    def unsupervised(self) -> dict[str, str]:
+        """The task's texts around inputs without answers, where prompts show them: those that are not empty."""
+        if not self.perturbation.unsupervised:
+            return {}
+        return {name: text for name, text in self.data.spec.unsupervised.model_dump().items() if text}
+
+    @property
+    def writing(self) -> Writing:
+        """How the demonstrations of a prompt are written."""
+        return self.perturbation.writing(self.unsupervised)
+
+    def form(self, writing: Writing = AS_THEY_ARE) -> PromptForm:
+        """The form of prompts, with demonstrations as ``writing`` writes them. Raises ``UserError``."""
         spec = self.data.spec
         if self.chat is None:
-            return PlainForm(spec.template, piece, spec.thought)
+            return PlainForm(spec.template, writing, spec.thought)
         closes = spec.closes_thoughts and self.model.tokenizer is None  # else a server renders it
         return chat_form(
-            spec.template, self.chat, self.model, self.tokenizer, piece, closes_thoughts=closes, thought=spec.thought
+            spec.template, self.chat, self.model, self.tokenizer, writing, closes_thoughts=closes, thought=spec.thought
         )
 
     @cached_property
@@ -168,7 +181,26 @@ class TokenizedTask:
         vars(other)["pool"] = replace(pool, data=other.data, rows=left)
         return other
 
+    def labelling(self, rows: np.ndarray) -> TokenizedTask:
+        """The same task with rows of the pool as queries, which the model labels; the others remain in the pool.
+
+        ``rows`` are train indices. Demonstrations have their true labels.
+        """
+        left = self.pool.rows[~np.isin(self.pool.rows, rows)]
+        other = self.asking(LABELLED, tuple(self.data.train[i] for i in rows.tolist()), left)
+        other.perturbation, other._perturbed = NONE, {}
+        if self.data.spec.labels and self.data.spec.labels.own:  # answers are those of other rows
+            other._decodings = {}
+            for name in ("answer_tokens", "_tokens_of"):
+                vars(other).pop(name, None)
+        return other
+
     # -- what prompts show ----------------------------------------------------------------------
+
+    def take_labels(self, draw: int, labels: Mapping[str, str]) -> None:
+        """Show the demonstrations of one draw with these labels, by their id."""
+        train = self.data.train
+        self._perturbed[draw] = tuple(replace(row, answer=labels.get(row.id, row.answer)) for row in train)
 
     def perturbed(self, draw: int) -> tuple[Example, ...]:
         """The train rows with the answers that one draw's demonstrations show."""
@@ -452,6 +484,12 @@ class TokenizedTask:
         score = dict(zip(different, found[1], strict=True))
         return replace(prediction, sample_scores=tuple(score[text] for text in prediction.samples))
 
+    @property
+    def first_column(self) -> str:
+        """The column of single answers' scores by the measure that compares points of the task."""
+        own = self.metrics[0].measures if self.metrics else ()
+        return own[0].column if own else "correct"
+
     def first_scores(
         self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
     ) -> tuple[str, Sequence[float]] | None:
@@ -460,7 +498,7 @@ class TokenizedTask:
         ``stored`` are the predictions' :meth:`scores`. None if single answers have no score.
         """
         own = self.metrics[0].measures if self.metrics else ()
-        name, column = (own[0].name, own[0].column) if own else (ACCURACY, "correct")
+        name, column = own[0].name if own else ACCURACY, self.first_column
         scores = list(stored.get(column, ()))
         if column == "correct":
             scores = [float(row.correct) for row in predictions if row.correct is not None]

@@ -19,6 +19,7 @@ from icl_bench.tasks.file_readers import read_cut, read_split
 from icl_bench.tasks.hub import HubError, from_files, from_hub, hub_name
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Source, source_of_rows
+from icl_bench.tasks.worked_examples import read_pool
 
 DATA_DIR_VARIABLE = "ICL_BENCH_DATA"
 
@@ -41,9 +42,22 @@ def data_folder(spec: TaskSpec, data_dir: Path | None) -> Path | None:
 
 
 def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
-    """The task's rows, from the source that its ``data`` names or implies."""
+    """The task's rows, from the source that its ``data`` names or implies. The train rows are those of ``pool.file``,
+    if there is one.
+    """
     source: Source = TASK_SOURCES[spec.data.kind](spec, data_dir)
-    return source
+    file = spec.pool.file
+    if file is None:
+        return source
+    if spec.data.kind == "folder":
+        if data_dir is None:
+            raise UserError(
+                f"{spec.name}: pool.file {file} is in the data folder, and none is given (--data-dir, or "
+                f"{DATA_DIR_VARIABLE})"
+            )
+        file = data_dir / (spec.data.folder or spec.name) / file
+    pool = read_pool(file, spec.data.columns(dict(source.columns)), spec.data.encoding)
+    return replace(source, train=pool, origin=f"{source.origin}, pool {file}", notes=(*source.notes, *pool.notes))
 
 
 def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001

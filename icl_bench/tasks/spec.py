@@ -414,11 +414,23 @@ class TestRows(Frozen):
 
 
 class PoolSpec(Frozen):
-    """Which rows of the train file may become demonstrations."""
+    """Which rows may become demonstrations: those of the train file, unless there is a ``file``."""
 
     drop_longest: Annotated[float, Field(ge=0, lt=1), IsNumber] = 0.0
     """The share of the longest demonstrations (in the model's tokens) to drop: rows longer than the
     ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
+    file: Path | None = None
+    """Demonstrations that were written by hand, in place of the train rows (:mod:`icl_bench.tasks.worked_examples`):
+    in ``data.folder``, or relative to the task file."""
+
+
+class Unsupervised(Frozen):
+    """What prompts of inputs without answers say around them (Agarwal et al. 2024, section 3.2)."""
+
+    preamble: str = "You will be provided problems similar to the ones below:"
+    """Before the inputs; may be empty."""
+    instruction: str = ""
+    """Behind the inputs, before complete demonstrations and the query; may be empty."""
 
 
 class RationaleOrigin(Frozen):
@@ -475,6 +487,8 @@ class TaskSpec(Frozen):
     """Absent if free text is compared unchanged."""
     stop: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Texts that end free text, beside the separator."""
+    unsupervised: Unsupervised = Unsupervised()
+    """Only ``--perturbation inputs-only`` shows it."""
     license: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()

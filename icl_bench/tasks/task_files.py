@@ -88,6 +88,8 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     if path.name == file and not path.exists() and path.stem in (*known_tasks(), *known_groups()):
         raise UserError(f"{plain(name)}: there is no such file; the shipped one is named {path.stem}")
     spec = _parse_task(read_file(path), name)
+    if spec.pool.file is not None and spec.data.kind != "folder":
+        spec = spec.model_copy(update={"pool": spec.pool.model_copy(update={"file": path.parent / spec.pool.file})})
     if spec.data.kind != "files":
         return spec
     files = {name: getattr(spec.data, name) for name in ("train", "test", "file")}

@@ -51,6 +51,7 @@ RUNS: Mapping[str, str] = {
     "permuted": "run --task trec --k 8 --draws 2 --test-size 8 --perturbation labels:permuted",
     "noise": "run --task trec --k 8 --draws 2 --test-size 8 --select random,bm25 --perturbation labels:noise=0.3",
     "inputs-only": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation inputs-only",
+    "inputs-only-format": "run --task trec --k 4,8 --draws 1 --test-size 8 --perturbation inputs-only,format=3",
     "labels-only": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation labels-only",
     "nearest-removed": "run --task trec --k 8 --draws 1 --test-size 8 --perturbation nearest-removed:25",
     "half-of-the-labels": "run --task trec --k 8 --draws 1 --test-size 30 --labels half:1",

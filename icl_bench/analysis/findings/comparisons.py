@@ -321,7 +321,7 @@ PERTURBATIONS = Finding(
         "the nearest to the query left out) beside that with the same ones unperturbed, and the "
         "difference. Far below 0: what was perturbed is what the model uses.",
         "Min et al. 2022, figures 3 and 4",
-        also=("learning_ratio",),
+        also=("shown_labels", "learning_ratio"),
         place=60,
     ),
 )

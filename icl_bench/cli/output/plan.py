@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.results.calibration import of_queries
+from icl_bench.results.facts import LABELLED
 from icl_bench.wording import DASH, counted, three_digits
 
 if TYPE_CHECKING:
@@ -196,7 +197,12 @@ def _stored_scores(sweep: Sweep) -> list[str]:
 
 
 def _curve(cell: CellPlan) -> tuple[str, ...]:
-    asked = (f"queries of --calibrate {of_queries(cell.task.asked)}",) if cell.task.asked else ()
+    asked: tuple[str, ...] = ()
+    if cell.task.asked:
+        calibration = of_queries(cell.task.asked)
+        asked = (f"queries of --calibrate {calibration}" if calibration else "rows of the pool, for their labels",)
+    if not cell.spec.k and cell.task.asked == LABELLED:
+        return ("without demonstrations", *asked)
     if not cell.spec.k:
         return ("without demonstrations, for every curve", *asked)
     return (cell.spec.select, cell.spec.order, cell.spec.attention, *asked)

@@ -36,9 +36,9 @@ def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawi
     curves = _curves(both, replace(look, values=(0.0, 1.0)))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
     tables = [of_finding(finding, shown)]
-    ratios = naming.named(findings.learning_ratio)
-    if len(ratios):
-        tables.append(of_finding(FINDINGS["learning_ratio"], ratios))
+    for name in finding.section.also if finding.section else ():
+        if len(further := naming.named(getattr(findings, name))):
+            tables.append(of_finding(FINDINGS[name], further))
     return Drawing(panels, tables, look, more=TESTED)
 
 

@@ -182,7 +182,7 @@ class Folder:
         self.progress = ReadingProgress(len(finished))
         # the findings report what is left out, among the page's notes
         for file in result_files(self._storage, lambda _: None, HELD_COLUMNS, finished, self._seen):
-            if file.asked_for is None and len(table := self._those(file.table)):
+            if file.asks_test_rows and len(table := self._those(file.table)):
                 self._files.append(replace(file, table=table))
             self.progress.read += 1
         self.progress.reading = False

