@@ -78,7 +78,7 @@ def mean_differences(scores: np.ndarray, asked: int, draws: int, drawn: np.ndarr
     ``scores`` are ``(n, passes, rows)``, from -1 to 1: pass p asks row i with draw ``(i + p) % draws``.
     The first ``asked`` of them count. ``drawn`` ``(n,)`` says whether either side depends on the draw.
     """
-    if asked < scores.shape[-1]:
+    if asked < scores.shape[-1] or (asked == scores.shape[-1] and target == "new"):
         return _first_pass(scores[:, 0, :asked], scores.shape[-1], draws, drawn, target)
     rows = by_row(scores, asked)
     of_rows = rows.sums / rows.counts
@@ -94,14 +94,14 @@ def mean_differences(scores: np.ndarray, asked: int, draws: int, drawn: np.ndarr
         return Means(mean, variance, np.full(mean.shape, freedom))
     between = np.square(of_rows - mean[:, None]).sum(axis=-1) + PSEUDO
     of_sample = between / (number + PSEUDO - 1) / number
-    if draws < 2:
-        return Means(mean, np.where(drawn, np.inf, of_sample), np.full(mean.shape, number - 1.0))
-    means = _draw_means(scores, asked, of_rows, draws)
-    of_draws = np.where(drawn, means.var(axis=-1, ddof=1) / draws, 0.0)
+    of_draws, seen = _between_draws(scores, asked, of_rows, draws)
+    of_draws = np.where(drawn, of_draws, 0.0)
     # degrees of freedom of a sum of mean squares: Satterthwaite 1946, Biometrics Bull. 2(6)
-    variance = of_sample + of_draws
-    freedom = np.square(variance) / (np.square(of_sample) / (number - 1) + np.square(of_draws) / (draws - 1))
-    return Means(mean, variance, freedom)
+    variance, of_sum = of_sample + of_draws, np.full(mean.shape, max(number - 1.0, 1.0))
+    mixed = np.isfinite(of_draws) & (of_draws > 0)
+    parts = np.square(of_sample[mixed]) / of_sum[mixed] + np.square(of_draws[mixed]) / (seen - 1)
+    of_sum[mixed] = np.square(variance[mixed]) / parts
+    return Means(mean, variance, of_sum)
 
 
 def _first_pass(seen: np.ndarray, rows: int, draws: int, drawn: np.ndarray, target: Target) -> Means:
@@ -123,19 +123,30 @@ def _first_pass(seen: np.ndarray, rows: int, draws: int, drawn: np.ndarray, targ
     return Means(mean, variance, freedom)
 
 
-def _draw_means(scores: np.ndarray, asked: int, of_rows: np.ndarray, draws: int) -> np.ndarray:
-    """Return each draw's mean deviation from the means of its rows, ``(n, draws)``.
+def _between_draws(scores: np.ndarray, asked: int, of_rows: np.ndarray, draws: int) -> tuple[np.ndarray, int]:
+    """Return what draws add to the variance of the means, ``(n,)``, and how many draws there are.
 
-    A draw is itself one of the draws in its rows' means, so that deviations are divided by the share of the others.
+    Two estimates are too large, the smaller is taken: from the draws' plain means, which have other rows
+    each, and from their deviations from the means of their rows. A draw is itself a part of these, so that
+    deviations are divided by the share of the others, which is small at the beginning of the second pass.
     """
     rows = of_rows.shape[-1]
-    sums, number = np.zeros((len(scores), draws)), np.zeros(draws)
+    plain, centred, number = np.zeros((len(scores), draws)), np.zeros((len(scores), draws)), np.zeros(draws)
     for p in range(-(-asked // rows)):
         size = min(asked - p * rows, rows)
         of_draw = (np.arange(size)[:, None] + p) % draws == np.arange(draws)
-        sums += (scores[:, p, :size] - of_rows[:, :size]) @ of_draw
+        plain += scores[:, p, :size] @ of_draw
+        centred += (scores[:, p, :size] - of_rows[:, :size]) @ of_draw
         number += of_draw.sum(axis=0)
-    return np.asarray(sums / number / max(1 - rows / asked, 1 / draws))
+    there = number > 0
+    seen = int(there.sum())
+    if seen < 2:
+        return np.full(len(scores), np.inf), seen
+    others = max(1 - rows / asked, 1 / draws)
+    of_plain, of_centred = (
+        (sums[:, there] / number[there]).var(axis=-1, ddof=1) / seen for sums in (plain, centred / others)
+    )
+    return np.minimum(of_plain, of_centred), seen
 
 
 def log_evidence(found: Means, margin: float) -> np.ndarray:
@@ -173,10 +184,7 @@ def radius(found: Means, error: float, gap: float) -> np.ndarray:
     """
     from icl_bench.analysis.statistics.special import ndtr, stdtrit
 
-    ratio = 1 + gap**2 / np.maximum(found.variance, 1e-300)  # (information + prior) / prior
-    shrinkage = 1 / (1 + found.variance / gap**2)
-    normal = np.sqrt(np.log(ratio / error**2) / shrinkage)
-    tail = np.maximum(ndtr(-normal), 1e-300)
-    with np.errstate(invalid="ignore"):
-        wide = -stdtrit(found.freedom, tail) * np.sqrt(found.variance)
+    variance = np.clip(found.variance, 1e-300, 1e300)
+    normal = np.sqrt(np.log((1 + gap**2 / variance) / error**2) * (1 + variance / gap**2))
+    wide = -stdtrit(found.freedom, np.maximum(ndtr(-normal), 1e-300)) * np.sqrt(variance)
     return np.where(found.variance <= 0, 0.0, np.where(np.isinf(found.variance), np.inf, wide))
