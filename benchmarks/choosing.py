@@ -84,11 +84,11 @@ class Outcome(NamedTuple):
     """Predictions and leader after each round."""
 
 
-def race(grid: Grid, asked: np.ndarray, margin: float, target: Target) -> Outcome:
+def race(grid: Grid, asked: np.ndarray, margin: float, target: Target, growth: float = Rules.growth) -> Outcome:
     """Run one race to its end."""
     draws, rows = grid.scores.shape[1:]
     candidates = [Candidate(str(i), bool(drawn)) for i, drawn in enumerate(grid.drawn)]
-    running = Race(candidates, Rules(rows, draws, margin, target=target))
+    running = Race(candidates, Rules(rows, draws, margin, target=target, growth=growth))
     best, second = np.argsort(grid.truth)[::-1][:2]
     alone = grid.truth[best] - grid.truth[second] > margin
     ever_out, leaders = False, []
@@ -153,14 +153,14 @@ def within(grid: Grid, choices: Sequence[int], margin: float) -> float:
     return float((grid.truth.max() - grid.truth[list(choices)] <= margin + 1e-9).mean())
 
 
-def replays(grid: Grid, margins: Sequence[float], trials: int) -> None:
+def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float) -> None:
     """Print a line for each margin."""
     for margin in margins:
         rng, began = np.random.default_rng(0), time.perf_counter()
         outcomes, others = [], []
         for _ in range(trials):
             asked = in_schedule(grid, rng)
-            outcomes.append(race(grid, asked, margin, "sweep"))
+            outcomes.append(race(grid, asked, margin, "sweep", growth))
             others.append([way(grid, asked, outcomes[-1].spent) for way in (uniform, halving)])
         shares = np.array([outcome.spent for outcome in outcomes]) / grid.predictions
         chosen = [outcome.choice for outcome in outcomes]
@@ -299,6 +299,7 @@ def main() -> None:
     parser.add_argument("--target", choices=["sweep", "new"], default="sweep")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--growth", type=float, default=Rules.growth, help="of rounds, in replays")
     given = parser.parse_args()
     if given.what == "simulations":
         simulations(given.target, given.draws, given.rows, given.trials, given.only)
@@ -307,8 +308,12 @@ def main() -> None:
         parser.error("replays need the file of the published predictions")
     margins = [float(margin) for margin in given.margins.split(",")]
     for grid in grids(given.predictions):
-        if given.only in grid.name:
-            (replays if given.what == "replays" else budgets)(grid, margins, given.trials)
+        if given.only not in grid.name:
+            continue
+        if given.what == "replays":
+            replays(grid, margins, given.trials, given.growth)
+        else:
+            budgets(grid, margins, given.trials)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,6 @@ import numpy as np
 
 from icl_bench.choosing.evidence import FIRST_LOOK, Means, Target, log_evidence, mean_differences, radius
 
-GROWTH = 0.15
-"""How much further a round goes: evidence may be looked at always, but batches are asked at once."""
 INTERVAL_GAP = 0.05
 """Intervals of accuracies are the narrowest where they are about this wide."""
 
@@ -53,6 +51,9 @@ class Rules:
     error: float = 0.05
     """Probability that a candidate better than all others by more than the margin is ever out."""
     target: Target = "sweep"
+    growth: float = 0.15
+    """How much further a round goes than the one before. Where a draw's demonstrations have to be read anew in
+    each round, larger rounds cost less; evidence holds at any time."""
 
 
 @dataclass(frozen=True)
@@ -251,5 +252,5 @@ class Race:
     def _grown(self, asked: int) -> int:
         """Return where the next round ends: after whole turns of draws, within the pass."""
         rows, draws = self.rules.rows, self.rules.draws
-        wanted = max(FIRST_LOOK, math.ceil(asked * (1 + GROWTH)), asked + 1)
+        wanted = max(FIRST_LOOK, math.ceil(asked * (1 + self.rules.growth)), asked + 1)
         return min(-(-wanted // draws) * draws, (asked // rows + 1) * rows)
