@@ -75,7 +75,7 @@ class Standing:
     """Draws that answered."""
     score: float
     low: float
-    """Of the confidence sequence of the score at ``1 - error``, each candidate by itself."""
+    """Of the confidence sequence of the score at ``1 - error``, each candidate by itself, for new rows and draws."""
     high: float
     out: bool
     """Whether the leader is not worse by more than the margin."""
@@ -216,7 +216,7 @@ class Race:
         if not asked:
             return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, cheaper)
         # as differences from -1 to 1, whose pseudo-differences are then a right and a wrong answer
-        found = self._found(2 * self._scores[[i]] - 1, asked, self._drawn[[i]])
+        found = mean_differences(2 * self._scores[[i]] - 1, asked, draws, self._drawn[[i]], "new")
         half = float(radius(Means(found.mean, found.variance / 4, found.freedom), self.rules.error, INTERVAL_GAP)[0])
         middle = (float(found.mean[0]) + 1) / 2
         low, high = max(middle - half, 0.0), min(middle + half, 1.0)
