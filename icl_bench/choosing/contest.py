@@ -93,7 +93,9 @@ class Contest:
         if not settings:
             raise UserError("nothing fits: " + "; ".join(sweep.plan.problems))
         rows = stratified(sweep.task.data.test, generator(spec.seed, "order of asking"))
-        rules = Rules(len(rows), max(len(one.cells) for one in settings), spec.margin / 100, growth=GROWTH)
+        draws = max(len(one.cells) for one in settings)
+        first = min(first_round(settings), len(rows))
+        rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
         candidates = [Candidate(one.name, one.drawn, one.flops(spec.queries) or 0.0) for one in settings]
         left_out = [*sweep.plan.problems, *sweep.plan.combinations.reasons]
         return cls(spec, sweep, settings, left_out, Race(candidates, rules), rows)
@@ -122,7 +124,7 @@ class Contest:
             self.ended = ALL_IS_ASKED
 
     def _too_short(self) -> str:
-        first = len(self.settings) * min(FIRST_LOOK, len(self.rows))
+        first = len(self.settings) * self.race.rules.first
         needed = self.seconds * first / max(self.outcome.answers, 1)
         return (
             f"--spend {self.spec.spend:g}s: too short for a first look at {counted(len(self.settings), 'setting')}, "
@@ -239,6 +241,16 @@ def settings_of(sweep: Sweep) -> list[Setting]:
         shared = float(np.mean([cost.prefix_flops for cost in known])) if known else None
         settings.append(Setting(name, point.select, point.k, tuple(cells), query, shared))
     return settings
+
+
+def first_round(settings: Sequence[Setting]) -> int:
+    """Return the rows of the first round: as many as cost what it takes to read the demonstrations of all draws.
+
+    Fewer rows would save little of the round's time.
+    """
+    shared = sum(len(one.cells) * (one.shared_flops or 0.0) for one in settings)
+    query = sum(one.query_flops or 0.0 for one in settings)
+    return max(FIRST_LOOK, math.ceil(shared / query) if query else 0)
 
 
 def stratified(rows: Sequence[Example], rng: np.random.Generator) -> list[str]:

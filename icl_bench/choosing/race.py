@@ -51,9 +51,11 @@ class Rules:
     error: float = 0.05
     """Probability that a candidate better than all others by more than the margin is ever out."""
     target: Target = "sweep"
+    first: int = FIRST_LOOK
+    """Positions of the first round, if the rows are so many."""
     growth: float = 0.15
     """How much further a round goes than the one before. Where a draw's demonstrations have to be read anew in
-    each round, larger rounds cost less; evidence holds at any time."""
+    each round, fewer and larger rounds cost less; evidence holds at any time."""
 
 
 @dataclass(frozen=True)
@@ -252,5 +254,5 @@ class Race:
     def _grown(self, asked: int) -> int:
         """Return where the next round ends: after whole turns of draws, within the pass."""
         rows, draws = self.rules.rows, self.rules.draws
-        wanted = max(FIRST_LOOK, math.ceil(asked * (1 + self.rules.growth)), asked + 1)
+        wanted = max(self.rules.first, math.ceil(asked * (1 + self.rules.growth)), asked + 1)
         return min(-(-wanted // draws) * draws, (asked // rows + 1) * rows)

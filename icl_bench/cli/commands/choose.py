@@ -10,9 +10,10 @@ from icl_bench.cli import options as o
 def choose(
     options: o.OptionValues, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False, json: o.Json = False
 ) -> None:
-    """Choose how to prompt: race settings, and stop as soon as one is the best but for the margin.
+    """Choose how to prompt, by a race of settings.
 
-    Settings (selectors and numbers of demonstrations) start on few rows of every draw. Those that are surely not
+    The race stops as soon as one setting is the best but for the margin. Settings (selectors and numbers of
+    demonstrations) start on few rows of every draw. Those that are surely not
     better than the leader by more than the margin are dropped, the others get more rows. Answers are rows of
     ordinary cells: run and a later race use them. The race ends when it is decided, at the end of the time, or with
     Ctrl-C; the same command goes on.

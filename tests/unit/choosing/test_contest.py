@@ -18,7 +18,8 @@ from support.in_process import Ended, run_command, said
 
 import icl_bench
 from icl_bench.choosing import contest as module
-from icl_bench.choosing.contest import stratified
+from icl_bench.choosing.contest import Setting, first_round, stratified
+from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import UserError
 from icl_bench.results.reading import finished_cells, read_results
@@ -214,6 +215,15 @@ def test_a_wrong_value_is_one_line(words: tuple[str, ...], message: str) -> None
     ended = run_command("choose", "--task", "t", "--model", "m", *words)
     assert (ended.code, len(ended.err.splitlines())) == (2, 1)
     assert message in ended.err
+
+
+def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> None:
+    cells = [(None, None)] * 10
+    cheap = Setting("a", "random", 1, tuple(cells), query_flops=2.0, shared_flops=1.0)  # type: ignore[arg-type]
+    dear = Setting("b", "random", 9, tuple(cells), query_flops=3.0, shared_flops=99.0)  # type: ignore[arg-type]
+    assert first_round([cheap]) == FIRST_LOOK
+    assert first_round([cheap, dear]) == 10 * (1 + 99) / (2 + 3)
+    assert first_round([Setting("c", "random", 1, ())]) == FIRST_LOOK
 
 
 @given(st.integers(1, 10**4), st.sampled_from(["s", "m", "h"]))

@@ -189,6 +189,16 @@ def test_the_best_by_more_than_the_margin_is_rarely_out(best: float, target: Tar
     assert wrong <= 0.05 * trials
 
 
+def test_the_first_round_and_its_growth_are_rules() -> None:
+    race, stops = Race(candidates(2), Rules(rows=500, draws=4, margin=0.001, first=50, growth=1)), []
+    scores = np.random.default_rng(3).integers(0, 2, (2, 2000))
+    while len(stops) < 6:
+        for ask in race.next():
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+        stops.append(int(race.asked[0]))
+    assert stops == [52, 104, 208, 416, 500, 1000]  # whole turns of draws, and no round beyond a pass
+
+
 def test_the_first_look_waits_for_rows() -> None:
     scores = np.zeros((2, 200))
     scores[1] = 1
