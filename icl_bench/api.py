@@ -138,8 +138,9 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     ``task`` and ``model`` are those of :func:`run`; ``spend`` is text like ``30m``, or seconds. Ctrl-C ends the race.
 
     Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
-    is not decided), the predictions asked, and ``settings`` with each one's ``score``, interval (``ci_low``,
-    ``ci_high``), operations a query and whether it is ``out``. Raises :class:`icl_bench.UserError`.
+    is not decided), the predictions asked, and ``settings``: each one's ``score`` with its interval (``ci_low``,
+    ``ci_high``), operations a query, whether it is ``out``, and whether it would be for new rows and draws
+    (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
     from icl_bench.choosing.contest import Contest
     from icl_bench.cli.output.choose import Progress

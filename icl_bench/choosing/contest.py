@@ -192,6 +192,7 @@ class Contest:
                 "predictions": standing.predictions,
                 "draws": standing.draws,
                 "out": standing.out,
+                "out_for_new": standing.out_for_new,
                 "cheaper_within_margin": standing.cheaper,
                 "flops_per_query": setting.flops(queries),
             }

@@ -25,7 +25,7 @@ import numpy as np
 
 from icl_bench.choosing.evidence import FIRST_LOOK, Means, Target, log_evidence, mean_differences, radius
 
-INTERVAL_GAP = 0.05
+INTERVAL_GAP = 0.1
 """Intervals of accuracies are the narrowest where they are about this wide."""
 
 
@@ -81,6 +81,8 @@ class Standing:
     high: float
     out: bool
     """Whether the leader is not worse by more than the margin."""
+    out_for_new: bool
+    """The same for new rows and draws: whether the rows and draws of the sweep, as samples, show it."""
     cheaper: bool
     """Whether it costs less than the leader and is not worse than it by more than the margin."""
 
@@ -209,21 +211,39 @@ class Race:
         exhausted = bool((self.asked[running] == self.length).all())
         for i in np.flatnonzero(self._costs < self._costs[leader]):
             self._compare(int(i), np.array([leader]))
-        standings = tuple(self._standing(i, leader, i not in running) for i in range(len(self.candidates)))
+        shown = self._shown_for_new(leader)
+        standings = tuple(
+            self._standing(i, leader, i not in running, bool(shown[i])) for i in range(len(self.candidates))
+        )
         return Answer(leader, self.decided(), exhausted, standings)
 
-    def _standing(self, i: int, leader: int, out: bool) -> Standing:
+    def _shown_for_new(self, leader: int) -> np.ndarray:
+        """Return of which candidates rows and draws, as samples, show that the leader is not worse than they.
+
+        One look: an e-value holds at the moment at which one stops, too.
+        """
+        shown = np.zeros(len(self.candidates), dtype=bool)
+        common = np.minimum(self.asked, self.asked[leader])
+        for asked in np.unique(common[common >= min(FIRST_LOOK, self.rules.rows)]):
+            which = np.flatnonzero(common == asked)
+            found = self._differences(leader, which, int(asked), "new")
+            shown[which] = log_evidence(found, self.rules.margin) >= self._threshold
+        shown[leader] = False
+        return shown
+
+    def _standing(self, i: int, leader: int, out: bool, out_for_new: bool) -> Standing:
         asked, draws = int(self.asked[i]), self.rules.draws
         cheaper = bool(self._costs[i] < self._costs[leader] and self._evidence[i, leader] >= self._threshold)
         if not asked:
-            return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, cheaper)
+            return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, out_for_new, cheaper)
         # as differences from -1 to 1, whose pseudo-differences are then a right and a wrong answer
         found = mean_differences(2 * self._scores[[i]] - 1, asked, draws, self._drawn[[i]], "new")
         half = float(radius(Means(found.mean, found.variance / 4, found.freedom), self.rules.error, INTERVAL_GAP)[0])
         middle = (float(found.mean[0]) + 1) / 2
         low, high = max(middle - half, 0.0), min(middle + half, 1.0)
         seen = min(asked, draws) if self._drawn[i] else 1
-        return Standing(self.candidates[i], int(self.spent[i]), seen, float(self.means()[i]), low, high, out, cheaper)
+        score, spent = float(self.means()[i]), int(self.spent[i])
+        return Standing(self.candidates[i], spent, seen, score, low, high, out, out_for_new, cheaper)
 
     def _compare(self, one: int, others: np.ndarray | None = None) -> None:
         """Bring the evidence of one candidate against others up to date."""
@@ -236,15 +256,16 @@ class Race:
             which = which if others is None else np.intersect1d(which, others)
             if not len(which):
                 continue
-            passes = -(-int(asked) // self.rules.rows)
-            differences = self._scores[one, :passes] - self._scores[which, :passes]
-            found = self._found(differences, int(asked), self._drawn[one] | self._drawn[which])
+            found = self._differences(one, which, int(asked), self.rules.target)
             evidence = log_evidence(found, self.rules.margin)
             self._evidence[one, which] = np.maximum(self._evidence[one, which], evidence)
             self._compared[one, which] = asked
 
-    def _found(self, scores: np.ndarray, asked: int, drawn: np.ndarray) -> Means:
-        return mean_differences(scores, asked, self.rules.draws, drawn, self.rules.target)
+    def _differences(self, one: int, others: np.ndarray, asked: int, target: Target) -> Means:
+        passes = -(-asked // self.rules.rows)
+        differences = self._scores[one, :passes] - self._scores[others, :passes]
+        drawn = self._drawn[one] | self._drawn[others]
+        return mean_differences(differences, asked, self.rules.draws, drawn, target)
 
     def _reach(self) -> np.ndarray:
         """Return how far each came; one without draws that has all rows is as far as any."""

@@ -65,7 +65,7 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
     else:
         others = counted(len(open_) - 1, "other setting")
         why = f"not decided, {contest.ended}: {others} may be better by more than {margin}"
-    yield f"Use: {setting.name}, accuracy {score(standing)}; {why}"
+    yield f"Use: {setting.name}, accuracy {score(standing)} on new rows and draws; {why}"
     yield f"Cost: {cost(contest, setting)}"
     rest = sorted((pair for pair in pairs if pair[0] is not setting), key=_rank)
     if rest:
@@ -73,11 +73,11 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
         yield f"Runner-up: {second.name}, {score(behind)}{cheaper(contest, setting, second, behind)}"
     else:
         yield "Runner-up: none, no other setting raced"
-    asked, whole = int(contest.race.spent.sum()), contest.full_sweep
+    others, new = counted(len(rest), "other setting"), sum(not one.out_for_new for _, one in rest)
+    beyond = f"whether {new} of {others} are better by more than {margin}" if new else "nothing that matters"
     yield (
-        f"Not known: intervals are 95% for new rows and draws, from {counted(standing.predictions, 'answer')} of "
-        f"{counted(standing.draws, 'draw')}; more test rows and draws narrow them "
-        f"({asked:,} of a full sweep's {whole:,} predictions asked)"
+        f"Not known: on new rows and draws, {beyond}; more test rows and draws would tell "
+        f"(asked: {int(contest.race.spent.sum()):,} of a full sweep's {contest.full_sweep:,} predictions)"
     )
     yield f"Whole curve: {command(contest, setting, results)}"
 

@@ -41,6 +41,16 @@ def test_a_clear_winner_is_found_early_and_the_others_are_asked_little() -> None
     assert race.spent.sum() < 0.1 * scores.size
 
 
+def test_what_a_sweep_decides_is_open_for_new_draws_until_there_are_draws_enough() -> None:
+    for draws, shown in ((1, False), (2, False), (20, True)):
+        scores = grid([0.2, 0.9], draws, 200, np.random.default_rng(4))
+        race = Race(candidates(2), Rules(200, draws, first=60))
+        answer = run(race, scores)
+        assert answer.choice == 1
+        assert (answer.standings[0].out, answer.standings[0].out_for_new) == (True, shown)
+        assert not answer.standings[1].out_for_new
+
+
 def test_each_question_is_asked_once_and_those_without_draws_once_a_row() -> None:
     rng = np.random.default_rng(1)
     scores = grid([0.7, 0.7, 0.7], 4, 50, rng)
