@@ -120,3 +120,19 @@ def test_the_order_of_candidates_turns_the_sign(scores: np.ndarray) -> None:
         one = mean_differences(scores - scores[::-1], asked, 3, drawn, "new")
         assert one.mean[0] == pytest.approx(-one.mean[1])
         assert one.variance[0] == pytest.approx(one.variance[1])
+
+
+@pytest.mark.parametrize(("kind", "most"), [("normal", 0.05), ("binary", 0.05)])
+def test_looking_fifty_times_errs_in_at_most_one_of_twenty(kind: str, most: float) -> None:
+    margin, paths, rng = 0.05, 2000, np.random.default_rng(11)
+    if kind == "normal":
+        scores = np.clip(rng.normal(-margin, 0.3, (paths, 1, 1001)), -1, 1)
+    else:  # as answers are: equal, or one of them right
+        scores = rng.choice([-1.0, 0.0, 1.0], (paths, 1, 1001), p=[0.15, 0.75, 0.10])
+    ever, at_a_time = np.zeros(paths, dtype=bool), np.zeros(paths, dtype=bool)
+    for asked in range(20, 1001, 20):
+        seen = mean_differences(scores, asked, 1, np.zeros(paths, dtype=bool), "new")
+        ever |= log_evidence(seen, margin) >= np.log(1 / 0.05)
+        at_a_time |= (seen.mean + margin) / np.sqrt(seen.variance) > 1.645  # what holds for one look alone
+    assert 0.005 < ever.mean() <= most
+    assert at_a_time.mean() > 3 * most

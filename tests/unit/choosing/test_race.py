@@ -219,3 +219,16 @@ def test_the_first_look_waits_for_rows() -> None:
     for i in range(2):
         race.tell(Ask(i, FIRST_LOOK - 1, FIRST_LOOK + 1), scores[i, :2])
     assert race.running().tolist() == [1]
+
+
+def test_the_more_settings_race_the_more_evidence_excludes_one() -> None:
+    scores = np.zeros((20, 400))
+    scores[1, :12] = 1  # of the first 20 rows 12 are right, of all others none
+    outs = []
+    for count in (2, 20):
+        race = Race([Candidate(str(i), drawn=False) for i in range(count)], Rules(400, 1))
+        for i in range(count):
+            race.tell(Ask(i, 0, 20), scores[i, :20])
+        assert race.leader() == 1
+        outs.append(0 not in race.running())
+    assert outs == [True, False]
