@@ -18,6 +18,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import UserError
 from icl_bench.options import Options
 from icl_bench.quiet_libraries import hush_libraries
@@ -128,6 +129,34 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     if problem is not None:
         raise problem
     return pd.DataFrame(rows)
+
+
+@_takes(ChooseSpec)
+def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -> dict[str, Any]:
+    """Choose how to prompt, by a race of settings: ``icl-bench choose``.
+
+    ``task`` and ``model`` are those of :func:`run`; ``spend`` is text like ``30m``, or seconds. Ctrl-C ends the race.
+
+    Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
+    is not decided), the predictions asked, and ``settings``: each one's ``score`` with its interval (``ci_low``,
+    ``ci_high``), operations a query, whether it is ``out``, and whether it would be for new rows and draws
+    (``out_for_new``). Raises :class:`icl_bench.UserError`.
+    """
+    from icl_bench.choosing.contest import Contest
+    from icl_bench.cli.output.choose import Progress
+    from icl_bench.cli.output.progress import Display
+
+    hush_libraries()
+    given, machines = _split(ChooseSpec, options)
+    if machines != MachineOptions():
+        raise UserError("choose: runs on this machine; leave the options of many machines out")
+    place, display = _place(results), Display(quiet=quiet)
+    with display.preparing() as say:
+        contest = Contest.prepare(ChooseSpec(**given), say, place)
+    progress = Progress(contest, display.note)
+    progress.begin()
+    contest.run(place, progress, progress.round)
+    return contest.as_json()
 
 
 def read(results: Place = "results", *, task: str | None = None, model: str | None = None) -> Results:

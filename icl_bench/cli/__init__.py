@@ -42,6 +42,7 @@ ENDLESS = re.compile(r"\S{300,}")
 COMMANDS = {
     "run": "run",
     "plan": "plan",
+    "choose": "choose",
     "study": "study",
     "rationales": "rationales",
     "finetune": "finetune",

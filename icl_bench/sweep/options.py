@@ -123,6 +123,38 @@ Texts = Annotated[
 Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
 
 
+NumbersOfDemonstrations = Annotated[
+    KValues | None,
+    read("icl_bench.sweep.k_values:KValues"),
+    Option(
+        "Numbers of demonstrations: 0,1,10,100. 0 is the prompt without any (zero-shot); max is the largest that "
+        "fits the context window; auto is 1, 5, 10, 25, 50, 75, 100, 250, ... 2000 and max.",
+        PROMPTS,
+        "LIST",
+        expected="numbers like 1,10,100, max or auto",
+    ),
+]
+
+Selectors = Annotated[
+    tuple[SelectorSpec, ...],
+    read_each("icl_bench.demonstrations.selector_spec:SelectorSpec", "icl_bench.demonstrations.selector_spec:split"),
+    Option(
+        "How demonstrations are selected. Shared by all test rows, and cached: random, first (of the pool), "
+        "balanced (by label), centroids (of k-means over the pool; ,of=queries: over the test rows), "
+        "diverse:mmr-shared, diverse:bertscore-shared, diverse:dpp-shared (,sample=N: for N inputs of the pool). "
+        "The most similar to each test row: bm25, bertscore, dense. Similar to it and unlike each other: "
+        "diverse:mmr[,lambda=0.5], diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
+        "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as does centroids+hybrid:S. "
+        "per-label:N[,by=dense|...]: the N most similar of every label, whatever --k says; hybrid:per-label:N ends "
+        "with them. Several with commas.",
+        PROMPTS,
+        "LIST",
+        more=SELECTORS.added,
+        expected="text like random,bm25, or a list",
+    ),
+]
+
+
 def seed_field() -> Any:
     """Default and range of a seed."""
     return Field(default=0, ge=-(2**63), lt=2**63)
@@ -153,17 +185,7 @@ class RunOptions(BackendSpec):
     model: ModelOption
     """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the server's
     name of the model."""
-    k: Annotated[
-        KValues | None,
-        read("icl_bench.sweep.k_values:KValues"),
-        Option(
-            "Numbers of demonstrations: 0,1,10,100. 0 is the prompt without any (zero-shot); max is the largest that "
-            "fits the context window; auto is 1, 5, 10, 25, 50, 75, 100, 250, ... 2000 and max.",
-            PROMPTS,
-            "LIST",
-            expected="numbers like 1,10,100, max or auto",
-        ),
-    ] = None
+    k: NumbersOfDemonstrations = None
     per_label: Annotated[
         tuple[int, ...] | None,
         read_with(parse_per_label),
@@ -174,27 +196,7 @@ class RunOptions(BackendSpec):
             expected="numbers like 1,2,5",
         ),
     ] = None
-    select: Annotated[
-        tuple[SelectorSpec, ...],
-        read_each(
-            "icl_bench.demonstrations.selector_spec:SelectorSpec", "icl_bench.demonstrations.selector_spec:split"
-        ),
-        Option(
-            "How demonstrations are selected. Shared by all test rows, and cached: random, first (of the pool), "
-            "balanced (by label), "
-            "centroids (of k-means over the pool; ,of=queries: over the test rows), diverse:mmr-shared, "
-            "diverse:bertscore-shared, diverse:dpp-shared (,sample=N: for N inputs of the pool). The most "
-            "similar to each test row: bm25, bertscore, dense. Similar to it and unlike each other: "
-            "diverse:mmr[,lambda=0.5], diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
-            "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as does centroids+hybrid:S. "
-            "per-label:N[,by=dense|...]: the N most similar of every label, whatever --k says; hybrid:per-label:N ends "
-            "with them. Several with commas.",
-            PROMPTS,
-            "LIST",
-            more=SELECTORS.added,
-            expected="text like random,bm25, or a list",
-        ),
-    ] = Field(default="random", validate_default=True)
+    select: Selectors = Field(default="random", validate_default=True)
     encoder: Annotated[
         str | None,
         NAME,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,8 +19,9 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.prompts.written_labels import label_in
-from icl_bench.results.cells import CellSpec, Prediction
+from icl_bench.results.cells import FINISHED, CellSpec, Prediction
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
+from icl_bench.results.reading import read_rows
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.compute_cost import PromptLayout, cost_of
@@ -260,6 +261,35 @@ class Runner:
         outcome.notes += [self._labelled.note] * bool(self._labels)
         return outcome
 
+    def ask(self, group: PlannedGroup, cell: CellPlan, rows: Collection[str], outcome: Outcome) -> dict[str, float]:
+        """Answer some rows of a cell, given by their ids. Returns their scores (0 to 1) by the task's first measure.
+
+        Answers stay in the cell's journal, so that nothing is computed twice: by another part, or by a run of the
+        whole cell. Once all rows are answered, the cell's file is written. Raises ``CellError`` if the cell cannot
+        be computed, another process computes it, or its answers have no scores.
+        """
+        identity = self.identity(cell)
+        outcome.names[identity.name] = identity.spec
+        with self.store.claim(identity, cell.queries) as opened:
+            if opened is not None:
+                if self._compute(group, cell, opened, outcome, rows):
+                    outcome.computed.append(cell.spec)
+                found = [opened.done[name] for name in rows]
+                scored = cell.task.first_scores(found, cell.task.scores(found))
+                if scored is None:
+                    raise CellError("its single answers have no scores")
+                return dict(zip(rows, scored[1], strict=True))
+        if not self.store.has(identity):
+            raise CellError("another process computes it")
+        if cell.spec not in outcome.kept:
+            outcome.kept.append(cell.spec)
+        table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
+        column = cell.task.first_column
+        if column not in table.column_names:
+            raise CellError("its single answers have no scores")
+        stored = dict(zip(table["test_id"].to_pylist(), table[column].to_pylist(), strict=True))
+        return {name: float(stored[name]) for name in rows}
+
     def _run_all(self, outcome: Outcome) -> None:
         """Compute cells until all are done."""
         open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
@@ -352,7 +382,15 @@ class Runner:
             self.watcher.cell_ended(cell, "done")
         return ended
 
-    def _compute(self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome) -> bool:
+    def _compute(
+        self,
+        group: PlannedGroup,
+        cell: CellPlan,
+        opened: OpenCell,
+        outcome: Outcome,
+        only: Collection[str] | None = None,
+    ) -> bool:
+        """Compute what is missing of a cell, of ``only`` these rows. Returns whether it is complete."""
         task = cell.task
         queries = group.group.queries(cell.spec.k)
         try:
@@ -366,13 +404,15 @@ class Runner:
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self._begin(cell, len(opened.done))
-        todo = [i for i, row in enumerate(queries) if row.id not in opened.done]
+        todo = [i for i, row in enumerate(queries) if row.id not in opened.done and (only is None or row.id in only)]
         measured: dict[str, Any] = {}
         if todo:
             answered = self._answer(prompts, todo, group, cell, maker, opened, outcome)
             if answered is None:
                 return False
             measured = answered
+        if any(row.id not in opened.done for row in queries):
+            return False
         meta = cell_meta(
             opened.identity,
             task,

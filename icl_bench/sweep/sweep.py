@@ -206,7 +206,7 @@ class Sweep:
 
         Raises ``UserError``.
         """
-        runner = self._runner(results, watcher, load)
+        runner = self.runner(results, watcher, load)
         outcome = runner.run()
         for name, shares in self.priors.items():
             try:
@@ -217,11 +217,14 @@ class Sweep:
 
     def submit(self, results: Place) -> None:
         """With ``batch``: submit the batches of what is missing, which :meth:`run` follows. Raises ``UserError``."""
-        runner = self._runner(results, None, None)
+        runner = self.runner(results)
         assert isinstance(runner, BatchRunner), "only batches are submitted"
         runner.submit()
 
-    def _runner(self, results: Place, watcher: Watcher | None, load: Callable[[], Backend] | None) -> Runner:
+    def runner(
+        self, results: Place, watcher: Watcher | None = None, load: Callable[[], Backend] | None = None
+    ) -> Runner:
+        """What computes the cells into a results folder. Raises ``UserError``."""
         store = Store(results)
         if (day := self.task.chat_day) is not None:
             store.prepare()

@@ -484,12 +484,6 @@ class TokenizedTask:
         score = dict(zip(different, found[1], strict=True))
         return replace(prediction, sample_scores=tuple(score[text] for text in prediction.samples))
 
-    @property
-    def first_column(self) -> str:
-        """The column of single answers' scores by the measure that compares points of the task."""
-        own = self.metrics[0].measures if self.metrics else ()
-        return own[0].column if own else "correct"
-
     def first_scores(
         self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
     ) -> tuple[str, Sequence[float]] | None:
@@ -497,12 +491,21 @@ class TokenizedTask:
 
         ``stored`` are the predictions' :meth:`scores`. None if single answers have no score.
         """
-        own = self.metrics[0].measures if self.metrics else ()
-        name, column = own[0].name if own else ACCURACY, self.first_column
+        name, column = self._first_measure
         scores = list(stored.get(column, ()))
         if column == "correct":
             scores = [float(row.correct) for row in predictions if row.correct is not None]
         return (name, scores) if scores else None
+
+    @property
+    def first_column(self) -> str:
+        """The column of predictions that has the scores of the measure that compares points."""
+        return self._first_measure[1]
+
+    @property
+    def _first_measure(self) -> tuple[str, str]:
+        own = self.metrics[0].measures if self.metrics else ()
+        return (own[0].name, own[0].column) if own else (ACCURACY, "correct")
 
     def metric_facts(self) -> Mapping[str, Any]:
         """What decides the scores besides the answers. Raises ``UserError``."""

@@ -29,13 +29,15 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends", "sweep"),
     "studies": (*GROUND, "models", "tasks", "results", "demonstrations", "backends", "sweep", "training"),
     "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "analysis"),
+    "choosing": (*GROUND, "tasks", "results", "backends", "sweep", "analysis"),
     "cli": (
         *GROUND,
         *as_words(
-            "models metrics tasks prompts results demonstrations backends sweep analysis training studies report"
+            "models metrics tasks prompts results demonstrations backends sweep analysis training studies report "
+            "choosing"
         ),
     ),
-    "api": (*GROUND, "models", "tasks", "results", "sweep", "analysis", "training", "studies", "report", "cli"),
+    "api": (*GROUND, *as_words("models tasks results sweep analysis training studies report choosing cli")),
 }
 """Package -> what it may import besides itself: the table of ``docs/design.md``."""
 WITHIN_GROUND = {

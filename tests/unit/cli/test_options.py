@@ -16,6 +16,7 @@ from support import fakes
 from support.in_process import run_command
 from support.outside import described
 
+from icl_bench.choosing.options import ChooseSpec
 from icl_bench.cli import COMMANDS, program
 from icl_bench.cli.options import OptionValues, command
 from icl_bench.errors import UserError
@@ -31,6 +32,7 @@ from icl_bench.training.vectors.spec import VectorSpec
 SPECS: dict[str, type[Options]] = {
     "run": RunSpec,
     "plan": RunSpec,
+    "choose": ChooseSpec,
     "finetune": FinetuneSpec,
     "adapt": AdaptationSpec,
     "train-vectors": VectorSpec,

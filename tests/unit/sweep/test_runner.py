@@ -414,3 +414,57 @@ def test_journals_hold_plain_json_that_anyone_can_read(tmp_path: Path):
     (journal,) = (tmp_path / "results").rglob("*.journal.jsonl")
     first = json.loads(journal.read_text().splitlines()[0])
     assert {"test_id", "gold", "prediction", "correct", "prompt_tokens", "seconds"} <= first.keys()
+
+
+# -- parts of a cell ----------------------------------------------------------------------------
+
+
+def test_rows_that_were_asked_apart_are_kept_and_a_run_of_the_whole_cell_asks_the_others(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1)
+    (cell,), rows, log = made.cells, [row.id for row in made.task.data.test], tmp_path / "log"
+    one, outcome = runner(made, tmp_path / "results", FakeBackend(log=log)), Outcome()
+    first = one.ask(made.groups[0], cell, rows[1:3], outcome)
+    again = one.ask(made.groups[0], cell, rows[2:4], outcome)
+    assert (list(first), list(again)) == (rows[1:3], rows[2:4])
+    assert first[rows[2]] == again[rows[2]]
+    assert outcome.answers == 3
+    assert list(finished_cells(tmp_path / "results")) == []
+    runner(made, tmp_path / "results", FakeBackend(log=log)).run()
+    frame = read_results(tmp_path / "results").set_index("test_id")
+    assert frame.index.tolist() == rows
+    assert set(asked(log).values()) == {1}
+    assert {name: float(frame.loc[name, "correct"]) for name in first} == first
+    runner(made, tmp_path / "whole", FakeBackend()).run()
+    apart, whole = sorted_results(tmp_path / "results"), sorted_results(tmp_path / "whole")
+    pd.testing.assert_frame_equal(apart, whole)
+
+
+def test_the_last_rows_that_are_asked_finish_the_cell_which_is_read_from_then_on(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1)
+    (cell,), rows, log = made.cells, [row.id for row in made.task.data.test], tmp_path / "log"
+    outcome = Outcome()
+    one = runner(made, tmp_path / "results", FakeBackend(log=log))
+    scores = one.ask(made.groups[0], cell, rows, outcome)
+    assert [name for name, _ in finished_cells(tmp_path / "results")]
+    assert one.ask(made.groups[0], cell, rows[::-1], outcome) == scores
+    assert (outcome.computed, outcome.kept) == ([cell.spec], [cell.spec])
+    assert sum(asked(log).values()) == len(rows)
+
+
+def test_the_scores_of_free_text_are_those_of_its_first_measure(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1, **FREE_TEXT)
+    (cell,), rows = made.cells, [row.id for row in made.task.data.test]
+    one = runner(made, tmp_path / "results", FakeBackend())
+    part = one.ask(made.groups[0], cell, rows[:2], Outcome())
+    whole = one.ask(made.groups[0], cell, rows, Outcome())
+    assert part == {name: whole[name] for name in rows[:2]}
+    frame = read_results(tmp_path / "results").set_index("test_id")
+    assert whole == frame[made.task.first_column].to_dict()
+
+
+def test_a_cell_that_another_process_computes_is_not_asked(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1)
+    (cell,), rows = made.cells, [row.id for row in made.task.data.test]
+    one, other = (runner(made, tmp_path / "results", FakeBackend()) for _ in range(2))
+    with other.store.claim(other.identity(cell), cell.queries), pytest.raises(CellError, match="another process"):
+        one.ask(made.groups[0], cell, rows[:1], Outcome())

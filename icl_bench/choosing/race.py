@@ -1,0 +1,279 @@
+"""A race of candidates: what to ask next, who is out, when to stop, and the answer at any moment.
+
+Every candidate is asked along one schedule of (draw, row) pairs, so that its state is one number: how
+far it came. Position t asks row ``t % rows`` with draw ``(row + pass) % draws``: each row once before any
+row twice, and each draw as often as the others. Rows and draws are to be in random order. Differences are
+paired by row and draw.
+
+The leader is the best so far. A candidate is out while the evidence says that the leader is not worse
+than it by more than the margin, and the race is decided when all others are out (a race in the sense of
+Maron & Moore 1997, Artif. Intell. Rev. 11; the rule to ask the leader and those that might still beat it is
+LUCB's, Kalyanakrishnan et al. 2012, ICML). If the leader changes, all are compared with the new one and
+whoever is not out runs on: nobody is out by a chain of comparisons, whose margins would add up.
+
+Error: a wrong exclusion of the truly best candidate needs wrong evidence in one of its comparisons with
+the others. There are ``candidates - 1`` of them, so each has ``error / (candidates - 1)`` at all times together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_bench.choosing.evidence import FIRST_LOOK, Means, Target, log_evidence, mean_differences, radius
+
+INTERVAL_GAP = 0.1
+"""Intervals of accuracies are the narrowest where they are about this wide."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting in the race."""
+
+    name: str
+    drawn: bool = True
+    """Whether its answers depend on the draw. If not, each row is asked once."""
+    cost: float = 0.0
+    """Of a query, in any unit: of equals the cheapest leads."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is to be decided, and how surely."""
+
+    rows: int
+    draws: int
+    margin: float = 0.02
+    """Difference that does not matter, as a share of 1."""
+    error: float = 0.05
+    """Probability that a candidate better than all others by more than the margin is ever out."""
+    target: Target = "sweep"
+    first: int = FIRST_LOOK
+    """Positions of the first round, if the rows are so many."""
+    growth: float = 0.15
+    """How much further a round goes than the one before. Where a draw's demonstrations have to be read anew in
+    each round, fewer and larger rounds cost less; evidence holds at any time."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Positions of the schedule to ask a candidate: from ``start`` up to ``stop``, which is not asked."""
+
+    candidate: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One candidate at a moment; scores are shares of 1."""
+
+    candidate: Candidate
+    predictions: int
+    draws: int
+    """Draws that answered."""
+    score: float
+    low: float
+    """Of the confidence sequence of the score at ``1 - error``, each candidate by itself, for new rows and draws."""
+    high: float
+    out: bool
+    """Whether the leader is not worse by more than the margin."""
+    out_for_new: bool
+    """The same for new rows and draws: whether the rows and draws of the sweep, as samples, show it."""
+    cheaper: bool
+    """Whether it costs less than the leader and is not worse than it by more than the margin."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the race says at a moment."""
+
+    choice: int
+    decided: bool
+    """Whether the choice is within the margin of the best, but for the error."""
+    exhausted: bool
+    """Whether there is nothing more to ask of those that run."""
+    standings: tuple[Standing, ...]
+    """In the order of the candidates."""
+
+
+class Race:
+    """The state of a race. It takes scores and does no input or output; it draws nothing at random."""
+
+    def __init__(self, candidates: Sequence[Candidate], rules: Rules) -> None:
+        """Begin with nothing asked. Raises ValueError where there is nothing to race."""
+        if not candidates or rules.rows < 1 or rules.draws < 1:
+            raise ValueError("a race needs a candidate, a row and a draw")
+        if not 0 < rules.margin < 1 or not 0 < rules.error < 1:
+            raise ValueError(f"margin {rules.margin} and error {rules.error} must be between 0 and 1")
+        self.candidates, self.rules = tuple(candidates), rules
+        size = len(self.candidates)
+        self.asked = np.zeros(size, dtype=int)
+        """How far each candidate came: ``(candidates,)``."""
+        self._drawn = np.array([candidate.drawn for candidate in self.candidates])
+        self._costs = np.array([candidate.cost for candidate in self.candidates])
+        self._scores = np.full((size, rules.draws, rules.rows), np.nan)
+        self._sums = np.zeros((size, rules.rows))
+        self._leader = -1
+        """The leader, or -1 where scores came since it was found."""
+        self._threshold = math.log(max(size - 1, 1) / rules.error)
+        """Of the logarithm of evidence."""
+        self._evidence = np.full((size, size), -np.inf)
+        """Most so far that the first is not worse than the second by more than the margin."""
+        self._compared = np.zeros((size, size), dtype=int)
+
+    @property
+    def length(self) -> int:
+        """Positions of the whole schedule."""
+        return self.rules.rows * self.rules.draws
+
+    @property
+    def spent(self) -> np.ndarray:
+        """Predictions of each candidate: ``(candidates,)``."""
+        return np.where(self._drawn, self.asked, np.minimum(self.asked, self.rules.rows))
+
+    def schedule(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the draws and the rows of positions, ``(stop - start,)`` each."""
+        passes, rows = np.divmod(np.arange(start, stop), self.rules.rows)
+        return (rows + passes) % self.rules.draws, rows
+
+    def tell(self, ask: Ask, scores: Sequence[float] | np.ndarray) -> None:
+        """Take the scores, from 0 to 1, of what was asked, which is within a pass: all of it or its beginning.
+
+        Raises ValueError where they do not continue what the candidate has, or are no scores.
+        """
+        taken, candidate = np.asarray(scores, dtype=float), ask.candidate
+        room = min(ask.stop - ask.start, self.rules.rows - ask.start % self.rules.rows)
+        if ask.start != self.asked[candidate] or len(taken) > room:
+            name = self.candidates[candidate].name
+            raise ValueError(f"{name}: {len(taken)} scores from {ask.start} on, asked from {self.asked[candidate]} on")
+        if not ((taken >= 0) & (taken <= 1)).all():
+            raise ValueError(f"{self.candidates[candidate].name}: scores outside 0 to 1")
+        stop = ask.start + len(taken)
+        self._scores[candidate].reshape(-1)[ask.start : stop] = taken
+        begin = ask.start % self.rules.rows
+        self._sums[candidate, begin : begin + len(taken)] += taken
+        self._leader = -1
+        if not self._drawn[candidate] and stop == self.rules.rows:
+            self._scores[candidate] = self._scores[candidate, 0]
+            self._sums[candidate] *= self.rules.draws
+            stop = self.length
+        self.asked[candidate] = stop
+
+    def means(self) -> np.ndarray:
+        """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
+        passes, begun = np.divmod(self.asked, self.rules.rows)
+        counts = passes[:, None] + (np.arange(self.rules.rows) < begun[:, None])
+        sums = (self._sums / np.maximum(counts, 1)).sum(axis=1)
+        rows = np.minimum(self.asked, self.rules.rows)
+        return np.where(rows > 0, sums / np.maximum(rows, 1), np.nan)
+
+    def leader(self) -> int:
+        """Return the best so far of those that came furthest; of equals the cheapest."""
+        if self._leader < 0:
+            self._leader = self._best()
+        return self._leader
+
+    def _best(self) -> int:
+        reach = self._reach()
+        means = np.where((reach == reach.max()) & (self.asked > 0), self.means(), -np.inf)
+        return int(np.lexsort((self._costs, -means))[0])
+
+    def running(self) -> np.ndarray:
+        """Return the leader and those that might be better than it by more than the margin."""
+        leader = self.leader()
+        self._compare(leader)
+        open_ = self._evidence[leader] < self._threshold
+        open_[leader] = True
+        return np.flatnonzero(open_)
+
+    def decided(self) -> bool:
+        """Return whether all but the leader are out."""
+        return len(self.running()) == 1 and bool(self.asked.all())
+
+    def next(self) -> list[Ask]:
+        """Return what to ask now: nothing once the race is decided or all is asked."""
+        running = self.running()
+        unfinished = running[self.asked[running] < self.length]
+        if not len(unfinished) or self.decided():
+            return []
+        lowest = int(self.asked[unfinished].min())
+        ahead = self.asked[unfinished][self.asked[unfinished] > lowest]
+        stop = min(self._grown(lowest), *ahead.tolist()) if len(ahead) else self._grown(lowest)
+        return [Ask(int(i), lowest, stop) for i in unfinished if self.asked[i] == lowest]
+
+    def answer(self) -> Answer:
+        """Return the choice so far and how each candidate stands."""
+        running, leader = self.running(), self.leader()
+        exhausted = bool((self.asked[running] == self.length).all())
+        for i in np.flatnonzero(self._costs < self._costs[leader]):
+            self._compare(int(i), np.array([leader]))
+        shown = self._shown_for_new(leader)
+        standings = tuple(
+            self._standing(i, leader, i not in running, bool(shown[i])) for i in range(len(self.candidates))
+        )
+        return Answer(leader, self.decided(), exhausted, standings)
+
+    def _shown_for_new(self, leader: int) -> np.ndarray:
+        """Return of which candidates rows and draws, as samples, show that the leader is not worse than they.
+
+        One look: an e-value holds at the moment at which one stops, too.
+        """
+        shown = np.zeros(len(self.candidates), dtype=bool)
+        common = np.minimum(self.asked, self.asked[leader])
+        for asked in np.unique(common[common >= min(FIRST_LOOK, self.rules.rows)]):
+            which = np.flatnonzero(common == asked)
+            found = self._differences(leader, which, int(asked), "new")
+            shown[which] = log_evidence(found, self.rules.margin) >= self._threshold
+        shown[leader] = False
+        return shown
+
+    def _standing(self, i: int, leader: int, out: bool, out_for_new: bool) -> Standing:
+        asked, draws = int(self.asked[i]), self.rules.draws
+        cheaper = bool(self._costs[i] < self._costs[leader] and self._evidence[i, leader] >= self._threshold)
+        if not asked:
+            return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, out_for_new, cheaper)
+        # as differences from -1 to 1, whose pseudo-differences are then a right and a wrong answer
+        found = mean_differences(2 * self._scores[[i]] - 1, asked, draws, self._drawn[[i]], "new")
+        half = float(radius(Means(found.mean, found.variance / 4, found.freedom), self.rules.error, INTERVAL_GAP)[0])
+        middle = (float(found.mean[0]) + 1) / 2
+        low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+        seen = min(asked, draws) if self._drawn[i] else 1
+        score, spent = float(self.means()[i]), int(self.spent[i])
+        return Standing(self.candidates[i], spent, seen, score, low, high, out, out_for_new, cheaper)
+
+    def _compare(self, one: int, others: np.ndarray | None = None) -> None:
+        """Bring the evidence of one candidate against others up to date."""
+        common = np.minimum(self.asked, self.asked[one])
+        stale = (self._evidence[one] < self._threshold) & (common > self._compared[one])
+        stale &= common >= min(FIRST_LOOK, self.rules.rows)
+        stale[one] = False
+        for asked in np.unique(common[stale]):
+            which = np.flatnonzero(stale & (common == asked))
+            which = which if others is None else np.intersect1d(which, others)
+            if not len(which):
+                continue
+            found = self._differences(one, which, int(asked), self.rules.target)
+            evidence = log_evidence(found, self.rules.margin)
+            self._evidence[one, which] = np.maximum(self._evidence[one, which], evidence)
+            self._compared[one, which] = asked
+
+    def _differences(self, one: int, others: np.ndarray, asked: int, target: Target) -> Means:
+        passes = -(-asked // self.rules.rows)
+        differences = self._scores[one, :passes] - self._scores[others, :passes]
+        drawn = self._drawn[one] | self._drawn[others]
+        return mean_differences(differences, asked, self.rules.draws, drawn, target)
+
+    def _reach(self) -> np.ndarray:
+        """Return how far each came; one without draws that has all rows is as far as any."""
+        complete = ~self._drawn & (self.asked == self.length)
+        return np.where(complete, max(int(self.asked[~complete].max(initial=0)), 1), self.asked)
+
+    def _grown(self, asked: int) -> int:
+        """Return where the next round ends: after whole turns of draws, within the pass."""
+        rows, draws = self.rules.rows, self.rules.draws
+        wanted = max(self.rules.first, math.ceil(asked * (1 + self.rules.growth)), asked + 1)
+        return min(-(-wanted // draws) * draws, (asked // rows + 1) * rows)

@@ -1,0 +1,41 @@
+"""``icl-bench choose``: which setting to use, by a race of them."""
+
+from __future__ import annotations
+
+from icl_bench.choosing.options import ChooseSpec
+from icl_bench.cli import options as o
+
+
+@o.command(ChooseSpec)
+def choose(
+    options: o.OptionValues, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False, json: o.Json = False
+) -> None:
+    """Choose how to prompt, by a race of settings.
+
+    The race stops as soon as one setting is the best but for the margin. Settings (selectors and numbers of
+    demonstrations) start on few rows of every draw. Those that are surely not
+    better than the leader by more than the margin are dropped, the others get more rows. Answers are rows of
+    ordinary cells: run and a later race use them. The race ends when it is decided, at the end of the time, or with
+    Ctrl-C; the same command goes on.
+    """
+    import typer
+
+    from icl_bench.choosing.contest import INTERRUPTED, Contest
+    from icl_bench.cli.output.choose import Progress, answer_lines
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.terminal import console
+
+    display = Display(quiet=quiet or json)
+    with display.preparing() as say:
+        contest = Contest.prepare(ChooseSpec(**options), say, results)
+    progress = Progress(contest, display.note)
+    progress.begin()
+    contest.run(results, progress, progress.round)
+    if json:
+        print_json(contest.as_json())
+    elif not quiet:
+        for line in answer_lines(contest, results):
+            console().print(line, soft_wrap=True)
+    if contest.ended == INTERRUPTED:
+        raise typer.Exit(130)

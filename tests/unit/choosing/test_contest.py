@@ -1,0 +1,245 @@
+"""``choose``: a race of the settings of a sweep, whose answers are rows of ordinary cells."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import fakes
+from support.in_process import Ended, run_command, said
+
+import icl_bench
+from icl_bench.choosing import contest as module
+from icl_bench.choosing.contest import Setting, first_round, stratified
+from icl_bench.choosing.evidence import FIRST_LOOK
+from icl_bench.choosing.options import ChooseSpec
+from icl_bench.errors import UserError
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.store import OpenCell
+from icl_bench.sweep.plan import CellPlan, PlannedGroup
+from icl_bench.sweep.runner import Outcome, Runner
+from icl_bench.tasks.examples import Example
+
+HERE = ("--device", "cpu", "--dtype", "float32")
+SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "3")
+
+
+@pytest.fixture(autouse=True)
+def _of_known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return fakes.write_task(tmp_path / "task", test_rows=30)
+
+
+@pytest.fixture
+def words(task: Path, tiny: Path) -> tuple[object, ...]:
+    return ("--task", task, "--model", tiny, *SETTINGS, *HERE)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
+    """How often each row of each cell was answered."""
+    counts: Counter[tuple[str, str]] = Counter()
+    append = OpenCell.append
+
+    def counted(self: OpenCell, predictions: Any, seconds: float = 0.0) -> None:
+        counts.update((self.identity.name, prediction.test_id) for prediction in predictions)
+        append(self, predictions, seconds)
+
+    monkeypatch.setattr(OpenCell, "append", counted)
+    return counts
+
+
+def choose(*words: object, results: Path) -> Ended:
+    return run_command("choose", *words, "--results", results)
+
+
+def test_the_answer_has_five_lines_and_names_the_choice_its_score_and_the_run_of_it(
+    words: tuple[object, ...], tmp_path: Path
+) -> None:
+    ended = choose(*words, "--queries", 20000, results=tmp_path / "results")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["Use", "Cost", "Runner-up", "Not known", "Whole curve"]
+    assert "20,000 queries" in lines[1]
+    assert "5 settings" in lines[0]
+    again = lines[4].partition(": ")[2].split()[1:]
+    assert run_command(*again, "--quiet").code == 0
+    record = json.loads(choose(*words, "--json", results=tmp_path / "results").out)
+    assert f"Use: {record['choice']}, accuracy" in lines[0]
+    assert {one["setting"] for one in record["settings"]} >= {"no demonstrations", "random, k=1", "bm25, k=2"}
+
+
+def test_a_later_sweep_asks_only_what_the_race_did_not_and_has_the_same_answers(
+    words: tuple[object, ...], tmp_path: Path, asked: Counter[tuple[str, str]]
+) -> None:
+    record = json.loads(choose(*words, "--margin", 40, "--json", results=tmp_path / "results").out)
+    assert 0 < record["predictions"] < record["predictions_of_full_sweep"]
+    said("run", *words, "--quiet", "--results", tmp_path / "results")
+    assert set(asked.values()) == {1}
+    said("run", *words, "--quiet", "--results", tmp_path / "whole")
+    frames = [
+        read_results(tmp_path / place).sort_values(["cell", "test_id"]).reset_index(drop=True)
+        for place in ("results", "whole")
+    ]
+    columns = ["cell", "test_id", "prediction", "correct", "prompt_hash"]
+    pd.testing.assert_frame_equal(frames[0][columns], frames[1][columns])
+
+
+def test_after_a_whole_sweep_nothing_is_computed_and_the_best_of_it_is_chosen(
+    words: tuple[object, ...], tmp_path: Path, asked: Counter[tuple[str, str]]
+) -> None:
+    said("run", *words, "--quiet", "--results", tmp_path / "results")
+    asked.clear()
+    record = json.loads(choose(*words, "--margin", 0.01, "--json", results=tmp_path / "results").out)
+    assert not asked
+    assert record["decided"]
+    frame = read_results(tmp_path / "results")
+    means = frame.groupby(["select", "k"], observed=True)["correct"].mean()
+    score = next(one["score"] for one in record["settings"] if one["setting"] == record["choice"])
+    assert score == pytest.approx(means.max(), abs=1e-4)
+    assert len(list(finished_cells(tmp_path / "results"))) == 13
+
+
+def test_an_interrupted_race_answers_and_goes_on_when_it_is_started_again(
+    words: tuple[object, ...], tmp_path: Path, asked: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, ask = [0], Runner.ask
+
+    def stopped(
+        self: Runner, group: PlannedGroup, cell: CellPlan, rows: Collection[str], outcome: Outcome
+    ) -> dict[str, float]:
+        calls[0] += 1
+        if calls[0] > 16:  # in the second round
+            raise KeyboardInterrupt
+        return ask(self, group, cell, rows, outcome)
+
+    monkeypatch.setattr(Runner, "ask", stopped)
+    ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
+    assert ended.code == 130
+    assert "not decided, interrupted" in ended.out
+    monkeypatch.setattr(Runner, "ask", ask)
+    assert choose(*words, "--margin", 0.01, results=tmp_path / "results").code == 0
+    assert set(asked.values()) == {1}
+
+
+def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_are_kept(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def later() -> float:
+        now[0] += 10
+        return now[0]
+
+    monkeypatch.setattr(module.time, "monotonic", later)
+    ended = choose(*words, "--spend", "30s", results=tmp_path / "results")
+    assert ended.code == 2
+    assert "--spend 30s: too short for a first look at 5 settings" in ended.err
+    assert list((tmp_path / "results").rglob("*.journal.jsonl"))
+
+
+def test_a_spent_time_ends_the_race_with_what_it_knows(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def later() -> float:
+        now[0] += 1
+        return now[0]
+
+    monkeypatch.setattr(module.time, "monotonic", later)
+    record = json.loads(choose(*words, "--margin", 0.01, "--spend", "18s", "--json", results=tmp_path / "results").out)
+    assert (record["decided"], record["ended"]) == (False, "the time is spent")
+    assert record["choice"]
+
+
+def test_one_draw_of_what_is_drawn_says_nothing_of_others(words: tuple[object, ...], tmp_path: Path) -> None:
+    record = json.loads(choose(*words, "--draws", 1, "--json", results=tmp_path / "results").out)
+    wide = {one["setting"]: one["ci_high"] - one["ci_low"] for one in record["settings"]}
+    assert wide["random, k=1"] == wide["random, k=2"] == 1
+    assert wide["bm25, k=1"] < 1
+    assert wide["no demonstrations"] < 1
+    assert record["decided"]  # of the sweep
+
+
+def test_settings_that_do_not_fit_are_left_out_by_name(words: tuple[object, ...], tmp_path: Path) -> None:
+    ended = choose(*words, "--k", "1,500", results=tmp_path / "results")
+    assert ended.code == 0
+    assert "left out: k=500 is more than the pool's 40 demonstrations" in ended.err
+    assert "k=500" not in ended.out
+
+
+def test_python_has_the_same(words: tuple[object, ...], task: Path, tiny: Path, tmp_path: Path) -> None:
+    there = json.loads(choose(*words, "--json", results=tmp_path / "there").out)
+    here = icl_bench.choose(
+        task=task,
+        model=tiny,
+        k=[0, 1, 2],
+        select=["random", "bm25"],
+        draws=3,
+        device="cpu",
+        dtype="float32",
+        spend="30m",
+        results=tmp_path / "here",
+        quiet=True,
+    )
+    assert {**here, "seconds": 0} == {**there, "seconds": 0}
+    with pytest.raises(UserError, match="not an option of choose"):
+        icl_bench.choose(task=task, model=tiny, batch=True)
+    with pytest.raises(UserError, match="on this machine"):
+        icl_bench.choose(task=task, model=tiny, on="ray")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--spend", "5"), "--spend 5: expected a time like 90s, 30m or 1.5h"),
+        (("--spend", "0m"), "--spend 0m: expected a time like 90s, 30m or 1.5h"),
+        (("--margin", "0"), "--margin 0"),
+        (("--queries", "0"), "--queries 0"),
+    ],
+)
+def test_a_wrong_value_is_one_line(words: tuple[str, ...], message: str) -> None:
+    ended = run_command("choose", "--task", "t", "--model", "m", *words)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert message in ended.err
+
+
+def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> None:
+    cells = [(None, None)] * 10
+    cheap = Setting("a", "random", 1, tuple(cells), query_flops=2.0, shared_flops=1.0)  # type: ignore[arg-type]
+    dear = Setting("b", "random", 9, tuple(cells), query_flops=3.0, shared_flops=99.0)  # type: ignore[arg-type]
+    assert first_round([cheap]) == FIRST_LOOK
+    assert first_round([cheap, dear]) == 10 * (1 + 99) / (2 + 3)
+    assert first_round([Setting("c", "random", 1, ())]) == FIRST_LOOK
+
+
+@given(st.integers(1, 10**4), st.sampled_from(["s", "m", "h"]))
+def test_times_are_read_in_seconds(number: int, unit: str) -> None:
+    spec = ChooseSpec(task="t", model="m", spend=f"{number}{unit}")
+    assert spec.spend == number * {"s": 1, "m": 60, "h": 3600}[unit]
+    assert ChooseSpec(task="t", model="m", spend=spec.spend).spend == spec.spend
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), st.integers(0, 5))
+def test_every_beginning_of_the_order_has_the_labels_shares(labels: list[str], seed: int) -> None:
+    rows = [Example(f"r{i}", {"text": ""}, label) for i, label in enumerate(labels)]
+    order = stratified(rows, np.random.default_rng(seed))
+    assert sorted(order) == sorted(row.id for row in rows)
+    label_of = {row.id: row.answer for row in rows}
+    for size in range(1, len(rows) + 1):
+        seen = Counter(label_of[name] for name in order[:size])
+        for label, count in Counter(labels).items():
+            assert abs(seen[label] - size * count / len(rows)) < len(set(labels)) + 1

@@ -1,0 +1,234 @@
+"""A race: what it asks, whom it drops, when it stops, and how often it errs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icl_bench.choosing.evidence import FIRST_LOOK, Target
+from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules
+
+
+def grid(accuracies: list[float], draws: int, rows: int, rng: np.random.Generator, spread: float = 0.05) -> np.ndarray:
+    """Answers ``(candidates, draws * rows)`` in the order of asking, with effects of rows and draws."""
+    count = len(accuracies)
+    share = np.array(accuracies)[:, None, None] + spread * rng.standard_normal((count, draws, 1))
+    scores = (rng.random((1, 1, rows)) * 0.5 + rng.random((count, draws, rows)) * 0.5 < share).astype(float)
+    passes, row = np.divmod(np.arange(draws * rows), rows)
+    return scores[:, (row + passes) % draws, row]
+
+
+def run(race: Race, scores: np.ndarray) -> Answer:
+    """Race to the end."""
+    while asks := race.next():
+        for ask in asks:
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+    return race.answer()
+
+
+def candidates(count: int, drawn: int | None = None) -> list[Candidate]:
+    return [Candidate(f"setting {i}", drawn is None or i < drawn, cost=float(i)) for i in range(count)]
+
+
+def test_a_clear_winner_is_found_early_and_the_others_are_asked_little() -> None:
+    scores = grid([0.3, 0.4, 0.9, 0.35], 5, 200, np.random.default_rng(0))
+    race = Race(candidates(4), Rules(200, 5))
+    answer = run(race, scores)
+    assert (answer.choice, answer.decided, answer.exhausted) == (2, True, False)
+    assert [standing.out for standing in answer.standings] == [True, True, False, True]
+    assert race.spent.sum() < 0.1 * scores.size
+
+
+def test_what_a_sweep_decides_is_open_for_new_draws_until_there_are_draws_enough() -> None:
+    for draws, shown in ((1, False), (2, False), (20, True)):
+        scores = grid([0.2, 0.9], draws, 200, np.random.default_rng(4))
+        race = Race(candidates(2), Rules(200, draws, first=60))
+        answer = run(race, scores)
+        assert answer.choice == 1
+        assert (answer.standings[0].out, answer.standings[0].out_for_new) == (True, shown)
+        assert not answer.standings[1].out_for_new
+
+
+def test_each_question_is_asked_once_and_those_without_draws_once_a_row() -> None:
+    rng = np.random.default_rng(1)
+    scores = grid([0.7, 0.7, 0.7], 4, 50, rng)
+    scores[2] = np.tile(scores[2, :50], 4)
+    race, asked = Race(candidates(3, drawn=2), Rules(50, 4, margin=0.001)), set()
+    while asks := race.next():
+        for ask in asks:
+            for draw, row in zip(*race.schedule(ask.start, ask.stop), strict=True):
+                question = ask.candidate, int(draw) if ask.candidate < 2 else 0, int(row)
+                assert question not in asked
+                asked.add(question)
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+    assert len(asked) == race.spent.sum()
+    assert race.spent[2] == 50
+
+
+def test_the_schedule_asks_every_row_before_any_twice_and_draws_in_turn() -> None:
+    race = Race(candidates(1), Rules(rows=7, draws=3))
+    draws, rows = race.schedule(0, 21)
+    assert sorted(zip(draws.tolist(), rows.tolist(), strict=True)) == [(d, r) for d in range(3) for r in range(7)]
+    assert rows[:7].tolist() == list(range(7))
+    assert draws[:7].tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.sampled_from(["sweep", "new"]),
+    st.floats(0.001, 0.3),
+    st.integers(0, 9),
+)
+def test_every_race_ends_and_a_sweep_that_is_asked_whole_is_decided(
+    count: int, rows: int, draws: int, target: Target, margin: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    scores = grid(rng.random(count).tolist(), draws, rows, rng)
+    race = Race(candidates(count, drawn=count - seed % 2), Rules(rows, draws, margin, target=target))
+    if seed % 2:
+        scores[-1] = np.tile(scores[-1, :rows], draws)
+    answer = run(race, scores)
+    assert answer.decided or answer.exhausted
+    truth = scores.mean(axis=1)
+    if target == "sweep":
+        assert answer.decided
+    if answer.exhausted and len(race.running()) > 1:
+        assert truth[answer.choice] == pytest.approx(truth[race.running()].max())
+
+
+def test_a_dropped_candidate_runs_again_when_the_leader_changes() -> None:
+    rows = 400
+    scores = np.zeros((3, rows))
+    scores[0, :60] = 1  # leads at first, is never right later
+    scores[1, 2::10] = 1
+    scores[1, 60:] = 1
+    scores[2, 60:] = 1
+    scores[2, ::50] = 1
+    race = Race([Candidate(str(i), drawn=False) for i in range(3)], Rules(rows, 1))
+    out_once = False
+    while asks := race.next():
+        for ask in asks:
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+        out_once |= race.leader() == 0 and len(race.running()) == 1
+        if race.leader() == 0 and len(race.running()) == 1:
+            break
+    # it was sure of the first on rows that are not in random order: what came later is not asked any more
+    assert out_once
+    race.tell(Ask(0, int(race.asked[0]), rows), scores[0, race.asked[0] :])
+    assert race.answer().choice == 0
+    assert race.decided()
+
+
+def test_the_answer_may_be_asked_for_at_any_moment() -> None:
+    race = Race(candidates(3), Rules(100, 4))
+    before = race.answer()
+    assert not before.decided
+    assert [standing.predictions for standing in before.standings] == [0, 0, 0]
+    race.tell(Ask(1, 0, 20), [1.0] * 20)
+    partly = race.answer()
+    assert (partly.choice, partly.decided) == (1, False)
+    assert (partly.standings[1].score, partly.standings[1].draws) == (1.0, 4)
+    assert partly.standings[1].low < 1.0
+    assert race.next()[0] == Ask(0, 0, 20)
+
+
+def test_a_part_of_what_was_asked_may_be_told() -> None:
+    race = Race(candidates(1), Rules(100, 2))
+    (ask,) = race.next()
+    race.tell(ask, [1.0] * 7)
+    assert race.asked.tolist() == [7]
+    with pytest.raises(ValueError, match="from 7 on"):
+        race.tell(ask, [1.0] * 7)
+    with pytest.raises(ValueError, match="outside"):
+        race.tell(Ask(0, 7, 9), [0.0, 2.0])
+    with pytest.raises(ValueError, match="from 7 on"):
+        race.tell(Ask(0, 7, 9), [0.0, 1.0, 1.0])
+
+
+def test_of_equals_the_cheapest_leads_and_a_cheaper_one_within_the_margin_is_named() -> None:
+    scores = np.tile((np.arange(1000) % 4 > 0).astype(float), (2, 1))
+    dear, cheap, rules = Candidate("dear", False, 5.0), Candidate("cheap", False, 1.0), Rules(1000, 1, margin=0.05)
+    assert run(Race([dear, cheap], rules), scores).choice == 1
+    scores[0, 0] = 1  # better by a tenth of a point
+    race = Race([dear, cheap], rules)
+    run(race, scores)
+    for i in range(2):
+        race.tell(Ask(i, int(race.asked[i]), 1000), scores[i, race.asked[i] :])
+    answer = race.answer()
+    assert (answer.choice, answer.standings[1].out) == (0, True)
+    assert answer.standings[1].cheaper
+
+
+def test_a_race_needs_something_to_race() -> None:
+    for wrong in ([], [Candidate("a")]):
+        with pytest.raises(ValueError, match="needs"):
+            Race(wrong, Rules(0, 1))
+    with pytest.raises(ValueError, match="margin"):
+        Race([Candidate("a")], Rules(5, 1, margin=0))
+
+
+def test_told_in_another_order_or_again_from_the_start_the_answer_is_the_same() -> None:
+    scores = grid([0.5, 0.6, 0.62, 0.4], 5, 100, np.random.default_rng(5))
+    race = Race(candidates(4), Rules(100, 5))
+    answer = run(race, scores)
+    again = Race(candidates(4), Rules(100, 5))
+    for i in reversed(range(4)):
+        while again.asked[i] < race.asked[i]:
+            start = int(again.asked[i])
+            stop = min(int(race.asked[i]), (start // 100 + 1) * 100)
+            again.tell(Ask(i, start, stop), scores[i, start:stop])
+    assert again.answer().choice == answer.choice
+    assert again.means() == pytest.approx(race.means())
+
+
+@pytest.mark.parametrize("target", ["sweep", "new"])
+@pytest.mark.parametrize("best", [0.621, 0.6])
+def test_the_best_by_more_than_the_margin_is_rarely_out(best: float, target: Target) -> None:
+    wrong, trials, rng = 0, 150, np.random.default_rng(7)
+    for _ in range(trials):
+        scores = grid([best, 0.6, 0.6, 0.6, 0.6, 0.6], 8, 100, rng)
+        race = Race(candidates(6), Rules(100, 8, target=target))
+        truth = scores.mean(axis=1) if target == "sweep" else np.array([best, *[0.6] * 5])
+        answer = run(race, scores)
+        wrong += answer.decided and truth.max() - truth[answer.choice] > race.rules.margin + 1e-9
+    assert wrong <= 0.05 * trials
+
+
+def test_the_first_round_and_its_growth_are_rules() -> None:
+    race, stops = Race(candidates(2), Rules(rows=500, draws=4, margin=0.001, first=50, growth=1)), []
+    scores = np.random.default_rng(3).integers(0, 2, (2, 2000))
+    while len(stops) < 6:
+        for ask in race.next():
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+        stops.append(int(race.asked[0]))
+    assert stops == [52, 104, 208, 416, 500, 1000]  # whole turns of draws, and no round beyond a pass
+
+
+def test_the_first_look_waits_for_rows() -> None:
+    scores = np.zeros((2, 200))
+    scores[1] = 1
+    race = Race(candidates(2), Rules(200, 1))
+    for i in range(2):
+        race.tell(Ask(i, 0, FIRST_LOOK - 1), scores[i, : FIRST_LOOK - 1])
+    assert len(race.running()) == 2
+    for i in range(2):
+        race.tell(Ask(i, FIRST_LOOK - 1, FIRST_LOOK + 1), scores[i, :2])
+    assert race.running().tolist() == [1]
+
+
+def test_the_more_settings_race_the_more_evidence_excludes_one() -> None:
+    scores = np.zeros((20, 400))
+    scores[1, :12] = 1  # of the first 20 rows 12 are right, of all others none
+    outs = []
+    for count in (2, 20):
+        race = Race([Candidate(str(i), drawn=False) for i in range(count)], Rules(400, 1))
+        for i in range(count):
+            race.tell(Ask(i, 0, 20), scores[i, :20])
+        assert race.leader() == 1
+        outs.append(0 not in race.running())
+    assert outs == [True, False]
