@@ -364,7 +364,8 @@ class Runner:
         if backend.peak_prefix_bytes is None:
             return served_by(backend)
         prefill = backend.counters.prefix_seconds - before
-        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
+        packs = dict(backend.counters.packs) or None
+        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes, "packs": packs}
 
     def _copy(
         self,

@@ -182,6 +182,18 @@ def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):
     assert meta.seconds == 3 * 0.5
 
 
+def test_a_file_says_how_many_queries_a_call_had_and_the_cell_is_the_same(tmp_path: Path):
+    cells = set()
+    for rows in (2, 3):
+        engine = FakeBackend()
+        engine.peak_prefix_bytes, engine.counters.packs = 1, {"rows": rows}
+        runner(plan(tmp_path / "task", "2", draws=1), tmp_path / f"{rows}", engine).run()
+        ((name, meta),) = finished_cells(tmp_path / f"{rows}")
+        assert meta.packs == {"rows": rows}
+        cells.add(name)
+    assert len(cells) == 1
+
+
 def test_the_engine_is_told_the_longest_prefix_that_will_follow(tmp_path: Path):
     made, engine = plan(tmp_path / "task", "1,2,4", draws=1), FakeBackend()
     runner(made, tmp_path / "results", engine).run()
