@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,17 @@ class Store:
             )
             return False
         return True
+
+    def gone(self, names: Collection[str]) -> list[str]:
+        """Which of these finished cells, given by their files' names without suffix, have no file any more.
+
+        Raises ``UserError`` if the storage fails.
+        """
+        try:
+            present = {name for folder in {_folder(name) for name in names} for name in self.storage.names(folder)}
+        except OSError as error:
+            raise self.unwritable(error) from None
+        return [name for name in names if f"{name}{FINISHED}" not in present]
 
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
@@ -319,6 +330,10 @@ class OpenCell:
         stored = json.dumps(as_stored(meta), ensure_ascii=False)
         schema = pa.schema([f for f in fields if f.name in valued.union(ALWAYS)], {CELL_META: stored})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _check_holds(file: ResultFile, identity: Identity) -> None:

@@ -19,7 +19,7 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.prompts.written_labels import label_in
-from icl_bench.results.cells import CellSpec, Prediction
+from icl_bench.results.cells import FINISHED, CellSpec, Prediction
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
@@ -114,6 +114,19 @@ class Outcome:
             self.spent,
             {name: spec for name, spec in self.names.items() if mine(spec)},
         )
+
+    def check(self, store: Store) -> None:
+        """Note finished cells whose files somebody has removed since, as reasons why the run is not complete.
+
+        Raises ``UserError`` if the storage fails.
+        """
+        done = {*self.computed, *self.kept}
+        if gone := store.gone([name for name, spec in self.names.items() if spec in done]):
+            where = store.storage.where()
+            removed = f"results folder {where}: {counted(len(gone), 'finished cell')} removed during the run"
+            self.stopped.append(
+                f"{removed} (the first is {gone[0]}{FINISHED}); run it again to compute what is missing"
+            )
 
     def count(self, predictions: Sequence[Prediction], copied: bool = False) -> None:
         """Add the tokens of these predictions; of ``copied`` ones none was computed."""
@@ -222,6 +235,7 @@ class Runner:
             cells = sum(len(group.runnable) for group in self.plan.groups)
             left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
             outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
+        outcome.check(self.store)
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
         outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]

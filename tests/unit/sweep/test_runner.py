@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +224,23 @@ def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path:
     made.task.model = fakes.model(context_tokens=made.cells[0].needed_tokens - 1)
     outcome = runner(made, tmp_path / "results", engine=None).run()
     assert list(outcome.failed.values()) == [f"needs {made.cells[0].needed_tokens:,} tokens"]
+
+
+@pytest.mark.parametrize("removed", ["results", "results/cards", "one file"])
+def test_a_run_whose_finished_cells_are_removed_meanwhile_does_not_end_well(tmp_path: Path, removed: str):
+    results = tmp_path / "results"
+
+    def remove(_: PromptSet) -> None:
+        if finished := [*results.rglob("*.parquet")]:
+            finished[0].unlink() if removed == "one file" else shutil.rmtree(tmp_path / removed)
+
+    outcome = runner(plan(tmp_path / "task", "1,2", draws=1), results, FakeBackend(fails=remove, pack=6)).run()
+    assert (len(outcome.computed), outcome.failed) == (2, {})
+    (said,) = outcome.stopped
+    assert said.startswith(f"results folder {results}: 1 finished cell removed during the run (the first is cards/")
+    assert said.endswith("; run it again to compute what is missing")
+    again = runner(plan(tmp_path / "task", "1,2", draws=1), results, FakeBackend()).run()
+    assert (len(again.computed), len(again.kept), again.stopped) == (1, 1, [])
 
 
 def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):
