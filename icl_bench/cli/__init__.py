@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except Exception as error:
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
         elif _too_many_files(error):

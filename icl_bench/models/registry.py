@@ -132,7 +132,7 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
     window = context_tokens or (spec.context_tokens if spec else None)
     if window is None:
         window = _window(str(folder), None, tokenizer)
-    requested_tokenizer = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
+    requested_tokenizer = str(folder.resolve()) if Path(tokenizer).expanduser().is_dir() else tokenizer
     return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=requested_tokenizer)
 
 
