@@ -54,9 +54,11 @@ test-lm-eval: $(READY) $(LM_EVAL_READY)
 fuzz: $(READY)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m support.fuzz --cases 10000 --seed $${SEED:-0}
 
-# a sweep of a tiny model, stopped 200 times in five ways, against one that was not
+# a sweep of a tiny model, stopped 200 times in five ways, against one that was not; then other work,
+# killed at each of its file operations
 soak: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/soak.py --kills 200
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/faults.py
 
 # licences of the installed packages, then known vulnerabilities, in an environment of its own; needs the
 # network. --strict: a package that the index does not know would be skipped, and all of them be well
