@@ -16,13 +16,14 @@ CHECK ?=
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 LM_EVAL_VENV := .venv-lm-eval
+AUDIT_VENV := .venv-audit
 LM_EVAL_READY := $(LM_EVAL_VENV)/.ready
 # what is imported is compiled then; pip would compile all of some 20,000 files first
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # where this is set, as in some containers, every program would compile all that it imports again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-vllm test-lm-eval fuzz soak lint style types check mutants gpu-check clean
+.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -53,9 +54,20 @@ test-lm-eval: $(READY) $(LM_EVAL_READY)
 fuzz: $(READY)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m support.fuzz --cases 10000 --seed $${SEED:-0}
 
-# a sweep of a tiny model, stopped 200 times in five ways, against one that was not
+# a sweep of a tiny model, stopped 200 times in five ways, against one that was not; then other work,
+# killed at each of its file operations
 soak: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/soak.py --kills 200
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tests/soak/faults.py
+
+# licences of the installed packages, then known vulnerabilities, in an environment of its own; needs the
+# network. --strict: a package that the index does not know would be skipped, and all of them be well
+audit: $(READY)
+	test -x $(AUDIT_VENV)/bin/pip-licenses || $(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/pip install $(PIP_OPTIONS) pip-audit pip-licenses
+	$(AUDIT_VENV)/bin/pip-licenses --python $(BIN)/python --from mixed --order license
+	$(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//' > $(AUDIT_VENV)/installed.txt
+	$(AUDIT_VENV)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDIT_VENV)/installed.txt
 
 lint: style types
 
@@ -105,4 +117,4 @@ $(LM_EVAL_READY): requirements-lm-eval.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(LM_EVAL_VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LM_EVAL_VENV) $(AUDIT_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import secrets
@@ -60,6 +61,20 @@ def parse_json(text: str) -> Any:
     would keep the last without a word; ``RecursionError`` where it is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_every_key_once)
+
+
+def json_file(path: Path) -> Any:
+    """The value of a JSON file, of a model's folder say.
+
+    Raises ``OSError``, also for a named pipe, which would block; ``ValueError`` for what is no JSON or is nested too
+    deeply.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

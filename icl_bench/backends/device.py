@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
-from icl_bench.text_files import write_whole
+from icl_bench.text_files import json_file, write_whole
 
 if TYPE_CHECKING:
     import torch
@@ -162,7 +162,7 @@ def _rate(multiply: Callable[[], object], size: int, seconds: float) -> float:
 
 def _cached_rates(file: Path) -> dict[str, float]:
     try:
-        rates = json.loads(file.read_text(encoding="utf-8"))
+        rates = json_file(file)
         return {str(key): float(rate) for key, rate in rates.items() if rate > 0}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -7,7 +7,7 @@ A backend of another package is one file: a :class:`BackendLoader`, registered i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -171,6 +171,9 @@ class Counters:
     served: dict[str, str] = field(default_factory=dict)
     """Of a server: the ``model`` and ``host`` that answer (the host if it redirected), how it ``scores``, and
     arguments that it refuses (``left_out``)."""
+    packs: Mapping[str, int] = field(default_factory=dict)
+    """The largest call of the model so far in this cell (``rows``, ``tokens``), and how many calls are open at
+    once (``calls``), where queries are packed."""
 
     @property
     def prompt_tokens(self) -> int:

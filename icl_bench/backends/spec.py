@@ -64,9 +64,10 @@ class BackendSpec(Options):
     """A name of :data:`icl_bench.registry.BACKENDS`, or ``auto`` (:func:`icl_bench.backends.choice.choose`)."""
     dtype: Dtype = "auto"
     device: Device = None
-    pack: Annotated[int | None, Option("transformers: at most N queries per call of the model.", MODEL, "N")] = Field(
-        default=None, ge=1
-    )
+    pack: Annotated[
+        int | None,
+        Option("transformers: at most N queries per call (in 16 bits, few answers change with N).", MODEL, "N"),
+    ] = Field(default=None, ge=1)
     tensor_parallel: Annotated[int | None, Option("vllm: number of GPUs that share one model.", MODEL, "GPUS")] = Field(
         default=None, ge=1
     )

@@ -140,15 +140,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except Exception as error:
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
+        elif _too_many_files(error):
+            code = _say("error: too many open files; raise the limit (ulimit -n 1024), run the same command again", 2)
         else:
             traceback.print_exc()
             code = _say("error: icl-bench itself failed, see above; please report it", CRASHED)
     if code == INTERRUPTED:
         _say("interrupted; run the same command again to continue", code)
     sys.exit(code)
+
+
+def _too_many_files(error: BaseException | None) -> bool:
+    """Whether an error is of the limit on open files, which libraries wrap in errors of their own."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _run(words: Sequence[str]) -> int | None:

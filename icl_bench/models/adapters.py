@@ -17,6 +17,7 @@ from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.in_memory import IDENTITY, MERGED
 from icl_bench.models.made_once import is_whole, made_once
 from icl_bench.models.memory import memory_errors_as_user_errors, out_of_memory
+from icl_bench.text_files import json_file
 from icl_bench.wording import first_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -39,7 +40,7 @@ class Adapter:
         if not (folder / CONFIG).is_file() or _has_model(folder):
             return None
         try:
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config = json_file(folder / CONFIG)
             base, task = config.get("base_model_name_or_path"), config.get("task_type")
         except (OSError, ValueError, AttributeError) as error:
             raise UserError(f"model {folder}: its {CONFIG} cannot be read ({first_line(error)})") from None

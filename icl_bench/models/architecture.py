@@ -175,7 +175,7 @@ def _safetensors_header(file: Path) -> dict[str, Any] | None:
             if size > _LONGEST_HEADER:
                 return None
             header: Any = json.loads(stream.read(size))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(header, dict):
         return None

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from icl_bench.models.cache_folder import remove_leftovers
 from icl_bench.models.fingerprints import sha256_of
+from icl_bench.text_files import json_file
 
 HASHES = "sha256.json"
 
@@ -24,7 +26,7 @@ HASHES = "sha256.json"
 def load_arrays(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
     """Read the arrays of an entry, memory-mapped; None if it is missing or damaged."""
     try:
-        hashes = json.loads((entry / HASHES).read_text(encoding="utf-8"))
+        hashes = json_file(entry / HASHES)
         files = [f"{name}.npy" for name in names]
         if any(sha256_of(entry / file) != hashes[file] for file in files):
             return None
@@ -37,9 +39,11 @@ def load_arrays(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
 def draft(entry: Path) -> Iterator[Path]:
     """A folder for ``.npy`` files that become the entry at the end, all or none of them.
 
-    Without a file there is no entry. If another process has stored the entry, its files are kept.
+    Without a file there is no entry. If another process has stored the entry, its files are kept. What killed
+    processes left a day ago is removed.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(entry.parent)
     kind = entry.name.partition("-")[0]
     with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=entry.parent) as name:
         folder = Path(name)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,3 +17,23 @@ def cache_dir() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("icl-bench")
+
+
+UNFINISHED = re.compile(r"\.[a-z]+-.+")
+"""Names of what is being written, and is renamed when it is whole: ``.new-NAME``, ``.writing-...``, ``.KIND-...``."""
+
+LEFT_SECONDS = 24 * 3600
+"""Age from which on what is unfinished is of a process that was killed."""
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in a folder of the cache: unfinished, and unchanged for a day."""
+    with suppress(OSError):  # also where it is a file
+        for path in folder.iterdir():
+            if UNFINISHED.fullmatch(path.name) and time.time() - _changed(path) > LEFT_SECONDS:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> float:
+    """When a file, or anything in a folder, was last written."""
+    return max(each.lstat().st_mtime for each in (path, *path.rglob("*")))

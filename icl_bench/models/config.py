@@ -7,11 +7,12 @@ Otherwise transformers reads the file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from icl_bench.text_files import json_file
 
 _REQUIRED: Mapping[str, frozenset[str]] = {
     "llama": frozenset(),
@@ -76,7 +77,7 @@ def states_everything(source: str) -> bool:
 def _complete_config(file: Path) -> dict[str, Any] | None:
     """The file's fields if no default matters; else None."""
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json_file(file)
     except (OSError, ValueError):
         return None
     if not isinstance(config, dict) or config.get("model_type") not in _REQUIRED:

@@ -12,6 +12,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.made_once import made_once
 from icl_bench.quiet_libraries import hush_libraries
+from icl_bench.text_files import json_file
 from icl_bench.wording import first_line, plain, short
 
 IDENTITY = "icl_bench_identity.json"
@@ -63,7 +64,7 @@ def stated_fingerprint(folder: Path) -> str | None:
     try:
         if not {cache_dir() / IN_MEMORY, cache_dir() / MERGED} & set(folder.resolve().parents):
             return None
-        return str(json.loads((folder / IDENTITY).read_text(encoding="utf-8"))["fingerprint"])
+        return str(json_file(folder / IDENTITY)["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from icl_bench.models.cache_folder import remove_leftovers
 from icl_bench.models.fingerprints import SAMPLE_BYTES, SAMPLES, sha256_of
+from icl_bench.text_files import json_file
 
 SEAL = ".sealed"
 
@@ -22,7 +24,8 @@ SEAL = ".sealed"
 def made_once(place: Path, write: Callable[[Path], None]) -> Path:
     """The folder ``place``, which ``write`` fills if it is not there or damaged: it is given an empty folder.
 
-    Processes wait for each other, and what a killed one left is removed. Raises ``OSError``.
+    Processes wait for each other, and what killed ones left is removed, beside other folders after a day. Raises
+    ``OSError``.
     """
     if is_whole(place):
         return place
@@ -34,6 +37,8 @@ def made_once(place: Path, write: Callable[[Path], None]) -> Path:
             return place
         unfinished = place.parent / f".new-{place.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
+        for folder in {place.parent, *place.parent.parent.iterdir()}:  # adapters and loaded models have one each
+            remove_leftovers(folder)
         try:
             unfinished.mkdir()
             write(unfinished)
@@ -49,7 +54,7 @@ def made_once(place: Path, write: Callable[[Path], None]) -> Path:
 def is_whole(folder: Path, *, every_byte: bool = False) -> bool:
     """Whether the folder has the files that were written into it, unchanged."""
     try:
-        sealed = json.loads((folder / SEAL).read_text(encoding="utf-8"))
+        sealed = json_file(folder / SEAL)
         names = {file.relative_to(folder).as_posix() for file in _files(folder)}
         return names == set(sealed) and all(_is_same(folder / name, sealed[name], every_byte) for name in names)
     except (OSError, ValueError, KeyError, TypeError):

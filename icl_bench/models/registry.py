@@ -14,6 +14,7 @@ from icl_bench.models.adapters import CONFIG as ADAPTER
 from icl_bench.models.adapters import Adapter
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
+from icl_bench.models.folders import refuse_odd_files
 from icl_bench.models.hub import TOKENIZER_FILES, cached_file, fetch
 from icl_bench.models.in_memory import stated_fingerprint
 from icl_bench.models.packaged import PackagedModel
@@ -84,7 +85,10 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, 
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
     folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
-    adapter = Adapter.of(folder) if name and name not in REGISTRY and _is_folder(folder) else None
+    is_folder = bool(name) and name not in REGISTRY and _is_folder(folder)
+    if is_folder:
+        refuse_odd_files(folder, f"model {folder}:")
+    adapter = Adapter.of(folder) if is_folder else None
     if adapter is not None:
         return _from_adapter(adapter, context_tokens, prepare, base)
     if base is not None:
@@ -98,7 +102,7 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, 
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)
         return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
-    if name and _is_folder(folder):
+    if is_folder:
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
         return _from_hub(name, name, None, context_tokens)
@@ -128,7 +132,7 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
     window = context_tokens or (spec.context_tokens if spec else None)
     if window is None:
         window = _window(str(folder), None, tokenizer)
-    requested_tokenizer = str(folder.resolve()) if Path(tokenizer).is_dir() else tokenizer
+    requested_tokenizer = str(folder.resolve()) if Path(tokenizer).expanduser().is_dir() else tokenizer
     return Model(name, name, str(folder), None, window, f"served:{name}", tokenizer=requested_tokenizer)
 
 
@@ -137,8 +141,9 @@ def _tokenizer_folder(name: str) -> Path:
     spec = REGISTRY.get(name)
     if spec and spec.packaged:
         return Path(resolve(name).source)
-    if name and spec is None and Path(name).expanduser().is_dir():
-        return Path(name).expanduser()
+    if name and spec is None and _is_folder(folder := Path(name).expanduser()):
+        refuse_odd_files(folder, f"--tokenizer {plain(name)}:")
+        return folder
     if spec is None and name.count("/") != 1:
         hint = nearest(name, REGISTRY)
         raise UserError(f"--tokenizer {name!r}: not a known model, a folder or a hub id; {hint}")

@@ -22,6 +22,7 @@ from icl_bench.errors import UserError
 from icl_bench.models import hub
 from icl_bench.models.array_cache import cached_array
 from icl_bench.models.fingerprints import key_of, key_of_files
+from icl_bench.models.folders import refuse_odd_files
 from icl_bench.unicode_words import NOT_LATIN, has_many
 from icl_bench.wording import counted, first_line, one_line, plain
 
@@ -173,6 +174,7 @@ class SentenceEncoder:
             return cls(PACKAGED, str(packaged))
         folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
         if name and folder.is_dir():
+            refuse_odd_files(folder, f"encoder {plain(name)}:")
             if not any((folder / file).is_file() for file in ("modules.json", "config.json")):
                 raise UserError(
                     f"encoder {plain(name)}: no sentence-transformers model in this folder "

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of_files
 from icl_bench.models.made_once import is_whole, made_once
+from icl_bench.text_files import json_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -151,7 +152,7 @@ def load(source: str, revision: str | None = None) -> Tokenizer:
 def _leaves_bos_out(folder: Path) -> bool:
     """Whether a tokenizer's config says ``add_bos_token: false``."""
     try:
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config = json_file(folder / "tokenizer_config.json")
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("add_bos_token") is False
@@ -209,7 +210,7 @@ def _read_entry(entry: Path) -> CachedTokenizer | None:
     if not is_whole(entry):
         return None
     try:
-        ids = json.loads((entry / _SPECIAL).read_text(encoding="utf-8"))
+        ids = json_file(entry / _SPECIAL)
     except (OSError, ValueError):
         return None
     from tokenizers import Tokenizer as Backend

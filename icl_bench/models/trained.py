@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.text_files import json_file
 
 LOG = "training.json"
 """The file of a training's log, beside the weights."""
@@ -33,7 +33,7 @@ class TrainingRecord:
 def training_of(source: str) -> TrainingRecord | None:
     """How a checkpoint was trained; None if its folder has no log."""
     try:
-        log = json.loads((Path(source) / LOG).read_text(encoding="utf-8"))
+        log = json_file(Path(source) / LOG)
         names = ("seconds", "tokens", "flops", "trainable_parameters")
         cost = {"method": log.get("method", "vectors"), **{name: log[name] for name in names}}
         if cost["method"] == "adaptation":
@@ -51,7 +51,7 @@ def adapted_to(source: str) -> Pattern | None:
     """
     file = Path(source) / "config.json"
     try:
-        pattern = json.loads(file.read_text(encoding="utf-8")).get(ADAPTED_PATTERN)
+        pattern = json_file(file).get(ADAPTED_PATTERN)
     except (OSError, ValueError, AttributeError):
         return None
     if pattern is None:

@@ -20,6 +20,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Message
 from icl_bench.tasks.jinja import SECONDS, without_random
 from icl_bench.tasks.time_limits import TookTooLongError, time_limit
+from icl_bench.text_files import json_file
 from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _as_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    config = json_file(file) if file.exists() else {}
     if not isinstance(config, dict):
         raise ValueError(f"{file.name} is not an object")
     return config

@@ -1,19 +1,20 @@
 """Writes predictions: a journal while a cell is computed, then one Parquet file.
 
 A file's name ends in a hash of everything that decides the cell's predictions, so a changed template,
-label set, data file or model is another cell and never mixes with the old one. A journal has one JSON
-line per prediction and is synced to disk after every pack. Resuming drops a last line that was torn
-by a kill, and predictions whose prompts have changed since. Finished files appear whole or not at
-all. A failed cell is marked with the reason in a separate file. Processes that share a folder lock
-each cell; locks of a process that died are free. The store does not depend on backends; ``Storage``
-and ``Journals`` decide where files are.
+label set, data file or model is another cell and never mixes with the old one. A file in a cell's
+place that holds another cell is set aside. A journal has one JSON line per prediction, with a checksum
+of the line and its cell, and is synced to disk after every pack. Resuming drops a last line that was torn
+by a kill, lines that have changed since they were written, and predictions whose prompts have changed.
+Finished files appear whole or not at all. A failed cell is marked with the reason in a separate file.
+Processes that share a folder lock each cell; locks of a process that died are free. The store does not
+depend on backends; ``Storage`` and ``Journals`` decide where files are.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,19 @@ from icl_bench.results.cells import (
     BATCHES,
     FAILED,
     FINISHED,
+    JOURNAL,
     PROTOCOL,
     SCORES,
     Identity,
     Prediction,
     further_fields,
     prediction_schema,
+    short_hash,
 )
 from icl_bench.results.journals import Journal, Journals, journals_at
 from icl_bench.results.label_scores import of_line
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
+from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, storage_at
 from icl_bench.results.stored_meta import CellMeta, FailureMeta, SpecMeta, as_stored, checked_prediction
 from icl_bench.table_files import parquet_bytes
@@ -65,7 +69,7 @@ class Store:
             raise self.unwritable(error) from None
 
     def is_done(self, identity: Identity, rows: int) -> bool:
-        """Whether the cell's file exists and is complete; a damaged file is renamed.
+        """Whether the cell's file exists, is complete and holds this cell; another file is renamed.
 
         ``rows`` is the number of predictions of a complete file.
         """
@@ -73,7 +77,7 @@ class Store:
         if not self.storage.has(name):
             return False
         try:
-            read_whole(self.storage, name, rows)
+            _check_holds(read_whole(self.storage, name, rows), identity)
         except DamagedError as problem:
             aside = f"{name}.damaged"
             self.storage.rename(name, aside)
@@ -82,6 +86,17 @@ class Store:
             )
             return False
         return True
+
+    def gone(self, names: Collection[str]) -> list[str]:
+        """Which of these finished cells, given by their files' names without suffix, have no file any more.
+
+        Raises ``UserError`` if the storage fails.
+        """
+        try:
+            present = {name for folder in {_folder(name) for name in names} for name in self.storage.names(folder)}
+        except OSError as error:
+            raise self.unwritable(error) from None
+        return [name for name in names if f"{name}{FINISHED}" not in present]
 
     @contextmanager
     def claim(self, identity: Identity, rows: int) -> Iterator[OpenCell | None]:
@@ -182,18 +197,29 @@ class OpenCell:
 
     @classmethod
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
-        """Read a journal, drop a torn last line, and open it for appending."""
+        """Read a journal, drop a torn last line and damaged ones, and open it for appending.
+
+        Warns about damaged lines; a kill tears the last line, which is nothing unusual.
+        """
         cell = cls(store, identity, store.journals.open(identity.name))
-        whole = 0
-        for line in cell.journal.read().splitlines(keepends=True):
+        whole = place = damaged = 0
+        *lines, torn = cell.journal.read().split(b"\n")
+        for line in lines:
+            place += len(line) + 1
             try:
-                prediction, seconds = _parsed(line)
+                prediction, seconds = _parsed(line, identity)
             except (ValueError, TypeError, RecursionError):
-                break
+                damaged += 1
+                continue
             cell.done[prediction.test_id] = prediction
             cell._seconds[prediction.test_id] = seconds
-            whole += len(line)
-        cell.journal.cut(whole)
+            whole = place
+        if whole < place + len(torn):
+            cell.journal.cut(whole)
+        if damaged:
+            count, rows = ("1 line", "its row is") if damaged == 1 else (f"{damaged:,} lines", "their rows are")
+            where = store.storage.where(f"{identity.name}{JOURNAL}")
+            warn(f"{where}: {count} changed since they were written, or of another cell; {rows} asked again")
         return cell
 
     def keep(self, hashes: Mapping[str, str]) -> None:
@@ -239,7 +265,7 @@ class OpenCell:
         """
         each = seconds / max(1, len(predictions))
         try:
-            self.journal.append(b"".join(_line(prediction, each) for prediction in predictions))
+            self.journal.append(b"".join(_line(prediction, each, self.identity) for prediction in predictions))
         except OSError as error:
             raise self.store.unwritable(error) from None
         self.done.update((p.test_id, p) for p in predictions)
@@ -306,22 +332,45 @@ class OpenCell:
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _line(prediction: Prediction, seconds: float) -> bytes:
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _check_holds(file: ResultFile, identity: Identity) -> None:
+    """Raise ``DamagedError`` if a file is of another cell, by its rows or its metadata."""
+    if file.meta is not None:
+        rows = set(zip(*(file.table[name].to_pylist() for name in ("cell", "variant")), strict=True))
+        stated = Identity(file.meta.spec, file.meta.facts)
+        if rows == {(identity.cell, identity.variant)} and stated.cell == identity.cell:
+            return
+    raise DamagedError("holds another cell than its name says")
+
+
+CHECK = "check"
+"""Field of a journal's line: a hash of its other fields and the cell."""
+
+
+def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
     """A prediction as a line of a journal, without None values except ``correct``."""
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
     record["seconds"] = round(seconds, 6)
+    record[CHECK] = short_hash([identity.cell, record])
     return (json.dumps(record, ensure_ascii=False) + "\n").encode()
 
 
-def _parsed(line: bytes) -> tuple[Prediction, float]:
+def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:
     """Parse one journal line: a prediction and its seconds.
 
-    Raises ``ValueError`` or ``TypeError`` if it is malformed.
+    Lines of earlier versions have no checksum. Raises ``ValueError`` or ``TypeError`` if it is malformed or has
+    changed.
     """
-    if not line.endswith(b"\n"):
-        raise ValueError("incomplete line")
-    prediction = checked_prediction(line)
+    prediction, record = checked_prediction(line), json.loads(line)
     if prediction.label_scores is not None:
         of_line(prediction.label_scores)
-    return prediction, float(json.loads(line).get("seconds", 0.0))
+    seconds, written = record.get("seconds", 0.0), record.pop(CHECK, None)
+    if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - {"seconds"}:
+        raise ValueError(f"unknown field {min(unknown)}")  # a changed name of a field, perhaps the checksum's
+    if written is not None and written != short_hash([identity.cell, record]):
+        raise ValueError("not as it was written")
+    return prediction, float(seconds)

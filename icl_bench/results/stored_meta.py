@@ -159,6 +159,10 @@ class CellMeta(StoredModel):
     """Operations and bytes by formula."""
     prefill_seconds: float | None = None
     peak_cache_bytes: float | None = None
+    packs: dict[str, int] | None = None
+    """Largest number of ``rows`` (queries) and ``tokens`` of a call of the model, and ``calls`` open at once, in the
+    run that finished the cell. They do not name a cell, but sums in 16 bits depend on them a little, so that a few
+    answers may differ."""
     served: dict[str, str] | None = None
     """Who answered: ``model`` (several with commas), ``host`` if the server redirected; how it ``scores``; and
     arguments that it refuses (``left_out``)."""

@@ -18,7 +18,7 @@ from icl_bench.results.cells import Identity, short_hash
 from icl_bench.results.facts import ChatFacts, Facts
 from icl_bench.results.stored_meta import CellMeta, RunMeta, TaskMeta
 from icl_bench.sweep.plan import CellPlan
-from icl_bench.sweep.this_run import this_run
+from icl_bench.sweep.this_run import this_run, without_home
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import AnswerRule, TaskSpec
@@ -148,8 +148,8 @@ def cell_meta(
         context_tokens=task.model.context_tokens,
         chat_day=task.chat_day,
         task=TaskMeta(**task.data.spec.model_dump(mode="json")),
-        model_source=task.model.requested_name,
-        tokenizer=task.model.tokenizer,
+        model_source=without_home(task.model.requested_name),
+        tokenizer=None if task.model.tokenizer is None else without_home(task.model.tokenizer),
         versions=dict(versions),
         run=RunMeta(**this_run()),
         notes=list(task.data.notes),

@@ -126,6 +126,19 @@ class Outcome:
             {name: spec for name, spec in self.names.items() if mine(spec)},
         )
 
+    def check(self, store: Store) -> None:
+        """Note finished cells whose files somebody has removed since, as reasons why the run is not complete.
+
+        Raises ``UserError`` if the storage fails.
+        """
+        done = {*self.computed, *self.kept}
+        if gone := store.gone([name for name, spec in self.names.items() if spec in done]):
+            where = store.storage.where()
+            removed = f"results folder {where}: {counted(len(gone), 'finished cell')} removed during the run"
+            self.stopped.append(
+                f"{removed} (the first is {gone[0]}{FINISHED}); run it again to compute what is missing"
+            )
+
     def count(self, predictions: Sequence[Prediction], copied: bool = False) -> None:
         """Add the tokens of these predictions; of ``copied`` ones none was computed."""
         prompt_tokens = sum(p.prompt_tokens for p in predictions)
@@ -254,6 +267,7 @@ class Runner:
             cells = sum(len(group.runnable) for group in self.plan.groups)
             left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
             outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
+        outcome.check(self.store)
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
         outcome.notes += [note for metric in self.plan.task.metrics for note in metric.notes_on_answers()]
@@ -484,7 +498,8 @@ class Runner:
         if backend.peak_prefix_bytes is None:
             return served_by(backend)
         prefill = backend.counters.prefix_seconds - before
-        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes}
+        packs = dict(backend.counters.packs) or None
+        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes, "packs": packs}
 
     def _copy(
         self,

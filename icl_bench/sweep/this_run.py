@@ -29,13 +29,33 @@ def this_run() -> dict[str, str | None]:
 
 
 def command(words: list[str]) -> str | None:
-    """The command line of this program, without user names and passwords in addresses.
+    """The command line of this program, without user names and passwords in addresses, values that are called
+    keys or passwords, what looks like a provider's key, and the path of the user's home (``~``).
 
-    Server keys are never options, so they cannot appear. None for another program's command line.
+    None for another program's command line.
     """
     if not words or not words[0].replace("\\", "/").endswith(STARTED_AS):
         return None
-    return IN_ADDRESS.sub(r"\1…@", one_line(shlex.join([PROGRAM, *words[1:]])))
+    shown = [without_home(KEY.sub("…", NAMED_SECRET.sub(r"\1…", word))) for word in words[1:]]
+    return IN_ADDRESS.sub(r"\1…@", one_line(shlex.join([PROGRAM, *shown])))
+
+
+def without_home(text: str) -> str:
+    """A text in which the path of the user's home folder is ``~``, wherever a path begins with it."""
+    home = str(Path("~").expanduser()).rstrip("/")
+    return re.sub(rf"(?<![\w/.-]){re.escape(home)}(?=/|$)", "~", text) if home.startswith("/") else text
+
+
+NAMED_SECRET = re.compile(
+    r"""((?:api[_-]?key|secret|passw(?:or)?d|authorization|access[_-]?token|bearer)[\w-]*["']?\s*[=:\s]\s*["']?)"""
+    r"""[^"'&,}]+""",
+    re.IGNORECASE,
+)
+"""A secret behind its name: ``api_key=...``, ``"Authorization": "..."``, ``?api-key=...``."""
+
+
+KEY = re.compile(r"(?<![\w-])(?:sk-|hf_|gsk_|xai-|ghp_|AIza)(?=[\w-]*\d|[A-Za-z]{18})[\w-]{18,}")
+"""Keys of providers, by how they begin."""
 
 
 IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")

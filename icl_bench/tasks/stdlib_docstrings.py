@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from icl_bench.errors import UserError
-from icl_bench.models.cache_folder import cache_dir
+from icl_bench.models.cache_folder import cache_dir, remove_leftovers
 from icl_bench.models.fingerprints import key_of
 from icl_bench.text_files import write_whole
 
@@ -57,7 +57,7 @@ TEST_SHARE = 0.15
 SHORTEST, LONGEST = 20, 300
 """Bounds of a sentence's length, in characters."""
 
-_FORM = 1
+_FORM = 2
 """The version of the cache. Increase it when the extraction of sentences changes."""
 
 _TESTS = frozenset({"test", "tests"})
@@ -119,15 +119,18 @@ def build(library: Path | None = None, modules: tuple[str, ...] = STDLIB_MODULES
 def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list[DocstringRow]]:
     """:func:`_sentences` of each module, cached while the sources are unchanged.
 
-    Parsing takes two seconds. The cache compares path, size and modification time of the sources.
+    Parsing takes two seconds. The cache compares path, size and modification time of the sources, and its own
+    content with a hash of it.
     """
     files = {name: _sources(library, name) for name in modules}
     stats = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for paths in files.values() for f in paths]
     key = key_of([str(_FORM), platform.python_version(), json.dumps([modules, stats])])
     entry = cache_dir() / "stdlib" / f"{key}.json"
     try:
-        cached = json.loads(entry.read_text(encoding="utf-8"))
-        return {name: [DocstringRow(*row) for row in rows] for name, rows in cached.items()}
+        sha256, content = entry.read_bytes().split(b"\n", 1)
+        if sha256.decode() == hashlib.sha256(content).hexdigest():
+            cached = json.loads(content)
+            return {name: [DocstringRow(*row) for row in rows] for name, rows in cached.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         pass
     with _collector_paused():
@@ -135,7 +138,9 @@ def _cached_sentences(library: Path, modules: tuple[str, ...]) -> dict[str, list
     rows = {name: [[row.id, row.text, row.label] for row in module_rows] for name, module_rows in sentences.items()}
     # if the cache cannot be written, sources are parsed again next time
     with suppress(OSError):
-        write_whole(entry, json.dumps(rows).encode())
+        content = json.dumps(rows).encode()
+        write_whole(entry, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        remove_leftovers(entry.parent)
     return sentences
 
 

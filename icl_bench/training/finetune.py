@@ -95,6 +95,7 @@ class Finetuning:
         for method, examples in self._planned():
             if wanted(self.identity(method.name, examples).spec):
                 self._run(store, method, examples, outcome, say)
+        outcome.check(store)
         return outcome
 
     def identities(self) -> list[Identity]:

@@ -29,3 +29,13 @@ def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
     stopped = re.findall(r"(kill|terminate|interrupt|full disk|two processes) (\d+)", done.stdout)
     assert len(stopped) == 5, done.stdout
     assert sum(int(count) for _, count in stopped) >= KILLS // 2, done.stdout
+
+
+def test_work_that_is_killed_at_its_file_operations_can_be_repeated():
+    asked = [sys.executable, SOAK.with_name("faults.py"), "--every", "4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=600, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:]
+    kills = dict(re.findall(r"(\w+): (\d+) kills, nothing lost or double", done.stdout))
+    assert set(kills) == {"sweep", "export", "import", "conversion", "arrays"}, done.stdout
+    assert all(int(count) > 0 for count in kills.values()), done.stdout

@@ -31,6 +31,7 @@ FACTS: Mapping[str, str] = {
     "test_rows": "test rows",
     "pool_rows": "pool rows",
     "dtype": "data type",
+    "packs": "queries a call",
     "engine": "engine",
     "hardware": "hardware",
 }
@@ -54,7 +55,8 @@ def provenance(context: Context) -> pd.DataFrame:
     Columns: task, model, variant; cells; predictions; seconds, of all its cells and their
     trainings, on the machine that computed them; command; finished, the first and the last day and
     time (UTC); versions of packages; weights, the model's fingerprint; data, its files with their
-    SHA-256; seed; test_rows; pool_rows; dtype; engine; hardware. These are texts, each of which is
+    SHA-256; seed; test_rows; pool_rows; dtype; packs, how many queries and tokens a call of the model has at
+    most, on which few answers in 16 bits depend; engine; hardware. These are texts, each of which is
     ``unknown`` where cells do not say it or names what an import is
     from. ``encoders`` names the text encoders and what they are for, and is empty where there is none.
     """
@@ -120,6 +122,8 @@ def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
     yield "weights", facts.fingerprint
     yield "data", ", ".join(f"{name} sha256:{digest}" for name, digest in (facts.data or {}).items())
     yield "engine", facts.backend
+    if meta.packs is not None:
+        yield "packs", ", ".join(f"{count:,} {name}" for name, count in meta.packs.items())
     for name in ("seed", "test_rows", "pool_rows", "dtype"):
         yield name, getattr(facts, name)
 

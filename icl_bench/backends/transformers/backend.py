@@ -175,6 +175,7 @@ class TransformersBackend:
         extension of the prefix and dropped again.
         """
         self.cache.peak_bytes = self.model.peak_vector_bytes = 0
+        self.counters.packs = self.limits.as_stored()
         self.model.read_vectors(())
         if prompts.vector_texts:
             self._guarded(lambda: self._encode_vectors(prompts), len(prompts.vector_texts))
@@ -259,6 +260,7 @@ class TransformersBackend:
                 release(self.model.device)
                 if len(pack) > 1:
                     self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
+                    self.counters.packs = self.limits.as_stored()
                 else:
                     self.cache.shrink(len(suffixes[0]))
                     short, too_long = short[1:], [*pack, *too_long]

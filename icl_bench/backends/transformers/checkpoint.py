@@ -5,7 +5,6 @@ The library itself initialises missing weights with random numbers, and ignores 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from icl_bench.backends.vllm.architectures import instead
 from icl_bench.errors import UserError
 from icl_bench.models.memory import out_of_memory
+from icl_bench.text_files import json_file
 from icl_bench.wording import first_line, listed
 
 NAMED = 3
@@ -108,7 +108,7 @@ def not_computed(architectures: Iterable[str], reason: str) -> str:
 def _architectures(folder: Path) -> list[str]:
     """The names of a checkpoint's class, from its ``config.json``."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json_file(folder / "config.json")
         return [str(name) for name in config.get("architectures") or ()]
     except (OSError, ValueError, AttributeError, TypeError):
         return []

@@ -56,6 +56,10 @@ class PackLimits:
     """The number of calls whose rows are answered together, a token for all rows at a time, because
     products of few rows take nearly as long as those of many."""
 
+    def as_stored(self) -> dict[str, int]:
+        """As a cell's file has them."""
+        return {"rows": self.rows, "tokens": self.tokens, "calls": self.calls_open}
+
     def first_rows(self, widths: Sequence[int], calls: int = 1) -> int:
         """The number of first rows for this number of calls, given ascending widths; at least one."""
         count, room = 1, calls * self.tokens

@@ -142,7 +142,11 @@ class Folder:
         now = self.wait()
         if (name := now.files.get(cell)) is None:
             return None
-        table = read_row(self._storage, name, cell, test_id)
+        try:
+            table = read_row(self._storage, name, cell, test_id)
+        except (OSError, ValueError, KeyError) as error:  # Arrow's errors of damaged files are ValueErrors or OSErrors
+            where = self._storage.where(name)
+            raise UserError(f"{where}: is damaged or not there any more ({first_line(error)[:120]})") from None
         if not len(table):
             return None
         row = now.predictions.naming.named(data_frame(table))

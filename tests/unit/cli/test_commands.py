@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from transformers.utils import logging
 
 from icl_bench import __version__
 from icl_bench.backends.transformers.backend import TransformersBackend
-from icl_bench.cli import program
+from icl_bench.cli import main, program
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
 from icl_bench.results.reading import failed_cells, read_results
@@ -933,3 +934,23 @@ def test_right_answers_that_an_import_holds_as_json_are_shown_one_by_one():
 
     assert listed_golds({"golds": '["July 1969", "1969"]', "gold": "1969"}) == "July 1969 | 1969"
     assert listed_golds({"golds": None, "gold": ""}) == "no answer"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_too_low_a_limit_of_open_files_is_one_line(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(_: object) -> None:
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/a/file")
+        except OSError as error:
+            if not wrapped:
+                raise
+            raise RuntimeError("a library of its own words") from error
+
+    monkeypatch.setattr("icl_bench.cli._run", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["summary"])
+    assert ended.value.code == 2
+    said = "error: too many open files; raise the limit (ulimit -n 1024), run the same command again\n"
+    assert capsys.readouterr().err == said

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
-from icl_bench.models.registry import REGISTRY, listing, load_tokenizer, resolve
+from icl_bench.models.registry import REGISTRY, listing, load_tokenizer, resolve, served
+from icl_bench.models.text_encoders import SentenceEncoder
+from icl_bench.models.trained import training_of
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,37 @@ def bare_folder(folder: Path, **config: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"weights")
     return folder
+
+
+# -- what is no file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "training.json", "deep/x.json"])
+@pytest.mark.parametrize("kind", ["a folder", "a pipe or a device", "a link to nothing"])
+def test_a_name_of_a_models_folder_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, name: str, kind: str):
+    folder = bare_folder(tmp_path / "odd", hidden_size=8)
+    place = folder / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    {"a folder": place.mkdir, "a pipe or a device": partial(os.mkfifo, place)}.get(
+        kind, lambda: place.symlink_to("nowhere")
+    )()
+    for find in (resolve, partial(served, "m"), SentenceEncoder.find):
+        with pytest.raises(UserError, match=rf"odd: {name} is {kind}, not a file; give a folder"):
+            find(str(folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "training.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_a_file_of_100_000_brackets_is_refused_in_one_line(tmp_path: Path, name: str, text: str):
+    folder = bare_folder(tmp_path / "deep", hidden_size=8)
+    (folder / name).write_text(text)
+    if name == "adapter_config.json":
+        (folder / "config.json").unlink()
+    assert training_of(str(folder)) is None
+    with pytest.raises(UserError, match=r"(cannot be read|cannot be loaded) \(.*\)") as refused:
+        load_tokenizer(resolve(str(folder)))
+    assert "\n" not in str(refused.value)
 
 
 # -- by name ------------------------------------------------------------------------------------

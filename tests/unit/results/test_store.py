@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -99,10 +100,14 @@ def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(store:
         assert cell.seconds == pytest.approx(2)
     lines = path_of(store, identity, JOURNAL).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["seconds"] for line in lines] == [0.666667] * 3 + [0]
-    assert lines[0] == (
-        '{"test_id": "a", "gold": "gold é", "prediction": "said a", "correct": true, "valid": true, '
-        '"prompt_tokens": 20, "cached_tokens": 15, "answer_tokens": 2, "prompt_hash": "h-a", '
-        '"seconds": 0.666667}'
+    assert re.fullmatch(
+        re.escape(
+            '{"test_id": "a", "gold": "gold é", "prediction": "said a", "correct": true, "valid": true, '
+            '"prompt_tokens": 20, "cached_tokens": 15, "answer_tokens": 2, "prompt_hash": "h-a", '
+            '"seconds": 0.666667, "check": "'
+        )
+        + '[0-9a-f]{16}"}',
+        lines[0],
     )
 
 
@@ -141,14 +146,68 @@ def test_a_torn_journal_line_is_dropped_on_resume(store: Store, identity: Identi
     assert lines == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 30, b"\xff\xfe\n", b"[1]\n", b'{"test_id": "b"}\n', b"\n"])
+DAMAGED = r"journal\.jsonl: 1 line changed since they were written, or of another cell; its row is asked again$"
+
+
+@pytest.mark.parametrize("tail", [b"\xff\xfe\n", b"[1]\n", b'{"test_id": "b"}\n', b"\n"])
 def test_whatever_a_broken_disk_left_behind_whole_lines_is_dropped(store: Store, identity: Identity, tail: bytes):
     with opened(store, identity) as cell:
         cell.append(predictions("a"))
     with path_of(store, identity, JOURNAL).open("ab") as stream:
         stream.write(tail)
+    with pytest.warns(UserWarning, match=DAMAGED), opened(store, identity) as cell:
+        assert list(cell.done) == ["a"]
+    with opened(store, identity) as cell:  # what was damaged is gone
+        assert list(cell.done) == ["a"]
+
+
+def test_a_part_of_a_line_that_a_lost_supply_of_power_left_is_dropped(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a"))
+    with path_of(store, identity, JOURNAL).open("ab") as stream:
+        stream.write(b"\0" * 30)
     with opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
+
+
+def test_a_damaged_line_in_the_middle_costs_its_own_row_alone(store: Store, identity: Identity):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b", "c"))
+    journal = path_of(store, identity, JOURNAL)
+    journal.write_bytes(journal.read_bytes().replace(b"said b", b"said d"))
+    with pytest.warns(UserWarning, match=DAMAGED), opened(store, identity) as cell:
+        assert list(cell.done) == ["a", "c"]
+    with pytest.warns(UserWarning, match=DAMAGED):
+        finish(store, identity)
+    assert sorted(read_results(store.storage)["prediction"]) == [f"said {row}" for row in ROWS]
+
+
+def test_no_flipped_bit_of_a_journal_is_believed(identity: Identity):
+    journals = MemoryJournals()
+    store = Store(MemoryStorage(), journals)
+    rows = [replace(row, probability=0.25, label_scores="AACAPw==") for row in predictions("a", "b", "c")]
+    with opened(store, identity) as cell:
+        cell.append(rows, 1.5)
+    kept, whole = {row.test_id: row for row in rows}, bytes(journals.kept[identity.name])
+    for place in range(len(whole)):
+        for bit in range(8):
+            broken = bytearray(whole)
+            broken[place] ^= 1 << bit
+            journals.kept[identity.name] = broken
+            with warnings.catch_warnings(record=True) as said, opened(store, identity) as cell:
+                warnings.simplefilter("always")
+                assert cell.done.items() <= kept.items()
+                assert len(cell.done) < 3, (place, bit)
+            assert said or place == len(whole) - 1  # the end of the last line: torn
+
+
+def test_lines_of_another_cell_are_dropped(store: Store, identity: Identity):
+    other = Identity(SPEC, Facts(backend="fake", seed=1))  # the same prompts
+    with opened(store, identity) as cell:
+        cell.append(predictions("a"))
+    path_of(store, identity, JOURNAL).rename(path_of(store, other, JOURNAL))
+    with pytest.warns(UserWarning, match=DAMAGED), opened(store, other) as cell:
+        assert cell.done == {}
 
 
 def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identity: Identity):
@@ -156,6 +215,8 @@ def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identit
         cell.append(predictions("a", "b"), 1.0)
     journal = path_of(store, identity, JOURNAL)
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:  # as earlier versions wrote them
+        del line["check"]
     journal.write_text("".join(json.dumps(line | {"seconds": 0.25}) + "\n" for line in lines[:1]))
     lines[1].pop("seconds")
     with journal.open("a") as stream:
@@ -316,9 +377,11 @@ def test_a_journal_line_with_values_of_other_kinds_is_dropped(
         cell.append(predictions("a", "b"))
     journal = path_of(store, identity, JOURNAL)
     first, second = journal.read_text(encoding="utf-8").splitlines(keepends=True)
-    other = json.dumps({**json.loads(second), **changed}) + "\n"
+    unchecked = json.loads(second)
+    del unchecked["check"]
+    other = json.dumps({**unchecked, **changed}) + "\n"
     journal.write_text(first + other, encoding="utf-8")
-    with opened(store, identity) as cell:
+    with pytest.warns(UserWarning, match=DAMAGED), opened(store, identity) as cell:
         assert list(cell.done) == ["a"]
     finish(store, identity)
 
@@ -438,6 +501,19 @@ def test_a_file_of_another_program_in_a_cells_place_is_set_aside(store: Store, i
     pq.write_table(pa.table({"x": [1]}), path)
     with pytest.warns(UserWarning, match="not a results file"), opened(store, identity):
         pass
+
+
+@pytest.mark.parametrize("of", ["rows", "metadata", "both"])
+def test_a_file_of_another_cell_in_a_cells_place_is_set_aside(store: Store, identity: Identity, of: str):
+    other = Identity(SPEC, Facts(backend="fake", seed=1))
+    path, strange = finish(store, identity), finish(store, other)
+    rows, meta = (pq.read_table(strange if of in (what, "both") else path) for what in ("rows", "metadata"))
+    pq.write_table(rows.replace_schema_metadata(meta.schema.metadata), path)
+    said = rf"^{path}: holds another cell than its name says; set aside as {path.name}\.damaged, the cell is run again$"
+    with pytest.warns(UserWarning, match=said):
+        assert finish(store, identity) == path
+    with store.claim(identity, len(ROWS)) as cell:
+        assert cell is None
 
 
 # -- a failed cell ------------------------------------------------------------------------------

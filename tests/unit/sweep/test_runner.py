@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,6 +183,18 @@ def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):
     assert meta.seconds == 3 * 0.5
 
 
+def test_a_file_says_how_many_queries_a_call_had_and_the_cell_is_the_same(tmp_path: Path):
+    cells = set()
+    for rows in (2, 3):
+        engine = FakeBackend()
+        engine.peak_prefix_bytes, engine.counters.packs = 1, {"rows": rows}
+        runner(plan(tmp_path / "task", "2", draws=1), tmp_path / f"{rows}", engine).run()
+        ((name, meta),) = finished_cells(tmp_path / f"{rows}")
+        assert meta.packs == {"rows": rows}
+        cells.add(name)
+    assert len(cells) == 1
+
+
 def test_the_engine_is_told_the_longest_prefix_that_will_follow(tmp_path: Path):
     made, engine = plan(tmp_path / "task", "1,2,4", draws=1), FakeBackend()
     runner(made, tmp_path / "results", engine).run()
@@ -211,6 +224,23 @@ def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path:
     made.task.model = fakes.model(context_tokens=made.cells[0].needed_tokens - 1)
     outcome = runner(made, tmp_path / "results", engine=None).run()
     assert list(outcome.failed.values()) == [f"needs {made.cells[0].needed_tokens:,} tokens"]
+
+
+@pytest.mark.parametrize("removed", ["results", "results/cards", "one file"])
+def test_a_run_whose_finished_cells_are_removed_meanwhile_does_not_end_well(tmp_path: Path, removed: str):
+    results = tmp_path / "results"
+
+    def remove(_: PromptSet) -> None:
+        if finished := [*results.rglob("*.parquet")]:
+            finished[0].unlink() if removed == "one file" else shutil.rmtree(tmp_path / removed)
+
+    outcome = runner(plan(tmp_path / "task", "1,2", draws=1), results, FakeBackend(fails=remove, pack=6)).run()
+    assert (len(outcome.computed), outcome.failed) == (2, {})
+    (said,) = outcome.stopped
+    assert said.startswith(f"results folder {results}: 1 finished cell removed during the run (the first is cards/")
+    assert said.endswith("; run it again to compute what is missing")
+    again = runner(plan(tmp_path / "task", "1,2", draws=1), results, FakeBackend()).run()
+    assert (len(again.computed), len(again.kept), again.stopped) == (1, 1, [])
 
 
 def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):

@@ -85,7 +85,8 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
     }
     made = {"command": "icl-bench run", "finished": "2026-01-02", "hardware": "H"}
     about = {"torch": "2", "numpy": "1", "machine": "x86_64"}
-    assert told(stored({"facts": facts, "run": made, "versions": about})) == {
+    packs = {"rows": 64, "tokens": 2048, "calls": 4}
+    assert told(stored({"facts": facts, "run": made, "versions": about, "packs": packs})) == {
         "task": "t",
         "model": "m",
         "variant": "v",
@@ -101,6 +102,7 @@ def test_every_fact_of_a_cell_is_told_in_its_place():
         "test_rows": "6",
         "pool_rows": "9",
         "dtype": "float16",
+        "packs": "64 rows, 2,048 tokens, 4 calls",
         "engine": "hf",
         "hardware": "H",
         "encoders": "",

@@ -377,6 +377,7 @@ def test_packs_keep_within_rows_and_their_calls_within_tokens(load, greedy, exac
     backend = load("llama", pack_rows=5, pack_tokens=40)
     for decoding in (greedy, exact):
         steps = queries_computed(backend)
+        assert backend.counters.packs in ({}, {"rows": 5, "tokens": 40, "calls": 4})
         packs = packs_of(backend, prompts, decoding, range(24))
         assert all(len(pack) <= 5 for pack in packs)
         for step in steps:
@@ -562,6 +563,7 @@ def test_packs_are_halved_until_they_fit(load, greedy, exact, either, monkeypatc
         assert_same(run(backend, prompts, decoding), run(load(either), prompts, decoding))
         assert backend.counters.own_tokens == prompts.own_tokens
         assert backend.counters.prefix_tokens == 40
+        assert backend.counters.packs["tokens"] < 2048
 
 
 def test_a_prefix_is_computed_in_smaller_chunks_where_memory_is_short(load, references, either, monkeypatch):

@@ -73,3 +73,20 @@ def test_data_is_read_once_and_a_folder_of_this_machine_is_looked_at_often(
         assert len(reads) == 1
     finally:
         folder.stop()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")])
+def test_a_file_that_is_gone_or_damaged_is_named_where_a_prediction_is_asked_for(
+    tmp_path: Path, damage: Callable[[Path], object]
+):
+    sweep(tmp_path / "task", tmp_path / "results", "1")
+    folder = Folder(tmp_path / "results", {})
+    folder.start()
+    try:
+        now = folder.wait()
+        ((cell, name),) = now.files.items()
+        damage(tmp_path / "results" / name)
+        with pytest.raises(UserError, match=rf"{name}: is damaged or not there any more \("):
+            folder.prediction(cell, "test-1")
+    finally:
+        folder.stop()
