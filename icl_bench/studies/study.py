@@ -171,10 +171,11 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
         spec = problems.attempt(job.place, job.spec)
         if spec is None:
             continue
-        if (job.task, spec.data_dir, spec.test_size) not in sources:
-            sources.add((job.task, spec.data_dir, spec.test_size))
+        rows = {"data_dir": spec.data_dir, "test_size": spec.test_size, "test_ids": spec.test_ids}
+        if (job.task, *rows.values()) not in sources:
+            sources.add((job.task, *rows.values()))
             say(f"reading {job.task}")
-            load = partial(load_data, task, data_dir=spec.data_dir, test_size=spec.test_size)
+            load = partial(load_data, task, **rows)
             problems.attempt(file.place_of("tasks", job.task), load)
         able = partial(spec.check, task) if isinstance(spec, RunSpec) else spec.check
         problems.attempt(job.place, able)

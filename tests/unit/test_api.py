@@ -203,6 +203,8 @@ ALL = {
     "head": names("lm", "random"),
     "validation": names("pool", "examples"),
     "learning_rate": st.floats(1e-6, 1).map(lambda x: ([repr(x)], x)),
+    "rslora": st.just(([], True)),
+    "test_ids": names("paper", "paper-mistral"),
     "keep_checkpoints": paths(),
     "on": names("ray", "ray://host:10001"),
     "engines": whole() | names("auto"),
@@ -332,7 +334,7 @@ def test_a_wrong_value_is_refused_in_one_line_with_the_option_the_value_and_what
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tests_size": 3}, "tests_size: not an option of run; did you mean test_size or tokenizer?"),
+        ({"tests_size": 3}, "tests_size: not an option of run; did you mean test_size or test_ids or tokenizer?"),
         ({"model": None}, "--model: is missing"),
         ({"task": []}, "--task: is missing"),
         ({"task": 3}, "--task 3: expected a task's name, the path of a task file, or an icl_bench.Task"),
