@@ -311,7 +311,7 @@ def test_rank_alpha_and_scaling_are_those_that_are_asked_for(tmp_path: Path, tin
     usual = prepared(tmp_path, tiny, method=("lora", "full")).methods
     assert methods["full"].facts("full") == usual["full"].facts("full")
     assert usual["lora"].facts("lora")["recipe"] == {
-        **{"method": "lora", "head": "lm", "epochs": 30, "batch": 32, "learning_rate": 1e-3, "weight_decay": 0.01},
+        **{"method": "lora", "head": "lm", "epochs": 2, "batch": 32, "learning_rate": 1e-3, "weight_decay": 0.01},
         **{"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.1},
     }
     model = training._with_lora(AutoModelForSequenceClassification.from_pretrained(tiny), methods["lora"].recipe)
