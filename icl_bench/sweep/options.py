@@ -239,8 +239,8 @@ class RunOptions(BackendSpec):
         read_each("icl_bench.demonstrations.ordering:Order"),
         Option(
             "Order of the demonstrations: drawn (default), shuffled:SEED, by-label, by-length (shortest first), "
-            "smooth (each next to its neighbour in embedding space). For retrieval: relevance (default; "
-            "most similar last), relevance-reversed. Several with commas.",
+            "smooth (each next to its neighbour in embedding space), pool (as in the train file). For retrieval: "
+            "relevance (default; most similar last), relevance-reversed. Several with commas.",
             PROMPTS,
             "LIST",
             more=ORDERS.added,

@@ -183,7 +183,7 @@ ALL = {
     "perturbation": st.sampled_from(["none", "labels:permuted", "labels:noise=0.25"]).flatmap(
         lambda text: st.sampled_from([([text], text), ([text], Perturbation.parse(text))])
     ),
-    "order": lists("drawn", "by-label", "by-length", "smooth", "shuffled:3", parse=Order.parse),
+    "order": lists("drawn", "by-label", "by-length", "smooth", "pool", "shuffled:3", parse=Order.parse),
     "attention": lists("full", "block:5,sink=0,local=1", "grouped:2,64", parse=Pattern.parse),
     "seed": whole(least=-5),
     "score": names("greedy", "exact"),
