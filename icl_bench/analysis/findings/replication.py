@@ -60,8 +60,9 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     imports = {variant for variant, known in facts.items() if known.imported is not None}
     theirs = frame["variant"].astype(object).isin(imports)
     rows = []
+    frame = frame.assign(theirs=theirs.to_numpy())
     for names, part in frame.groupby(["task", "model", "select"], observed=True, sort=True):
-        of_import, here = part[theirs.loc[part.index]], part[~theirs.loc[part.index]]
+        of_import, here = part[part["theirs"]], part[~part["theirs"]]
         if of_import.empty or here.empty:
             continue
         for differs, columns in (
