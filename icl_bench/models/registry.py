@@ -52,7 +52,9 @@ _SPECS = (
         packaged=SMOLLM2_135M,
     ),
     ModelSpec("llama2", "Llama 2 7B, base, 4k", 4096, "meta-llama/Llama-2-7b-hf", LLAMA2),
-    ModelSpec("llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K", LLAMA2_32K),
+    ModelSpec(
+        "llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K", LLAMA2_32K
+    ),
     ModelSpec("llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920, "yaofu/llama-2-7b-80k"),
     ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2", MISTRAL),
     ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B", QWEN),

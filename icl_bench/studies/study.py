@@ -195,10 +195,7 @@ class Study:
 
 
 def check(
-    file: StudyFile,
-    wanted: PointFilter,
-    say: Say = lambda _: None,
-    missing: dict[tuple[str, str], str] | None = None,
+    file: StudyFile, wanted: PointFilter, say: Say = lambda _: None, missing: dict[tuple[str, str], str] | None = None
 ) -> list[Job]:
     """The jobs with selected points.
 

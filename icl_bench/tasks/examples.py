@@ -264,11 +264,7 @@ def _text(row: StoredRow, column: str) -> str | None:
 
 
 def load_data(
-    spec: TaskSpec,
-    *,
-    data_dir: Path | None = None,
-    test_size: int | None = None,
-    test_ids: PublishedIds | None = None,
+    spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None, test_ids: PublishedIds | None = None
 ) -> TaskData:
     """Read a task's rows and choose its test rows.
 

@@ -92,7 +92,8 @@ class FinetuneSpec(Options):
         default=None, ge=1
     )
     lora_alpha: Annotated[
-        int | None, Option("Factor of lora's added weights, which are divided by the rank (default: 32).", TRAINING, "N")
+        int | None,
+        Option("Factor of lora's added weights, which are divided by the rank (default: 32).", TRAINING, "N"),
     ] = Field(default=None, ge=1)
     rslora: Annotated[
         bool, Option("Divide lora's added weights by the square root of the rank (rank-stabilised LoRA).", TRAINING)

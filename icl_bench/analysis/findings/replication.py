@@ -143,11 +143,7 @@ REPLICATION = Finding(
 UNMATCHED_IMPORTS = Finding(
     "unmatched_imports",
     lambda context: unmatched_imports(context.unperturbed, context.facts),
-    (
-        Column("differs", "differs in"),
-        Column("imported", "imported"),
-        Column("here", "here"),
-    ),
+    (Column("differs", "differs in"), Column("imported", "imported"), Column("here", "here")),
     caption="Imported, and not comparable with what was computed here",
     shown="task model select differs imported here",
     printed=Printed(

@@ -102,9 +102,7 @@ def hub(data_dir: Path, monkeypatch):
             stored["test"] = [stored["test"][i] for i in order.permutation(len(texts))]
         names = sorted({row[label_key] for row in stored["train"]})
         label = columns["label"]
-        features = datasets.Features(
-            {"text": datasets.Value("string"), label: datasets.ClassLabel(names=names)}
-        )
+        features = datasets.Features({"text": datasets.Value("string"), label: datasets.ClassLabel(names=names)})
         tables = {
             split: datasets.Dataset.from_dict(
                 {"text": [r["text"] for r in rows], label: [names.index(r[label_key]) for r in rows]}, features
@@ -128,7 +126,9 @@ def hub(data_dir: Path, monkeypatch):
         ("clinic150", "label_key"),
     ],
 )
-def test_the_hubs_rows_are_asked_in_the_order_of_the_study(name: str, key: str, hub, data_dir: Path, *, reordered: bool):
+def test_the_hubs_rows_are_asked_in_the_order_of_the_study(
+    name: str, key: str, hub, data_dir: Path, *, reordered: bool
+):
     spec = load_task(name)
     texts = hub(name, key, np.random.default_rng(1) if reordered else None)
     data = load_data(spec)

@@ -315,7 +315,9 @@ def test_rank_alpha_and_scaling_are_those_that_are_asked_for(tmp_path: Path, tin
         **{"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.1},
     }
     model = training._with_lora(AutoModelForSequenceClassification.from_pretrained(tiny), methods["lora"].recipe)
-    scaled = {m.scaling["default"] for m in model.modules() if isinstance(getattr(m, "scaling", None), dict) and m.scaling}
+    scaled = {
+        m.scaling["default"] for m in model.modules() if isinstance(getattr(m, "scaling", None), dict) and m.scaling
+    }
     assert scaled == {8 / 16**0.5}
     assert {w.shape[0] for name, w in model.named_parameters() if "lora_A" in name} == {16}
 
