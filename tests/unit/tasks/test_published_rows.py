@@ -8,9 +8,9 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from huggingface_hub import HfApi
 from hypothesis import given
 from hypothesis import strategies as st
-from huggingface_hub import HfApi
 
 from icl_bench.errors import UserError
 from icl_bench.tasks.examples import load_data
