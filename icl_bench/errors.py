@@ -17,6 +17,10 @@ class ChoiceError(UserError):
     """
 
 
+class NotHereError(UserError):
+    """A model or a data set of the hub is not on this machine and cannot be downloaded."""
+
+
 class CellError(Exception):
     """One cell cannot be computed; its reason is stored and the other cells go on."""
 

@@ -203,6 +203,22 @@ class RelevanceReversed(Relevance):
 
 
 @dataclass(frozen=True)
+class InPoolOrder(Order):
+    """As in the train file.
+
+    The order of retrieved demonstrations in the code of Bertsch et al. 2025 (its text says by relevance).
+    """
+
+    name = "pool"
+    written = "pool"
+
+    def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
+        """See ``Order``."""
+        del labels, names
+        return np.sort(indices)
+
+
+@dataclass(frozen=True)
 class OfPool(Order):
     """Base of orders that look at the demonstrations. They arrange after :meth:`of` alone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from icl_bench.errors import UserError
+from icl_bench.errors import NotHereError
 from icl_bench.wording import first_line, one_line
 
 TOKENIZER_FILES = ("*.json", "tokenizer.model", "*.txt")
@@ -17,7 +17,7 @@ def fetch(
 ) -> Path:
     """Download the files that match these patterns. Returns their folder.
 
-    Raises ``UserError``, whose message begins with ``subject`` and ends with ``hint``.
+    Raises ``NotHereError``, whose message begins with ``subject`` and ends with ``hint``.
     """
     from huggingface_hub import snapshot_download
 
@@ -26,7 +26,7 @@ def fetch(
             snapshot_download(hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(ignore) or None)
         )
     except Exception as error:  # requests, hub and file errors alike
-        raise UserError(
+        raise NotHereError(
             one_line(f"{subject} cannot be downloaded from the hub ({first_line(error)}); {hint}")
         ) from None
 

@@ -38,6 +38,12 @@ class ModelSpec:
     """The Python package that has the weights, for models that do not need the hub."""
 
 
+LLAMA2 = "01c7f73d771dfac7d292323805ebc428287df4f9"
+LLAMA2_32K = "46c24bb5aef59722fa7aa6d75e832afd1d64b980"
+MISTRAL = "3ad372fc79158a2148299e3318516c786aeded6c"
+QWEN = "d149729398750b98c0af14eb82c78cfe92750796"
+"""Commits of the hub. That of llama2-80k is not known: it is read from ``main``."""
+
 _SPECS = (
     ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768, packaged=GEMMA3_270M),
     ModelSpec(
@@ -46,11 +52,13 @@ _SPECS = (
         8192,
         packaged=SMOLLM2_135M,
     ),
-    ModelSpec("llama2", "Llama 2 7B, base, 4k", 4096, "meta-llama/Llama-2-7b-hf"),
-    ModelSpec("llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K"),
+    ModelSpec("llama2", "Llama 2 7B, base, 4k", 4096, "meta-llama/Llama-2-7b-hf", LLAMA2),
+    ModelSpec(
+        "llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K", LLAMA2_32K
+    ),
     ModelSpec("llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920, "yaofu/llama-2-7b-80k"),
-    ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2"),
-    ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B"),
+    ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2", MISTRAL),
+    ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B", QWEN),
 )
 
 REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
@@ -244,7 +252,7 @@ def _window(source: str, revision: str | None, name: str, context_tokens: int | 
     except Exception as error:  # the library raises many kinds
         if "custom code" in str(error):
             raise UserError(
-                f"model {name}: needs Python code of its own folder, which icl-bench never runs; "
+                f"model {name}: needs Python code of its own folder, which never runs here; "
                 "serve it where you trust it, and ask the server (--backend openai)"
             ) from None
         raise UserError(f"model {name}: its config cannot be read ({first_line(error)})") from None

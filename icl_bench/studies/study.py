@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from icl_bench.demonstrations.selector_spec import SelectorSpec
-from icl_bench.errors import UserError
+from icl_bench.errors import NotHereError, UserError
 from icl_bench.models.registry import resolve
 from icl_bench.results.cells import CellSpec
 from icl_bench.results.storage import Place
@@ -20,8 +20,9 @@ from icl_bench.studies.cluster import Cluster
 from icl_bench.studies.file import Job, Problems, StudyFile
 from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, TrainingPart, share_room
 from icl_bench.studies.rules import Names, PointFilter
-from icl_bench.sweep.combinations import Combination
+from icl_bench.sweep.combinations import Combination, default_order
 from icl_bench.sweep.k_values import KValues
+from icl_bench.sweep.plan import DEFAULT_DRAWS
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
@@ -31,6 +32,18 @@ from icl_bench.training.finetune import Finetuning
 from icl_bench.training.spec import FinetuneSpec
 
 Say = Callable[[str], None]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Unplanned:
+    """A job that cannot be planned, because its model or its data is not on this machine."""
+
+    job: Job
+    reason: str
+    cells: int | None
+    """At most; some k may not fit. None if k depends on what is missing (``max``, ``auto``)."""
 
 
 @dataclass
@@ -44,18 +57,32 @@ class Study:
     """Parts without runnable cells, with the reasons."""
     results: Place | None = None
     """The results folder that it is planned for."""
+    unplanned: list[Unplanned] = field(default_factory=list)
+    """Jobs whose model or data is not on this machine; always empty for a study that is to be run."""
 
     @classmethod
     def prepare(
-        cls, file: StudyFile, wanted: PointFilter, say: Say = lambda _: None, results: Place | None = None
+        cls,
+        file: StudyFile,
+        wanted: PointFilter,
+        say: Say = lambda _: None,
+        results: Place | None = None,
+        *,
+        to_run: bool = True,
     ) -> Study:
         """Check the whole study, then load data and tokenizers and plan every part.
 
-        Raises ``UserError`` with all problems and their lines before anything is planned.
+        What is only on the hub must be on this machine or come from there if ``to_run``; else it is
+        left unplanned. Raises ``UserError`` with all problems and their lines before anything is planned.
         """
-        jobs = check(file, wanted, say)
+        missing: dict[tuple[str, str], str] = {}
+        jobs = check(file, wanted, say, None if to_run else missing)
         study = cls(file, wanted, [], results=results)
         for number, job in enumerate(jobs, 1):
+            absent = [missing[key] for key in (("task", job.task), ("model", job.model)) if key in missing]
+            if absent:
+                study.unplanned.append(Unplanned(job, "; ".join(absent), study._most_cells(job)))
+                continue
 
             def say_of_job(text: str, at: str = f"{number} of {len(jobs)}, {job}") -> None:
                 say(f"{at}: {text}")
@@ -64,10 +91,34 @@ class Study:
                 study.parts += study._parts(job, say_of_job)
             except UserError as error:
                 study.left[str(job)] = str(error)
-        if not study.parts:
+        if not study.parts and not study.unplanned:
             why = "; ".join(f"{job}: {reason}" for job, reason in study.left.items())
             raise UserError(f"{file.shown}: nothing to run{f' ({why})' if why else ''}")
         return study
+
+    def _most_cells(self, job: Job) -> int | None:
+        """The number of selected cells of a job, if every k fits; None if k depends on model and data."""
+        names, spec = names_of(job), job.spec()
+        if spec.k is None or spec.k.ladder or spec.k.largest:
+            return None
+        if isinstance(spec, FinetuneSpec):
+            points = [({"select": method, "order": "drawn", "attention": "full"}, spec.draws) for method in spec.method]
+        else:
+            points = [
+                (
+                    {"select": str(select), "order": str(order), "attention": str(attention)},
+                    spec.draws or (1 if select.retrieves else DEFAULT_DRAWS),
+                )
+                for select in spec.select
+                for order in spec.order or [default_order(select)]
+                for attention in spec.attention
+            ]
+        return sum(
+            self.wanted({**names, **_names(**axes, k=str(k), draw=str(draw))})
+            for axes, draws in points
+            for k in spec.k.numbers
+            for draw in range(draws)
+        )
 
     def _parts(self, job: Job, say: Say) -> Iterator[Part]:
         """The parts of a job with selected points."""
@@ -143,12 +194,29 @@ class Study:
         return total
 
 
-def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> list[Job]:
+def check(
+    file: StudyFile, wanted: PointFilter, say: Say = lambda _: None, missing: dict[tuple[str, str], str] | None = None
+) -> list[Job]:
     """The jobs with selected points.
 
     Raises ``UserError`` with all problems that are known before planning, one a line: missing tasks,
-    data or models, and options that exclude each other.
+    data or models, and options that exclude each other. With ``missing``, models and data of the hub
+    that are not on this machine are no problems: it receives them, ``task`` or ``model`` and the name,
+    with the reasons.
     """
+
+    def unless_missing(kind: str, name: str, do: Callable[[], T]) -> Callable[[], T | None]:
+        def done() -> T | None:
+            try:
+                return do()
+            except NotHereError as error:
+                if missing is None:
+                    raise
+                missing[kind, name] = str(error)
+                return None
+
+        return done
+
     problems, jobs = Problems(file.shown, file.tree), file.jobs
     say("reading the study")
     jobs = [job for job in jobs if wanted(names_of(job))]
@@ -162,7 +230,9 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
         source = job.model, context if isinstance(context, int) else None, True, job.options.get("base")
         if source not in models and job.options.get("tokenizer") is None:
             say(f"looking for {job.model}")
-            models[source] = problems.attempt(file.place_of("models", job.model), partial(resolve, *source))
+            models[source] = problems.attempt(
+                file.place_of("models", job.model), unless_missing("model", job.model, partial(resolve, *source))
+            )
     sources: set[tuple[object, ...]] = set()
     for job in jobs:
         task = tasks[job.task]
@@ -171,11 +241,12 @@ def check(file: StudyFile, wanted: PointFilter, say: Say = lambda _: None) -> li
         spec = problems.attempt(job.place, job.spec)
         if spec is None:
             continue
-        if (job.task, spec.data_dir, spec.test_size) not in sources:
-            sources.add((job.task, spec.data_dir, spec.test_size))
+        rows = (job.task, spec.data_dir, spec.test_size, spec.test_ids)
+        if rows not in sources:
+            sources.add(rows)
             say(f"reading {job.task}")
-            load = partial(load_data, task, data_dir=spec.data_dir, test_size=spec.test_size)
-            problems.attempt(file.place_of("tasks", job.task), load)
+            load = partial(load_data, task, data_dir=spec.data_dir, test_size=spec.test_size, test_ids=spec.test_ids)
+            problems.attempt(file.place_of("tasks", job.task), unless_missing("task", job.task, load))
         able = partial(spec.check, task) if isinstance(spec, RunSpec) else spec.check
         problems.attempt(job.place, able)
     problems.refuse()

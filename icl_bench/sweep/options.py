@@ -31,6 +31,7 @@ from icl_bench.options import (
 )
 from icl_bench.registry import ATTENTION_PATTERNS, ORDERS, PERTURBATIONS, SELECTORS
 from icl_bench.sweep.k_values import MOST_DRAWS, parse_per_label
+from icl_bench.tasks.published_rows import PublishedIds
 
 if TYPE_CHECKING:
     from icl_bench.demonstrations.ordering import Order
@@ -104,6 +105,17 @@ ModelOption = Annotated[
 Seed = Annotated[int, Option("Random seed of draws and training.", PROMPTS, "N", expected="a whole number of 64 bits")]
 
 TestSize = Annotated[int | None, Option("Use only the first N test rows (task file: 250).", TASK, "N")]
+
+TestIds = Annotated[
+    PublishedIds | None,
+    Option(
+        "Tasks of Bertsch et al. 2025: the test rows of most of its models (paper; the default), or those of its "
+        "Mistral (paper-mistral).",
+        TASK,
+        "WHICH",
+        expected="paper or paper-mistral",
+    ),
+]
 
 DataDir = Annotated[
     Path | None,
@@ -235,8 +247,8 @@ class RunOptions(BackendSpec):
         read_each("icl_bench.demonstrations.ordering:Order"),
         Option(
             "Order of the demonstrations: drawn (default), shuffled:SEED, by-label, by-length (shortest first), "
-            "smooth (each next to its neighbour in embedding space). For retrieval: relevance (default; "
-            "most similar last), relevance-reversed. Several with commas.",
+            "smooth (each next to its neighbour in embedding space), pool (as in the train file). For retrieval: "
+            "relevance (default; most similar last), relevance-reversed. Several with commas.",
             PROMPTS,
             "LIST",
             more=ORDERS.added,
@@ -321,6 +333,7 @@ class RunOptions(BackendSpec):
         Option("Let the model write anything; an answer that is not a label counts as wrong and as invalid.", PROMPTS),
     ] = False
     test_size: TestSize = Field(default=None, ge=1)
+    test_ids: TestIds = None
     labels: Annotated[
         HalfLabels | None,
         read("icl_bench.tasks.label_subset:HalfLabels"),
@@ -404,8 +417,8 @@ class RunOptions(BackendSpec):
 OF_MONEY = frozenset({"price", "budget", "batch"})
 """Options that decide what a run costs or may cost, not what it computes."""
 
-OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} - OF_MONEY | {"chat", "system", "chat_arg"}
-"""Options of the model: its engine, and its chat format."""
+OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} - OF_MONEY | {"chat", "system", "chat_arg", "test_ids"}
+"""Options of the model: its engine, its chat format, and the test rows that a study asked it."""
 
 
 def _patterns(value: Any) -> Any:

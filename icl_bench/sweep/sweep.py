@@ -78,7 +78,7 @@ class Sweep:
             spec_of_task = spec.think.of(spec_of_task)
         chosen, combinations = spec.check(spec_of_task, to_run=to_run)
         say(f"reading {spec_of_task.name}")
-        data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size)
+        data = load_data(spec_of_task, data_dir=spec.data_dir, test_size=spec.test_size, test_ids=spec.test_ids)
         if spec.labels:
             data = spec.labels.of(data)
         priors = _priors(spec, data)

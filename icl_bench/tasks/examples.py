@@ -21,6 +21,7 @@ from icl_bench.tasks.choices import AnswerChoices, read_list
 from icl_bench.tasks.jinja import choices_of, input_of, output_of, rationale_of
 from icl_bench.tasks.label_spellings import merge_notes, replacements, same_labels, spelling_notes
 from icl_bench.tasks.passages import read_passages
+from icl_bench.tasks.published_rows import FILE, PublishedIds, file_digest, find, published_rows
 from icl_bench.tasks.sources import data_folder, find_source
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Source, Split, StoredRow, encodable, number_as_text
@@ -105,11 +106,14 @@ class _ExampleReader:
     """Rows that have choices with equal texts, which differ only in their letters."""
     shared: AnswerChoices | None = None
     """The choices that all rows share, once read."""
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Split -> id -> the input fields of every row, also of those that cannot be used."""
 
     def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
         """The usable rows, and the ids of the others -> the field that is missing."""
         examples, lacking = [], {}
         where_of_id: dict[str, str] = {}
+        texts = self.texts[split.name] = {}
         unlabelled: dict[str, str] = {}
         for number, row in enumerate(split.rows):
             name = self._id(row, split.name, number)
@@ -124,6 +128,7 @@ class _ExampleReader:
             input_fields = [f for f in self.spec.template.input_fields if f != self._own]
             inputs = {f: _text(row, self.columns[f]) for f in input_fields}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
+            texts[name] = " ".join(filled.values())
             if len(filled) < len(inputs):
                 lacking[name] = next(f for f in inputs if f not in filled)
             elif self.spec.labels is not None and _is_empty(row.cell(self.columns[self.spec.template.answer_field])):
@@ -286,15 +291,19 @@ def _text(row: StoredRow, column: str) -> str | None:
 # -- the data of a task -------------------------------------------------------------------------
 
 
-def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None) -> TaskData:
+def load_data(
+    spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | None = None, test_ids: PublishedIds | None = None
+) -> TaskData:
     """Read a task's rows and choose its test rows.
 
     ``data_dir`` is the data folder (by default, the environment variable ``ICL_BENCH_DATA``). Data
     that it does not have comes from the hub. ``test_size`` overrides the number of test rows: the
-    first ones in evaluation order are taken.
+    first ones in evaluation order are taken. ``test_ids`` overrides which rows they are.
 
     Raises UserError with file and line for rows that cannot be used, and if there is no data.
     """
+    if test_ids is not None:
+        spec = _asking(spec, test_ids)
     data_dir = data_folder(spec, data_dir)
     source = find_source(spec, data_dir)
     columns = RENDERED if isinstance(spec.template, JinjaTemplate) else source.columns
@@ -316,7 +325,7 @@ def load_data(spec: TaskSpec, *, data_dir: Path | None = None, test_size: int | 
     if spec.has_common_labels and len(labels) < 2:
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
     _refuse_unknown(spec, pool, labels)
-    test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size)
+    test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size, reader.texts["test"])
     splits = (source.train, source.test)
     same_name = source.train.file == source.test.file
     files = {f"{s.name}/{s.file}" if same_name else s.file: s.sha256 for s in splits}
@@ -441,9 +450,14 @@ class _TestSelection:
 
 
 def _select_test_rows(
-    spec: TaskSpec, data_dir: Path | None, pool: tuple[Example, ...], lacking: Mapping[str, str], test_size: int | None
+    spec: TaskSpec,
+    data_dir: Path | None,
+    pool: tuple[Example, ...],
+    lacking: Mapping[str, str],
+    test_size: int | None,
+    texts: Mapping[str, str],
 ) -> _TestSelection:
-    """The test rows that are evaluated, in order."""
+    """The test rows that are evaluated, in order. ``texts`` are of every row of the split, by id."""
     if test_size is not None and test_size < 1:
         raise UserError(f"a test size of {whole(test_size)}: expected 1 or more")
     spec_rows = spec.test
@@ -454,18 +468,57 @@ def _select_test_rows(
         raw = read_file(path)
         selection = _by_ids(_paper_ids(raw, str(path)), str(path), pool, lacking, test_size)
         return _TestSelection(selection.rows, selection.notes, {path.name: hashlib.sha256(raw).hexdigest()})
+    notes: list[str] = []
+    if spec_rows.ids is not None:
+        published = _published(spec, pool, lacking, test_size, texts, notes)
+        if published is not None:
+            return published
     size = spec_rows.size if test_size is None else test_size
-    notes = []
     if size > len(pool):
         if test_size is not None:
             _refuse_size(size, len(pool), "the test file has")
         fewer = f"fewer than the {size:,} of the task file: all are used"
         notes.append(f"the test file has {_row_count(len(pool), 'usable')}, {fewer}")
-    if spec_rows.ids == "paper":
+    if spec_rows.ids is not None:
         count = min(size, len(pool))
         notes.append(f"the paper's test rows were not found; {count:,} rows by seed {spec_rows.seed}")
     order = generator(spec_rows.seed, "test").permutation(len(pool))[:size]
     return _TestSelection(tuple(pool[i] for i in order), tuple(notes))
+
+
+def _asking(spec: TaskSpec, test_ids: PublishedIds) -> TaskSpec:
+    """The task with other published test rows. Raises ``UserError`` for a task that has none."""
+    if spec.test.ids is None or isinstance(spec.test.ids, tuple):
+        raise UserError(f"--test-ids {test_ids}: task {spec.name} has no published test rows")
+    return spec.model_copy(update={"test": spec.test.model_copy(update={"ids": test_ids})})
+
+
+def _published(
+    spec: TaskSpec,
+    pool: Sequence[Example],
+    lacking: Mapping[str, str],
+    test_size: int | None,
+    texts: Mapping[str, str],
+    notes: list[str],
+) -> _TestSelection | None:
+    """The rows of the list in the package, found by their texts; None, with a note, if some are missing."""
+    which = spec.test.ids
+    assert which is not None, "some rows are published"
+    assert not isinstance(which, tuple), "their own list is read before"
+    rows = published_rows(spec.name, which)
+    if not rows:
+        return None
+    found = find(rows, texts)
+    if found.missing:
+        if found.ids:
+            notes.append(f"{found.missing:,} of the paper's {len(rows):,} test rows are not in this data")
+        return None
+    selection = _by_ids(found.ids, FILE, pool, lacking, test_size)
+    if found.by_place:
+        verb = "differs" if found.by_place == 1 else "differ"
+        of_rows = f"of {found.by_place:,} of the paper's {len(rows):,} test rows"
+        notes.append(f"the text {of_rows} {verb} here: they are taken by their place in the test split")
+    return _TestSelection(selection.rows, (*selection.notes, *notes), {FILE: file_digest()})
 
 
 def _by_ids(

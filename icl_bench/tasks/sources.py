@@ -13,7 +13,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from icl_bench.errors import UserError
+from icl_bench.errors import NotHereError, UserError
 from icl_bench.registry import TASK_SOURCES
 from icl_bench.tasks.file_readers import read_cut, read_split
 from icl_bench.tasks.hub import HubError, from_files, from_hub, hub_name
@@ -123,7 +123,7 @@ def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
     try:
         source = from_hub(spec.name, data.hub, data.columns(data.hub.fields or data.fields))
     except HubError as error:
-        raise UserError(
+        raise NotHereError(
             f"{spec.name}: no data: {tried}, and {hub_name(data.hub)} on the hub gave {error}.\n"
             f"{advice} or a network connection to huggingface.co"
         ) from None

@@ -15,6 +15,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
 from icl_bench.tasks.jinja import check_source
+from icl_bench.tasks.published_rows import PublishedIds
 from icl_bench.tasks.splits import number_as_text
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
 from icl_bench.tasks.thoughts import ThoughtRule
@@ -405,9 +406,10 @@ class TestRows(Frozen):
 
     size: Count = 250
     seed: Seed = 43
-    ids: Literal["paper"] | tuple[str, ...] | None = None
-    """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else ``size``
-    rows by ``seed``. A list: these row ids, in this order."""
+    ids: PublishedIds | tuple[str, ...] | None = None
+    """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else those of the
+    package's list, which are found by their texts, else ``size`` rows by ``seed``. ``paper-mistral``: the
+    rows of the package's list that Mistral was asked. A list: these row ids, in this order."""
     too_long: Literal["refuse", "leave_out"] | Count = "refuse"
     """What to do with rows that do not fit the model's window without any demonstration: refuse to ask, or
     leave them out of all cells and count them. A number leaves out rows of more tokens than that, too."""

@@ -60,7 +60,7 @@ class Finetuning:
                 f"task {task_spec.name} has choices of each row's own; fine-tuning needs labels shared by all rows"
             )
         say(f"reading {task_spec.name}")
-        data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size)
+        data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size, test_ids=spec.test_ids)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         task = TokenizedTask(data, model, load_tokenizer(model), spec.seed).without_too_long()

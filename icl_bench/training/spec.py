@@ -18,6 +18,7 @@ from icl_bench.sweep.options import (
     ModelOption,
     Seed,
     TaskOption,
+    TestIds,
     TestSize,
     TextColumn,
     draws_field,
@@ -66,6 +67,7 @@ class FinetuneSpec(Options):
     draws: Annotated[int, Option("Number of random permutations of the pool.", TRAINING, "N")] = draws_field(3)
     seed: Seed = seed_field()
     test_size: TestSize = Field(default=None, ge=1)
+    test_ids: TestIds = None
     data_dir: DataDir = None
     head: Annotated[
         HeadInit,
@@ -86,6 +88,16 @@ class FinetuneSpec(Options):
     epochs: Annotated[int, Option("Passes over the k examples.", TRAINING, "N")] = Field(default=30, ge=1)
     batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=32, ge=1)
     learning_rate: Annotated[float | None, Option("Default: 1e-3 for lora, 5e-5 for full.", TRAINING, "RATE")] = None
+    lora_rank: Annotated[int | None, Option("Rank of lora's added weights (default: 8).", TRAINING, "N")] = Field(
+        default=None, ge=1
+    )
+    lora_alpha: Annotated[
+        int | None,
+        Option("Factor of lora's added weights, which are divided by the rank (default: 32).", TRAINING, "N"),
+    ] = Field(default=None, ge=1)
+    rslora: Annotated[
+        bool, Option("Divide lora's added weights by the square root of the rank (rank-stabilised LoRA).", TRAINING)
+    ] = False
     keep_checkpoints: Annotated[
         Path | None,
         Option("Folder for the weights of each chosen epoch (default: weights are not kept).", TRAINING, "DIR"),

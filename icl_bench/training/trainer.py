@@ -47,6 +47,8 @@ class Recipe(Frozen):
     lora_rank: int = 8
     lora_alpha: int = 32
     lora_dropout: float = 0.1
+    rslora: Literal[True] | None = None
+    """Scale by alpha / sqrt(rank) instead of alpha / rank (Kalajdzievski 2023). None is not stored."""
 
     @classmethod
     def of(cls, method: Method, **changes: Any) -> Recipe:
@@ -238,7 +240,11 @@ def _with_lora(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, TaskType, get_peft_model
 
     settings = LoraConfig(
-        task_type=TaskType.SEQ_CLS, r=recipe.lora_rank, lora_alpha=recipe.lora_alpha, lora_dropout=recipe.lora_dropout
+        task_type=TaskType.SEQ_CLS,
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=recipe.lora_dropout,
+        use_rslora=bool(recipe.rslora),
     )
     try:
         model = get_peft_model(model, settings)

@@ -52,7 +52,7 @@ NASTY = (
     "'\"",
     *as_words(
         "../x /dev/null . ~ - -- {text} {{text}} %s max auto 1,,2 half:1 half:x hybrid:5 hybrid:0 "
-        "random bm25 balanced centroids centroids,of=queries diverse:mmr diverse:mmr,lambda=2 diverse:bertscore diverse:dpp shuffled:1 by-label by-length smooth relevance drawn "
+        "random bm25 balanced centroids centroids,of=queries diverse:mmr diverse:mmr,lambda=2 diverse:bertscore diverse:dpp shuffled:1 by-label by-length smooth pool relevance drawn "
         "block:1 block:2,sink=1,local=9 grouped:2,4 approx:4,2 block:1,reuse labels:permuted "
         "labels:noise=2 labels:noise=0.3 nearest-removed:50 inputs-only inputs-only,format=4 labels:model,k=2 tokens=2000 seconds=x any "
         "copied test exact greedy float32 cpu cuda:99 openai vllm transformers"

@@ -184,7 +184,7 @@ ALL = {
     "perturbation": st.sampled_from(["none", "labels:permuted", "labels:noise=0.25"]).flatmap(
         lambda text: st.sampled_from([([text], text), ([text], Perturbation.parse(text))])
     ),
-    "order": lists("drawn", "by-label", "by-length", "smooth", "shuffled:3", parse=Order.parse),
+    "order": lists("drawn", "by-label", "by-length", "smooth", "pool", "shuffled:3", parse=Order.parse),
     "attention": lists("full", "block:5,sink=0,local=1", "grouped:2,64", parse=Pattern.parse),
     "seed": whole(least=-5),
     "score": names("greedy", "exact"),
@@ -205,6 +205,8 @@ ALL = {
     "head": names("lm", "random"),
     "validation": names("pool", "examples"),
     "learning_rate": st.floats(1e-6, 1).map(lambda x: ([repr(x)], x)),
+    "rslora": st.just(([], True)),
+    "test_ids": names("paper", "paper-mistral"),
     "keep_checkpoints": paths(),
     "on": names("ray", "ray://host:10001"),
     "engines": whole() | names("auto"),
@@ -334,7 +336,7 @@ def test_a_wrong_value_is_refused_in_one_line_with_the_option_the_value_and_what
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tests_size": 3}, "tests_size: not an option of run; did you mean test_size or tokenizer?"),
+        ({"tests_size": 3}, "tests_size: not an option of run; did you mean test_size or test_ids or tokenizer?"),
         ({"model": None}, "--model: is missing"),
         ({"task": []}, "--task: is missing"),
         ({"task": 3}, "--task 3: expected a task's name, the path of a task file, or an icl_bench.Task"),

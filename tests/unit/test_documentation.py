@@ -154,6 +154,7 @@ def test_these_pages_name_no_command():
         "docs/extending.md",
         "docs/glossary.md",
         "docs/mutants.md",
+        "docs/security.md",
         "docs/statistics.md",
     }
 

@@ -14,7 +14,7 @@ from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.words import points
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import IMPORTED
-from icl_bench.wording import listed, percent
+from icl_bench.wording import few, listed, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +46,44 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     verdict = verdicts(*(table[name].where(table["withheld"].isna()).to_numpy() for name in ("ci_low", "ci_high")))
     agrees = [{SAME: True, DIFFERENT: False}.get(name) for name in verdict]
     return table.assign(verdict=verdict, agrees=np.array(agrees, dtype=object))
+
+
+def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
+    """Why imported predictions of a task, model and selection have nothing here to be compared with.
+
+    A row for each that was computed here too, but at no point that both have. ``differs`` names what
+    the two have not in common, in this order: ``order`` (or attention), ``k``, ``test rows``;
+    ``imported`` and ``here`` list it of both.
+    """
+    import pandas as pd
+
+    imports = {variant for variant, known in facts.items() if known.imported is not None}
+    theirs = frame["variant"].astype(object).isin(imports)
+    rows = []
+    frame = frame.assign(theirs=theirs.to_numpy())
+    for names, part in frame.groupby(["task", "model", "select"], observed=True, sort=True):
+        of_import, here = part[part["theirs"]], part[~part["theirs"]]
+        if of_import.empty or here.empty:
+            continue
+        for differs, columns in (
+            ("order", ["order", "attention"]),
+            ("k", ["order", "attention", "k"]),
+            ("test rows", ["order", "attention", "k", "test_id"]),
+        ):
+            sides = [side[columns].astype(object).drop_duplicates() for side in (of_import, here)]
+            if sides[0].merge(sides[1]).empty:
+                shown = [few([*dict.fromkeys(map(_written, side.itertuples(index=False)))], 4) for side in sides]
+                rows.append([*names, differs, *shown])
+                break
+    return pd.DataFrame(rows, columns=["task", "model", "select", "differs", "imported", "here"])
+
+
+def _written(row: Any) -> str:
+    """What both sides have not in common, of one of them: the last of order, attention, k and test row."""
+    if len(row) > 2:
+        return str(row[-1])
+    order, attention = row
+    return str(order) if attention == "full" else f"{order}, {attention}"
 
 
 def verdicts(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -99,5 +137,16 @@ REPLICATION = Finding(
         "not, and excludes 0. Undetermined: neither, or a side has one draw.",
         chart=Chart("difference", by=("task", "model"), difference=True),
         place=105,
+    ),
+)
+
+UNMATCHED_IMPORTS = Finding(
+    "unmatched_imports",
+    lambda context: unmatched_imports(context.unperturbed, context.facts),
+    (Column("differs", "differs in"), Column("imported", "imported"), Column("here", "here")),
+    caption="Imported, and not comparable with what was computed here",
+    shown="task model select differs imported here",
+    printed=Printed(
+        "imported predictions that nothing here can be compared with", "task model select differs imported here"
     ),
 )

@@ -48,7 +48,7 @@ def study(
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.progress import Display
-    from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state
+    from icl_bench.cli.output.study import StudyDisplay, plan_records, print_plan, print_state, unplanned_lines
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.studies.cluster import ClusterSpec
@@ -67,7 +67,7 @@ def study(
     failed = False
     with connected(None if plan else cluster) as connection:
         with display.preparing() as say:
-            laid_out = Study.prepare(read, wanted, say, results)
+            laid_out = Study.prepare(read, wanted, say, results, to_run=not plan)
         for job, reason in laid_out.left.items():
             display.problem(f"{job}: {reason}")
         if not plan:
@@ -76,6 +76,8 @@ def study(
     if plan:
         if json:
             print_json(plan_records(laid_out))
+            for text in unplanned_lines(laid_out):
+                display.problem(text)
         else:
             print_plan(laid_out, console())
     else:

@@ -105,6 +105,9 @@ def print_plan(study: Study, console: Console) -> None:
         rows.append(
             [part.model, part.backend, part.job.setting, part.task, f"{len(cells):,}", _tokens(cells), _time(cells)]
         )
+    for one in study.unplanned:
+        count = "?" if one.cells is None else f"at most {one.cells:,}"
+        rows.append([one.job.model, "?", one.job.setting, one.job.task, count, "?", "?"])
     print_table(console, heads, rows, heading=study.file.name)
     every = [cell for cells in engines.values() for cell in cells]
     notes = [
@@ -117,8 +120,18 @@ def print_plan(study: Study, console: Console) -> None:
         console,
         *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
         *notes,
-        f"{study.file.name}: {_whole(every)}",
+        *unplanned_lines(study),
+        f"{study.file.name}: {_whole(every)}{' and what is not known' if study.unplanned else ''}",
     )
+
+
+def unplanned_lines(study: Study) -> list[str]:
+    """What a plan cannot know, a line for each model or task that is not on this machine."""
+    jobs: dict[str, int] = {}
+    for one in study.unplanned:
+        jobs[one.reason] = jobs.get(one.reason, 0) + 1
+    unknown = "the number of cells where k is auto or max, their tokens and their time"
+    return [f"not known for {counted(number, 'part')}: {unknown}: {reason}" for reason, number in jobs.items()]
 
 
 def _whole(cells: Sequence[PlannedCell]) -> str:

@@ -34,6 +34,9 @@ class FullFinetuning(TrainingMethod):
         changes: dict[str, Any] = {"head": spec.head, "epochs": spec.epochs, "batch": spec.batch}
         if spec.learning_rate is not None:
             changes["learning_rate"] = spec.learning_rate
+        if self.method == "lora":
+            own = {"lora_rank": spec.lora_rank, "lora_alpha": spec.lora_alpha, "rslora": spec.rslora or None}
+            changes |= {name: value for name, value in own.items() if value is not None}
         return Recipe.of(self.method, **changes)
 
     def notes(self) -> list[str]:
@@ -54,7 +57,7 @@ class FullFinetuning(TrainingMethod):
     def facts(self, select: str) -> Mapping[str, Any]:
         """See ``TrainingMethod``."""
         return {
-            "recipe": self.recipe.model_dump(),
+            "recipe": self.recipe.model_dump(exclude_none=True),
             "validation": self.run.spec.validation,
             "checkpoint": "test" if select.endswith(UPPER) else "validation",
         }

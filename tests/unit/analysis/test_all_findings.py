@@ -60,6 +60,7 @@ EMPTY = {
     "adaptation_course",
     "study_points",
     "replication",
+    "unmatched_imports",
     "break_even",
     "perplexity",
     "perturbed_curves",

@@ -25,7 +25,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import demonstration_text
 
 OF_POOL = ["by-length", "smooth"]
-WRITTEN = ["drawn", "shuffled:16", "by-label", *OF_POOL, "relevance", "relevance-reversed"]
+WRITTEN = ["drawn", "shuffled:16", "by-label", "pool", *OF_POOL, "relevance", "relevance-reversed"]
 orders = st.sampled_from([text for text in WRITTEN if text not in OF_POOL]).map(Order.parse) | st.integers(
     0, 10**12
 ).map(Shuffled)
@@ -36,7 +36,7 @@ orders = st.sampled_from([text for text in WRITTEN if text not in OF_POOL]).map(
     [
         ("relevence", "did you mean relevance"),
         ("shufled:3", "did you mean shuffled:SEED"),
-        ("", "known: by-label, by-length, drawn, relevance"),
+        ("", "known: by-label, by-length, drawn, pool, relevance"),
         ("shuffled", "a shuffle has a number of 1 to 18 digits, like shuffled:16"),
         ("shuffled:x", "a shuffle has a number"),
         ("shuffled:-1", "a shuffle has a number"),
@@ -54,6 +54,13 @@ def test_a_seed_belongs_to_shuffles_and_only_to_them():
         Order.parse("shuffled")
     with pytest.raises(UserError, match="only a shuffle has a seed; write drawn"):
         Order.parse("drawn:3")
+
+
+def test_the_pools_order_does_not_depend_on_the_selection():
+    order = Order.parse("pool")
+    assert order.arrange(np.array([7, 2, 5]), ["a", "b", "a"], 3).tolist() == [2, 5, 7]
+    for select in ("random", "bm25"):
+        order.check_allowed(SelectorSpec.parse(select))
 
 
 def test_only_drawn_demonstrations_share_a_growing_prefix():
@@ -80,8 +87,8 @@ def test_free_text_cannot_be_sorted_by_label():
 @pytest.mark.parametrize(
     ("select", "allowed"),
     [
-        ("random", ["drawn", "shuffled:16", "by-label", *OF_POOL]),
-        ("bm25", ["shuffled:16", "by-label", *OF_POOL, "relevance", "relevance-reversed"]),
+        ("random", ["drawn", "shuffled:16", "by-label", "pool", *OF_POOL]),
+        ("bm25", ["shuffled:16", "by-label", "pool", *OF_POOL, "relevance", "relevance-reversed"]),
     ],
 )
 def test_these_orders_are_allowed_and_no_others(select, allowed):

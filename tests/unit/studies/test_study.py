@@ -11,13 +11,16 @@ from support.in_process import said
 from support.models import tiny_checkpoint
 
 from icl_bench.analysis.all_findings import read_findings
-from icl_bench.errors import UserError
+from icl_bench.errors import NotHereError, UserError
+from icl_bench.models import registry
 from icl_bench.results.reading import read_results
 from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
 from icl_bench.studies.rules import PointFilter, Rule
 from icl_bench.studies.study import Engines, Listener, PromptPart, Study
+from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
+from icl_bench.tasks.task_files import load_task
 
 STUDY = """\
 tasks: [stdlib_six]
@@ -221,3 +224,66 @@ def test_without_a_file_the_command_lists_the_shipped_studies_and_what_they_are(
         assert one["description"]
         assert f"{one['name']} " in text
     assert "A small study of both packaged models" in text
+
+
+HUB = """\
+tasks: [stdlib_six]
+models: [llama2, ./first]
+options: {test_size: 4, dtype: float32}
+settings:
+  - {name: counted, select: [random, bm25], k: [2, 4], draws: 3}
+  - {name: open, k: auto}
+  - {name: trained, finetune: [probe, knn], k: [12, 24], draws: 2}
+"""
+
+
+@pytest.fixture
+def without_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def refuse(hub: str, *_: Any, **__: Any) -> Path:
+        raise NotHereError(f"{hub} cannot be downloaded")
+
+    monkeypatch.setattr(registry, "fetch", refuse)
+    path = folder / "hub.yaml"
+    path.write_text(HUB, encoding="utf-8")
+    return path
+
+
+def test_without_the_hub_a_plan_says_what_it_cannot_know(without_hub: Path):
+    file = load_study(without_hub)
+    study = Study.prepare(file, PointFilter(file.exclude), to_run=False)
+    assert {part.model for part in study.parts} == {"first"}
+    assert {one.job.setting: one.cells for one in study.unplanned} == {"counted": 12, "open": None, "trained": 8}
+    out = said("study", without_hub, "--plan")
+    assert "at most 12" in out
+    assert "not known for 3 parts" in out
+    assert "meta-llama/Llama-2-7b-hf cannot be downloaded" in " ".join(out.split())
+    only = PointFilter(file.exclude, Rule.parse(["select=bm25,knn", "k=2,12"]))
+    some = Study.prepare(file, only, to_run=False)
+    assert {one.job.setting: one.cells for one in some.unplanned} == {"counted": 3, "open": None, "trained": 2}
+
+
+def test_without_the_hub_a_packaged_model_is_planned_and_others_are_not_run(without_hub: Path):
+    file = load_study(without_hub)
+    study = Study.prepare(file, PointFilter(file.exclude, Rule.parse(["model=first"])))
+    assert study.parts
+    assert not study.unplanned
+    with pytest.raises(UserError, match=r"hub.yaml:2: .*cannot be downloaded"):
+        Study.prepare(file, PointFilter(file.exclude))
+
+
+@pytest.mark.parametrize("name", known_studies())
+def test_every_block_of_a_shipped_study_can_be_asked_for(name: str):
+    """Of every model: the options and their combinations, without data and weights."""
+    for job in load_study(name).jobs:
+        spec = job.spec()
+        if isinstance(spec, RunSpec):
+            _, combinations = spec.check(load_task(job.task), to_run=False)
+            combinations.require_some()
+        else:
+            spec.check()
+
+
+def test_the_papers_study_asks_mistral_its_own_rows_where_they_are_published():
+    tasks = ("trec", "trec_fine", "nlu", "banking77", "clinic150")
+    asked = {(job.task, job.spec().test_ids) for job in load_study("bertsch2025").jobs if job.model == "mistral"}
+    assert asked == {("samsum", None), *((t, "paper-mistral") for t in tasks)}

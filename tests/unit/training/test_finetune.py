@@ -18,7 +18,7 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner, tokenized_task, 
 from support.in_process import said
 from support.predictions import cell
 from support.program import as_words
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.backends.transformers import checkpoint
@@ -300,6 +300,26 @@ def test_rows_in_a_batch_are_answered_as_if_alone(tmp_path: Path, tiny: Path):
     model = load_classifier(str(tiny), 3, None, 0, "float32")
     alone = np.vstack([predict(model, [row], 0, 1) for row in some])
     np.testing.assert_allclose(predict(model, some, 0, 8), alone, atol=1e-5)
+
+
+def test_rank_alpha_and_scaling_are_those_that_are_asked_for(tmp_path: Path, tiny: Path, monkeypatch):
+    """Of lora alone; without them, what decides a cell is what it was before there were such options."""
+    changed = {"lora_rank": 16, "lora_alpha": 8, "rslora": True}
+    methods = prepared(tmp_path, tiny, method=("lora", "full"), **changed).methods
+    recipe = methods["lora"].facts("lora")["recipe"]
+    assert recipe.items() >= changed.items()
+    usual = prepared(tmp_path, tiny, method=("lora", "full")).methods
+    assert methods["full"].facts("full") == usual["full"].facts("full")
+    assert usual["lora"].facts("lora")["recipe"] == {
+        **{"method": "lora", "head": "lm", "epochs": 2, "batch": 32, "learning_rate": 1e-3, "weight_decay": 0.01},
+        **{"lora_rank": 8, "lora_alpha": 32, "lora_dropout": 0.1},
+    }
+    model = training._with_lora(AutoModelForSequenceClassification.from_pretrained(tiny), methods["lora"].recipe)
+    scaled = {
+        m.scaling["default"] for m in model.modules() if isinstance(getattr(m, "scaling", None), dict) and m.scaling
+    }
+    assert scaled == {8 / 16**0.5}
+    assert {w.shape[0] for name, w in model.named_parameters() if "lora_A" in name} == {16}
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])

@@ -10,7 +10,7 @@ import pytest
 from support.predictions import AXES
 
 from icl_bench.analysis.all_findings import find
-from icl_bench.analysis.findings.replication import in_words, replication
+from icl_bench.analysis.findings.replication import in_words, replication, unmatched_imports
 from icl_bench.report.headlines import headlines
 from icl_bench.report.naming import Naming
 from icl_bench.results.facts import Facts
@@ -158,3 +158,21 @@ def test_the_key_findings_name_the_verdict_with_its_interval():
     assert (
         "beside imported predictions: same within 5 points at k = 10 (+0.0 points, 95% interval -1.4 to +1.4)" in text
     )
+
+
+def test_what_an_import_and_a_run_have_not_in_common_is_named():
+    """Published BM25 demonstrations are in the pool's order; a run's are by relevance."""
+    theirs = drawn("theirs", 0.7, 2, 1, k=10, select="bm25", order="pool")
+    here = drawn("here", 0.7, 1, 0, k=10, select="bm25", order="relevance")
+    assert replication(pd.concat([here, theirs]), FACTS).empty
+    (row,) = unmatched_imports(pd.concat([here, theirs]), FACTS).to_dict("records")
+    assert (row["differs"], row["imported"], row["here"]) == ("order", "pool", "relevance")
+    same = here.assign(order="pool")
+    assert unmatched_imports(pd.concat([same, theirs]), FACTS).empty
+    (row,) = unmatched_imports(pd.concat([same.assign(k=5), theirs]), FACTS).to_dict("records")
+    assert (row["differs"], row["imported"], row["here"]) == ("k", "10", "5")
+    others = same.assign(test_id="other " + same["test_id"])
+    (row,) = unmatched_imports(pd.concat([others, theirs]), FACTS).to_dict("records")
+    assert row["differs"] == "test rows"
+    assert row["imported"].startswith("0, 1")
+    assert unmatched_imports(theirs, FACTS).empty
