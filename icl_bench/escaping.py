@@ -69,5 +69,11 @@ def no_formula(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
-_FORMULA = re.compile(r"\s*[=+@\uff1d\uff0b\uff20-]|[\t\r]")
+def formula_of(text: str) -> str:
+    """The text that :func:`no_formula` made this of."""
+    return text[1:] if text.startswith("'") and no_formula(text[1:]) == text else text
+
+
+_FORMULA = re.compile(r"'*(?:\s*[=+@\uff1d\uff0b\uff20-]|[\t\r])")
+# an apostrophe that stood there gets another one, so that it can be taken off again
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -207,14 +207,14 @@ class SharedCoverage(SharedDiversity):
     """Greedy set coverage of the sample: ``Coverage`` of the tokens of all its inputs, which count alike."""
 
     name = "diverse:bertscore-shared"
-    by = "bertscore"
+    similarity = "bertscore"
 
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
         """See ``SharedSelector``."""
         return BertScoreRecall.facts(encoders)
 
     def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
-        retriever = pool.similarity.fitted(self.by)
+        retriever = pool.similarity.fitted(self.similarity)
         assert isinstance(retriever, BertScoreRecall)
         inputs = pool.similarity.pool_inputs
         similar = retriever.token_similarities([inputs[place] for place in sample.tolist()])

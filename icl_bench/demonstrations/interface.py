@@ -111,7 +111,7 @@ class SharedSelector(ABC):
     """Whether the task's answers must be labels."""
     drawn: ClassVar[bool] = True
     """Whether another draw may have other demonstrations."""
-    by: ClassVar[str | None] = None
+    similarity: ClassVar[str | None] = None
     """The retriever whose similarity it uses, if any."""
     refuses: ClassVar[bool] = False
     """Whether :meth:`choose` itself explains why k is larger than the pool allows."""

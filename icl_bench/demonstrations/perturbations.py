@@ -417,8 +417,10 @@ def _shortest(amount: float) -> str:
 
 def _refuse_option_of_another(text: str, name: str, option_text: str) -> None:
     """Raise ``UserError`` for ``,format=N`` behind a perturbation that has no format, and the like."""
-    owners = {owner.option: other for other, owner in PERTURBATIONS.items() if owner.option is not None}
-    for option in re.findall(r",\s*(\w+)\s*=", text):
+    options = re.findall(r",\s*(\w+)\s*=", text)
+    # whoever writes none asks nothing of the others, which installed packages may have added
+    owners = {owner.option: other for other, owner in PERTURBATIONS.items() if owner.option} if options else {}
+    for option in options:
         if option in owners and PERTURBATIONS[name].option != option:
             raise UserError(f"{option_text}: {option}= is an option of {owners[option]} only")
 

@@ -152,7 +152,7 @@ class SelectorSpec:
     @property
     def reads_answers(self) -> bool:
         """Whether its selection depends on the answers of demonstrations in the data."""
-        by = self.by or (self.base.by if self.base else None)
+        by = self.by or (self.base.similarity if self.base else None)
         compares = by is not None and SELECTORS[by].compares == "demonstrations"
         return compares or self.each is not None or (self.base is not None and self.base.needs_labels)
 

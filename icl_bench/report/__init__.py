@@ -112,16 +112,16 @@ def open_viewer(
         from icl_bench.report.viewer.server import HOST, listen
     _check_data(data_dir)
     folder = Folder(results, dict(only or {}), data_dir)
-    folder.start()
-    try:
-        if only:
-            folder.wait()  # whether there is any such prediction
-        with listen(port) as listening:
+    with listen(port) as listening:  # before anything is read: a thread that reads delays the end of the program
+        folder.start()
+        try:
+            if only:
+                folder.wait()  # whether there is any such prediction
             token = secrets.token_urlsafe(24)
             address = f"http://{HOST}:{listening.getsockname()[1]}/?token={token}"
             yield Viewer(address, folder, listening, token)
-    finally:
-        folder.stop()
+        finally:
+            folder.stop()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
-COPIED, LABELLED = "copied", "labels"
+COPIED, LABELLED, FOR_RATIONALES = "copied", "labels", "rationales"
 """Kinds of queries: copies of a prompt's demonstrations, and rows of the pool that the model labels."""
 
 
@@ -106,7 +106,7 @@ class Facts(StoredModel):
     """Only for free text."""
     answer: dict[str, Any] | None = None
     """The answer rule: how an answer is extracted from free text."""
-    thinking: dict[str, Any] | None = None
+    thoughts: dict[str, Any] | None = None
     """What opens and ends a thought before an answer, its limit in tokens, and the column of thoughts that
     demonstrations show; None if the model answers at once."""
     stops: list[str] | None = None
@@ -157,7 +157,7 @@ class Facts(StoredModel):
         return all(agreement(self.known(), other.known()).values())
 
 
-SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thinking"}
+SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thoughts"}
 """Facts that are known even if they are absent: predictions without them are neither calibrated nor sampled nor
 thought about."""
 

@@ -63,7 +63,7 @@ def facts(
         unsupervised=task.unsupervised or None,
         max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
         answer=_answer(spec.answer) if spec.answer and spec.answer.compares else None,
-        thinking=_thinking(task),
+        thoughts=_thoughts(task),
         stops=list(task.stops) if spec.stop else None,
         rationales=f"{spec.rationales.keep} ones of {spec.rationales.model}" if spec.rationales else None,
         **further,
@@ -111,7 +111,7 @@ def _answer(rule: AnswerRule) -> dict[str, Any]:
     return {n: v for n, v in rule.model_dump(exclude=set(of_thoughts)).items() if n in always or v != default[n]}
 
 
-def _thinking(task: TokenizedTask) -> dict[str, Any] | None:
+def _thoughts(task: TokenizedTask) -> dict[str, Any] | None:
     """How answers are thought about first, with the column of thoughts that demonstrations show."""
     rule = task.data.spec.thought
     if rule is None:

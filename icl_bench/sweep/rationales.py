@@ -17,6 +17,7 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import short_hash
+from icl_bench.results.facts import FOR_RATIONALES
 from icl_bench.results.reading import read_some
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.options import RunOptions
@@ -33,7 +34,7 @@ from icl_bench.wording import counted, plain, short
 if TYPE_CHECKING:
     from icl_bench.results.stored_meta import CellMeta
 
-QUERIES = "rationales"
+QUERIES = FOR_RATIONALES
 """What the queries of such a cell are, as its facts say."""
 
 

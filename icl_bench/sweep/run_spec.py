@@ -151,7 +151,7 @@ class RunSpec(RunOptions):
     def _retrievers(self) -> set[str]:
         """The names of the similarities that select demonstrations, or blocks that a query reads."""
         patterns = (pattern.compares for pattern in self.attention)
-        shared = (spec.base.by for spec in self.select if spec.base is not None)
+        shared = (spec.base.similarity for spec in self.select if spec.base is not None)
         return {by for by in (*(spec.by for spec in self.select), *shared, *patterns) if by is not None}
 
     def check(self, task: TaskSpec, *, to_run: bool = True) -> tuple[ChosenBackend, Combinations]:

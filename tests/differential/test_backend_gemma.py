@@ -63,7 +63,8 @@ def answered(
 ) -> list[Answer]:
     backend.limits.rows = rows
     packs = backend.answer(prompts, range(queries), [decoding] * len(prompts), 0)
-    return sorted((answer for pack in packs for answer in pack), key=lambda a: a.index)
+    asked = (answer for pack in packs for answer in pack if answer.index < queries)
+    return sorted(asked, key=lambda a: a.index)
 
 
 def differing(one: Sequence[Answer], other: Sequence[Answer]) -> float:

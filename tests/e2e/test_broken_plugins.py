@@ -168,6 +168,7 @@ NAMED = {
 def test_a_command_that_asks_for_one_by_name_fails_with_one_line(program: Program, kind: str, name: str) -> None:
     done = program(*NAMED[kind], name)
     assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"error: {kind} {name} "), line
     assert "flawed" in line

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from icl_bench.errors import UserError
+from icl_bench.escaping import formula_of
+from icl_bench.results.exporting import FIRST
 from icl_bench.table_files import check_names, csv_rows, parquet_table, refusing_damaged_parquet
 from icl_bench.text_files import parse_json
 from icl_bench.wording import one_line, short
@@ -43,10 +45,13 @@ def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
     rows = (cells for _, cells in csv_rows(text, shown, delimiter))
     header = next(rows, [])
     check_names(header, shown)
+    exported = tuple(header[: len(FIRST)]) == FIRST  # by this program, with formulas made harmless
+    header = [formula_of(name) if exported else name for name in header]
     chunks: list[list[pa.Array]] = [[] for _ in header]
     while batch := list(islice(rows, BATCH_ROWS)):
         for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
-            chunk.append(pa.array(cells, pa.string()))
+            texts = map(formula_of, cells) if exported else cells
+            chunk.append(pa.array(texts, pa.string()))
     columns = {}
     for name, chunk in zip(header, chunks, strict=True):
         column = pa.chunked_array(chunk, pa.string())

@@ -126,4 +126,4 @@ def test_no_calibration_is_a_fact_of_predictions_that_are_run_and_imported():
     assert MADE.agrees(MADE.with_more(sentence_encoder="bge"))
     assert not MADE.agrees(batch)
     assert not batch.agrees(Facts(imported="a.csv"))
-    assert agreement({}, {}) == {"calibration": True, "thinking": True}
+    assert agreement({}, {}) == dict.fromkeys(("calibration", "samples", "temperature", "thoughts"), True)

@@ -157,6 +157,7 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
         "study_points",
         "temperature",
         "truncated_answers",
+        "unmatched_imports",
     }
 
 

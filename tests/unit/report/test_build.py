@@ -335,7 +335,7 @@ def test_changed_demonstrations_stand_beside_the_plain_curve(tmp_path: Path):
     for found in differences.rows:
         difference = shown[found["series"], found["k"]] - shown["unperturbed", found["k"]]
         assert found["value"] == pytest.approx(difference)
-    assert list(section.look.series) == ["unperturbed", "inputs-only", "labels:permuted"]
+    assert list(section.look.series) == ["unperturbed", "labels:permuted", "inputs-only"]
 
 
 def test_changed_demonstrations_without_a_test_example_of_the_plain_ones_are_left_out(tmp_path: Path):

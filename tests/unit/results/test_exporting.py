@@ -124,8 +124,20 @@ def test_a_damaged_cell_is_named_once_and_is_not_in_the_export(results: Path, tm
 
 
 def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(tmp_path: Path):
-    evil = ["=cmd|' /C calc'!A0", "+1+1", "-1-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", "-", '=HYPERLINK("x")']
-    plain = ["-1", "+2.5", "-1e5", "a=b", "'=1", "", "−1"]
+    evil = [
+        "=cmd|' /C calc'!A0",
+        "+1+1",
+        "-1-1",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        " =1",
+        "＝1",
+        "-",
+        "'=1",
+        '=HYPERLINK("x")',
+    ]
+    plain = ["-1", "+2.5", "-1e5", "a=b", "'a", "", "−1"]
     theirs = pd.DataFrame(
         {
             "task": "wines",

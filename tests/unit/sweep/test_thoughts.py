@@ -242,9 +242,9 @@ def test_thinking_is_a_fact_only_where_it_is_on(tmp_path: Path):
     known = [facts(task, choice, {}).known() for task in (plainly, off)]
     assert known[0] == known[1]
     on = facts(worked_task(tmp_path / "d"), choice, {}).known()
-    assert on["thinking"] == {"opens": "Think.", "ends": "So it is ", "limit": 20, "rationale": "why"}
+    assert on["thoughts"] == {"opens": "Think.", "ends": "So it is ", "limit": 20, "rationale": "why"}
     assert "answer" not in on
-    direct, thinking = Facts(**known[0]), Facts(**{**known[0], "thinking": on["thinking"]})
+    direct, thinking = Facts(**known[0]), Facts(**{**known[0], "thoughts": on["thoughts"]})
     assert direct.agrees(Facts(**known[1]))
     assert not direct.agrees(thinking)
 

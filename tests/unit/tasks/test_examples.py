@@ -218,7 +218,7 @@ def test_the_id_column_names_a_row(load):
 def test_an_id_that_stands_twice_is_refused_with_both_places(load):
     said = complaint(load, [{"id": "x", **row} for row in TRAIN])
     assert "train.jsonl:2: id 'x' is already used at" in said
-    assert "train.jsonl:1; data.id names another column" in said
+    assert "train.jsonl:1; set data.id to another column" in said
 
 
 def test_another_column_names_the_rows_or_none_does(load):
@@ -241,7 +241,7 @@ def test_the_column_of_ids_is_read_from_a_table_too(tmp_path: Path):
 @pytest.mark.parametrize("values", [["a", "a"], [1.0, 2.0], [None, "b"], [True, False]])
 def test_ids_that_name_no_rows_are_refused_with_a_way_out(load, values: list[Any]):
     rows = [{"id": value, "text": f"t{i}", "label": "ab"[i]} for i, value in enumerate(values)]
-    assert "data.id names another column, or is false" in complaint(load, rows, rows)
+    assert "set data.id to another column, or to false to number the rows" in complaint(load, rows, rows)
     assert len(load(rows, rows, data={"fields": {"text": "text", "label": "label"}, "id": False}).train) == 2
 
 
