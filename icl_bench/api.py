@@ -142,21 +142,14 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     ``ci_high``), operations a query, whether it is ``out``, and whether it would be for new rows and draws
     (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
-    from icl_bench.choosing.contest import Contest
-    from icl_bench.cli.output.choose import Progress
+    from icl_bench.cli.output.choose import raced
     from icl_bench.cli.output.progress import Display
 
     hush_libraries()
     given, machines = _split(ChooseSpec, options)
     if machines != MachineOptions():
         raise UserError("choose: runs on this machine; leave the options of many machines out")
-    place, display = _place(results), Display(quiet=quiet)
-    with display.preparing() as say:
-        contest = Contest.prepare(ChooseSpec(**given), say, place)
-    progress = Progress(contest, display.note)
-    progress.begin()
-    contest.run(place, progress, progress.round)
-    return contest.as_json()
+    return raced(ChooseSpec(**given), _place(results), Display(quiet=quiet)).as_json()
 
 
 def read(results: Place = "results", *, task: str | None = None, model: str | None = None) -> Results:

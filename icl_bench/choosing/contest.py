@@ -31,8 +31,8 @@ from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.tasks.examples import Example
 from icl_bench.wording import counted
 
-DECIDED, INTERRUPTED, TIME_IS_SPENT, ALL_IS_ASKED = "", "interrupted", "the time is spent", "all is asked"
-"""Why a race ended."""
+INTERRUPTED, TIME_IS_SPENT = "interrupted", "the time is spent"
+"""Why a race ended before it was decided. It is decided at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
 
@@ -52,9 +52,8 @@ class Setting:
 
     @property
     def drawn(self) -> bool:
-        """Whether its answers depend on the draw; of a single draw of retrieval they do but for ties."""
-        choice = self.cells[0][1].choice
-        return len(self.cells) > 1 or (self.k > 0 and not choice.retrieves)
+        """Whether its answers depend on the draw. A single draw of retrieval counts as no: only ties are random."""
+        return len(self.cells) > 1 or (self.k > 0 and self.cells[0][1].choice.drawn)
 
     def cell(self, draw: int) -> tuple[PlannedGroup, CellPlan]:
         """The cell of a draw."""
@@ -80,7 +79,7 @@ class Contest:
     rows: Sequence[str]
     """Test ids in the order of asking."""
     outcome: Outcome = field(default_factory=Outcome)
-    ended: str = DECIDED
+    ended: str = ""
     """Why the race ended before it was decided; empty while it runs or if it is decided."""
     seconds: float = 0.0
     """Time that this command spent."""
@@ -101,10 +100,10 @@ class Contest:
         return cls(spec, sweep, settings, left_out, Race(candidates, rules), rows)
 
     def run(self, results: Place, watcher: Watcher | None = None, on_round: Callable[[], None] = lambda: None) -> None:
-        """Race until it is decided, all is asked or the time is spent; Ctrl-C ends it, too.
+        """Race until it is decided or the time is spent; Ctrl-C ends it, too.
 
-        ``on_round`` is called after each round. What was answered before costs no time. Raises ``UserError``
-        where a cell fails, or the time is too short for a first look at every setting.
+        ``on_round`` is called after each round. Stored answers are read again, which takes little time. Raises
+        ``UserError`` where a cell fails, or the time is too short for a first look at every setting.
         """
         runner, began = self.sweep.runner(results, watcher), time.monotonic()
         runner.store.prepare()
@@ -119,18 +118,11 @@ class Contest:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
         if self.ended == TIME_IS_SPENT and not self.race.asked.all():
-            raise UserError(self._too_short())
-        if not self.ended and not self.race.decided():
-            self.ended = ALL_IS_ASKED
-
-    def _too_short(self) -> str:
-        first = len(self.settings) * self.race.rules.first
-        needed = self.seconds * first / max(self.outcome.answers, 1)
-        return (
-            f"--spend {self.spec.spend:g}s: too short for a first look at {counted(len(self.settings), 'setting')}, "
-            f"which takes about {math.ceil(needed / 10) * 10}s in all; answers so far are kept: run it again to go on, "
-            "or with fewer values of --k or --select"
-        )
+            raise UserError(
+                f"--spend {self.spec.spend:g}s: too short for a first look at "
+                f"{counted(len(self.settings), 'setting')}; {counted(self.outcome.answers, 'answer')} "
+                "more are stored now: run the same command again to go on, or with fewer values of --k or --select"
+            )
 
     def _asked(self, asks: Sequence[Ask], runner: Runner, began: float) -> bool:
         """Ask one round and tell the race. Returns whether there was time for all of it.
@@ -153,7 +145,7 @@ class Contest:
                 found = runner.ask(group, cell, names, self.outcome)
             except CellError as error:
                 raise UserError(f"{self.settings[candidate].name}, draw {draw}: {error}") from None
-            scores |= {(candidate, draw, name): score for name, score in found.items()}
+            scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
         for ask in asks:
             self.race.tell(ask, [scores[ask.candidate, draw, self.rows[row]] for draw, row in self._questions(ask)])
         return True
@@ -229,15 +221,12 @@ def settings_of(sweep: Sweep) -> list[Setting]:
     for group in sweep.plan.groups:
         for cell in group.cells:
             points[cell.curve_point].append((group, cell))
-    orders = {point.order for point in points if point.k}
     settings = []
     for point, cells in points.items():
         if any(cell.problem for _, cell in cells):
             continue
         known = [cost for _, cell in cells if (cost := costs[id(cell)]) is not None]
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
-        if point.k and len({p.order for p in points if p.k and p.select == point.select}) > 1 and len(orders) > 1:
-            name = f"{point.select}, {point.order}, k={point.k}"
         query = float(np.mean([cost.query_flops for cost in known])) if known else None
         shared = float(np.mean([cost.prefix_flops for cost in known])) if known else None
         settings.append(Setting(name, point.select, point.k, tuple(cells), query, shared))

@@ -54,11 +54,16 @@ class ChooseSpec(Options):
     """Seconds."""
     margin: Annotated[
         float,
-        Option("Difference that does not matter to you, in points: the choice is the best but for it.", TASK, "POINTS"),
+        Option(
+            "Points that do not matter to you: the choice is at most this much worse than the best setting.",
+            TASK,
+            "POINTS",
+        ),
     ] = Field(default=2.0, gt=0, lt=100)
-    queries: Annotated[int, Option("Number of queries that the choice will answer; decides costs.", TASK, "N")] = Field(
-        default=1000, ge=1
-    )
+    queries: Annotated[
+        int,
+        Option("Number of queries that the choice will answer; they share the cost of the demonstrations.", TASK, "N"),
+    ] = Field(default=1000, ge=1)
     select: Selectors = Field(default="random,balanced,bm25", validate_default=True)
     k: NumbersOfDemonstrations = Field(default="0,1,5,10,25,50,100,200", validate_default=True)
     draws: Draws = draws_field()

@@ -94,8 +94,6 @@ class Answer:
     choice: int
     decided: bool
     """Whether the choice is within the margin of the best, but for the error."""
-    exhausted: bool
-    """Whether there is nothing more to ask of those that run."""
     standings: tuple[Standing, ...]
     """In the order of the candidates."""
 
@@ -208,14 +206,13 @@ class Race:
     def answer(self) -> Answer:
         """Return the choice so far and how each candidate stands."""
         running, leader = self.running(), self.leader()
-        exhausted = bool((self.asked[running] == self.length).all())
         for i in np.flatnonzero(self._costs < self._costs[leader]):
             self._compare(int(i), np.array([leader]))
         shown = self._shown_for_new(leader)
         standings = tuple(
             self._standing(i, leader, i not in running, bool(shown[i])) for i in range(len(self.candidates))
         )
-        return Answer(leader, self.decided(), exhausted, standings)
+        return Answer(leader, self.decided(), standings)
 
     def _shown_for_new(self, leader: int) -> np.ndarray:
         """Return of which candidates rows and draws, as samples, show that the leader is not worse than they.

@@ -12,7 +12,8 @@ def choose(
 ) -> None:
     """Choose how to prompt, by a race of settings.
 
-    The race stops as soon as one setting is the best but for the margin. Settings (selectors and numbers of
+    The race stops as soon as no other setting can be better than the leader by more than the margin (error 5%).
+    Settings (selectors and numbers of
     demonstrations) start on few rows of every draw. Those that are surely not
     better than the leader by more than the margin are dropped, the others get more rows. Answers are rows of
     ordinary cells: run and a later race use them. The race ends when it is decided, at the end of the time, or with
@@ -20,18 +21,14 @@ def choose(
     """
     import typer
 
-    from icl_bench.choosing.contest import INTERRUPTED, Contest
-    from icl_bench.cli.output.choose import Progress, answer_lines
+    from icl_bench.choosing.contest import INTERRUPTED
+    from icl_bench.cli.output.choose import answer_lines, raced
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
 
     display = Display(quiet=quiet or json)
-    with display.preparing() as say:
-        contest = Contest.prepare(ChooseSpec(**options), say, results)
-    progress = Progress(contest, display.note)
-    progress.begin()
-    contest.run(results, progress, progress.round)
+    contest = raced(ChooseSpec(**options), results, display)
     if json:
         print_json(contest.as_json())
     elif not quiet:

@@ -6,9 +6,13 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from icl_bench.choosing.contest import Contest, Setting
+from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import Standing
 from icl_bench.cli.output.plan import duration
+from icl_bench.cli.output.progress import Display
+from icl_bench.metrics.scores import title
 from icl_bench.results.storage import Place
+from icl_bench.sweep.notes import notes
 from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, counted_queries, percent, three_digits
 
@@ -22,6 +26,8 @@ class Progress(Watcher):
     def begin(self) -> None:
         """Say what races."""
         contest, rules = self._contest, self._contest.race.rules
+        for text in notes(contest.sweep):
+            self._note(f"note: {text}")
         for text in contest.left_out:
             self._note(f"left out: {text}")
         self._note(
@@ -46,6 +52,18 @@ class Progress(Watcher):
         )
 
 
+def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
+    """Lay out a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
+    with display.preparing() as say:
+        contest = Contest.prepare(spec, say, results)
+    progress = Progress(contest, display.note)
+    progress.begin()
+    contest.run(results, progress, progress.round)
+    contest.outcome.notes += contest.outcome.notes_on_thoughts
+    display.cautions(contest.outcome)
+    return contest
+
+
 def score(standing: Standing) -> str:
     """A score with its interval: ``81.2% (74.0 to 87.1)``."""
     return f"{percent(standing.score)}% ({percent(standing.low)} to {percent(standing.high)})"
@@ -62,10 +80,12 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
     margin, open_ = f"{contest.spec.margin:g} points", [one for one in answer.standings if not one.out]
     if answer.decided:
         why = f"no other of {counted(len(pairs), 'setting')} is better by more than {margin} in a full sweep (error 5%)"
+        why = why if len(pairs) > 1 else "the only setting"
     else:
         others = counted(len(open_) - 1, "other setting")
         why = f"not decided, {contest.ended}: {others} may be better by more than {margin}"
-    yield f"Use: {setting.name}, accuracy {score(standing)} on new rows and draws; {why}"
+    measure = title(contest.sweep.task.first_measure)
+    yield f"Use: {setting.name}, {measure} {score(standing)} on new rows and draws; {why}"
     yield f"Cost: {cost(contest, setting)}"
     rest = sorted((pair for pair in pairs if pair[0] is not setting), key=_rank)
     if rest:
@@ -74,9 +94,11 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
     else:
         yield "Runner-up: none, no other setting raced"
     others, new = counted(len(rest), "other setting"), sum(not one.out_for_new for _, one in rest)
-    beyond = f"whether {new} of {others} are better by more than {margin}" if new else "nothing that matters"
+    beyond = f"nothing: no other setting is better by more than {margin} (error 5%)"
+    if new:
+        beyond = f"whether {new} of {others} are better by more than {margin}; more test rows and draws would show it"
     yield (
-        f"Not known: on new rows and draws, {beyond}; more test rows and draws would tell "
+        f"Not known: on new rows and draws, {beyond} "
         f"(asked: {int(contest.race.spent.sum()):,} of a full sweep's {contest.full_sweep:,} predictions)"
     )
     yield f"Whole curve: {command(contest, setting, results)}"
@@ -117,16 +139,9 @@ def command(contest: Contest, setting: Setting, results: Place) -> str:
     words = ["icl-bench", "run", "--task", str(spec.task), "--model", str(spec.model), "--k", str(setting.k)]
     if setting.k:
         words += ["--select", setting.select]
-    for flag, value in (
-        ("--text", spec.text),
-        ("--label", spec.label),
-        ("--draws", spec.draws),
-        ("--test-size", spec.test_size),
-        ("--data-dir", spec.data_dir),
-        ("--device", spec.device),
-    ):
-        words += [] if value is None else [flag, str(value)]
-    words += [] if not spec.seed else ["--seed", str(spec.seed)]
-    words += [] if spec.dtype == "auto" else ["--dtype", spec.dtype]
+    for name, option in spec.declared().items():
+        value = getattr(spec, name)
+        if name not in {*OF_THE_RACE, "task", "model", "k", "select"} and value != option.field.default:
+            words += [option.flag, str(value)]
     words += [] if str(results) == "results" else ["--results", str(results)]
     return shlex.join(words)

@@ -124,15 +124,19 @@ class Display(Listener):
             self.note(f"{outcome.spent:,.4f} spent at the server, by --price")
         for reason in outcome.stopped:
             print(visible(f"stopped: {reason}"), file=sys.stderr)
+        self.cautions(outcome)
+        computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
+        already = f", {kept:,} already there" if kept else ""
+        without = f", {failed:,} failed" if failed else ""
+        self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
+
+    def cautions(self, outcome: Outcome) -> None:
+        """What a user should know of the answers."""
         for note in outcome.notes:
             self.note(f"note: {note}")
         if outcome.invalid > INVALID_SHARE * outcome.answers:
             samples = ", ".join(repr(text[:SAMPLE]) for text in outcome.samples)
             self.note(f"note: {outcome.invalid:,} of {outcome.answers:,} answers are invalid; some of them: {samples}")
-        computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
-        already = f", {kept:,} already there" if kept else ""
-        without = f", {failed:,} failed" if failed else ""
-        self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
 
 class _OnTerminal(Live):

@@ -243,3 +243,24 @@ def test_every_beginning_of_the_order_has_the_labels_shares(labels: list[str], s
         seen = Counter(label_of[name] for name in order[:size])
         for label, count in Counter(labels).items():
             assert abs(seen[label] - size * count / len(rows)) < len(set(labels)) + 1
+
+
+def test_settings_without_draws_are_asked_once_a_row(task: Path, tiny: Path, tmp_path: Path) -> None:
+    words = ("--task", task, "--model", tiny, "--k", "2", "--select", "first,random", *HERE)
+    ended = run_command("choose", *words, "--margin", "0.01", "--results", tmp_path / "results", "--json")
+    record = json.loads(ended.out)
+    by_name = {one["select"]: one for one in record["settings"]}
+    assert by_name["first"]["predictions"] <= 30
+    assert by_name["first"]["draws"] == 1
+    assert record["predictions"] <= record["predictions_of_full_sweep"]
+
+
+def test_scores_a_little_outside_0_to_1_are_rounding_and_end_no_race(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Runner.ask
+    by_rounding = {0.0: -1e-9, 1.0: 1.0000000000000004}
+    monkeypatch.setattr(Runner, "ask", lambda *given: {n: by_rounding[s] for n, s in ask(*given).items()})
+    ended = run_command("choose", *words, "--margin", "5", "--results", tmp_path / "results", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["decided"]
