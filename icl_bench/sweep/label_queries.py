@@ -17,18 +17,20 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 
 
 def labelling_group(task: TokenizedTask, rows: np.ndarray, draw: int) -> PromptGroup:
-    """The prompts that ask for the labels of rows of the pool, given by their train indices in file order.
+    """The prompts that ask for the labels of those of these rows of the pool whose labels are not known.
 
-    Their demonstrations, if there are any, have their true labels and are the first of the draw's permutation
-    that are not among the rows. Raises ``UserError`` if the rows leave too few.
+    ``rows`` are train indices in file order. The labels of the last rows of the draw's permutation are known, as many
+    as the perturbation says: they are the demonstrations of these prompts, whatever else is asked for, and are not
+    asked themselves. Raises ``UserError`` if no other rows are left.
     """
-    labelled, pool = task.perturbation.apart, len(task.pool)
-    if len(rows) + labelled > pool:
+    known = task.pool.drawn(draw)[len(task.pool) - task.perturbation.apart :]
+    asked = rows[~np.isin(rows, known)]
+    if not len(asked):
         raise UserError(
-            f"--perturbation {task.perturbation}: the demonstrations to label are {len(rows):,} of the pool's {pool:,} "
-            f"and leave fewer than {labelled:,}; ask for a smaller k, or for labels:model alone"
+            f"--perturbation {task.perturbation}: prompts show only rows with known labels; ask for a larger k, "
+            "or for labels:model alone"
         )
-    return PromptGroup(task.labelling(rows), SelectorSpec(), AsDrawn(), draw)
+    return PromptGroup(task.labelling(asked, np.sort(known)), SelectorSpec(), AsDrawn(), draw)
 
 
 @dataclass
@@ -61,5 +63,5 @@ class ModelLabels:
     def note(self) -> str:
         """How many of the labels are right, in one line."""
         right = f", {np.mean(self.scores):.1%} right" if self.scores else ""
-        invalid = f"; {self.invalid:,} of them are none of the task's and shown as written" if self.invalid else ""
+        invalid = f"; {self.invalid:,} of them are invalid and shown as the model wrote them" if self.invalid else ""
         return f"labels by the model: {self.asked:,} rows of the pool{right}{invalid}"

@@ -31,12 +31,17 @@ def room_for(plan: Plan, window: int) -> int:
     """Tokens of the largest runnable cell and an end token, rounded up, at most the window."""
     cells = [cell for group in plan.groups for cell in group.runnable]
     unknown = plan.task.perturbation.asks_model  # labels may be longer than those that stand in for them
-    needed = max(c.needed_tokens + (c.spec.k * c.answer_tokens if unknown else 0) for c in cells) + 1
+    needed = max(c.needed_tokens + (c.spec.k * c.task.answer_tokens if unknown else 0) for c in cells) + 1
     needed = min(needed, max(window, *(c.needed_tokens + 1 for c in cells)))
     return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
 
 
 DEFAULT_DRAWS = 10
+
+
+def draws_of(choice: SelectorSpec, draws: int | None) -> int:
+    """The number of draws of a selection; ``draws`` is what was asked for."""
+    return draws or (DEFAULT_DRAWS if choice.drawn else 1)
 
 
 @dataclass(frozen=True)
@@ -263,7 +268,7 @@ class _Curves:
 
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """The groups with at least one possible k. Raises ``UserError``."""
-        count = self.draws or (DEFAULT_DRAWS if self.choice.drawn else 1)
+        count = draws_of(self.choice, self.draws)
         curve = self.choice, self.order
         mine = [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
         by_pattern = {

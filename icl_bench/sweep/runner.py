@@ -282,11 +282,13 @@ class Runner:
         whole cell. Once all rows are answered, the cell's file is written. Raises ``CellError`` if the cell cannot
         be computed, another process computes it, or its answers have no scores.
         """
+        if group.labels is not None:
+            raise CellError("the model's labels of its demonstrations are not known; run the whole cell")
         identity = self.identity(cell)
         outcome.names[identity.name] = identity.spec
         with self.store.claim(identity, cell.queries) as opened:
             if opened is not None:
-                if self._compute(group, cell, opened, outcome, rows):
+                if self._compute(group, cell, opened, outcome, frozenset(rows)):
                     outcome.computed.append(cell.spec)
                 found = [opened.done[name] for name in rows]
                 scored = cell.task.first_scores(found, cell.task.scores(found))

@@ -70,7 +70,7 @@ class TokenizedTask:
     samples: Samples | None = None
     """The sampled answers to each query, of which the majority counts; None for one answer that is not sampled."""
     asked: str | None = None
-    """The calibration that the queries are asked for, as in facts; None for test rows."""
+    """What the queries are asked for if they are no test rows: a calibration, labels or rationales, as in facts."""
     one_request: bool = False
     """Whether a thought and its answer are one free text, because a server cannot go on from a text."""
     whole_pool: DemonstrationPool | None = field(default=None, repr=False)
@@ -181,12 +181,12 @@ class TokenizedTask:
         vars(other)["pool"] = replace(pool, data=other.data, rows=left)
         return other
 
-    def labelling(self, rows: np.ndarray) -> TokenizedTask:
-        """The same task with rows of the pool as queries, which the model labels; the others remain in the pool.
+    def labelling(self, rows: np.ndarray, left: np.ndarray) -> TokenizedTask:
+        """The same task with rows of the pool as queries, which the model labels.
 
-        ``rows`` are train indices. Demonstrations have their true labels.
+        ``rows`` and ``left``, what remains in the pool, are train indices in file order. Demonstrations have their
+        true labels.
         """
-        left = self.pool.rows[~np.isin(self.pool.rows, rows)]
         other = self.asking(LABELLED, tuple(self.data.train[i] for i in rows.tolist()), left)
         other.perturbation, other._perturbed = NONE, {}
         if self.data.spec.labels and self.data.spec.labels.own:  # answers are those of other rows
@@ -496,6 +496,11 @@ class TokenizedTask:
         if column == "correct":
             scores = [float(row.correct) for row in predictions if row.correct is not None]
         return (name, scores) if scores else None
+
+    @property
+    def first_measure(self) -> str:
+        """The measure that compares points of the task."""
+        return self._first_measure[0]
 
     @property
     def first_column(self) -> str:

@@ -11,7 +11,7 @@ from support import fakes, in_process
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner, small_tokenizer, tokenized_task
 
 from icl_bench.analysis.all_findings import read_findings
-from icl_bench.errors import CellError, UserError
+from icl_bench.errors import CellError
 from icl_bench.models import registry as models
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.report.prompt_trace import find_prediction
@@ -70,10 +70,12 @@ def test_each_draw_asks_the_rows_that_its_prompts_show_and_no_others(tmp_path: P
         assert one.labels is not None
         task, asking = one.group.task, one.labels.group
         rows = {task.data.train[i].id for i in np.unique(one.group.demonstrations(2))}
-        assert {row.id for row in asking.queries(shots)} == rows
         shown = [task.data.train[i] for i in asking.demonstrations(shots)]
+        known = task.pool.drawn(one.group.draw)[len(task.pool) - shots :]
+        assert {row.id for row in shown} == {task.data.train[i].id for i in known}
         assert len(shown) == shots
-        assert not rows & {row.id for row in shown}
+        rows -= {row.id for row in shown}  # whose labels are known
+        assert {row.id for row in asking.queries(shots)} == rows
         (cell,) = one.labels.cells
         assert (cell.spec.k, cell.queries, cell.task.perturbation.name) == (shots, len(rows), "none")
         ((_, prompts),) = asking.prompts([shots])
@@ -226,8 +228,32 @@ def test_labelled_demonstrations_need_room_in_the_pool(tmp_path: Path):
     made = planned(tmp_path, "labels:model,k=4", k="2,37")
     assert [cell.spec.k for group in made.groups if group.labels for cell in group.cells] == [2, 2]
     assert "k=37 and 4 further rows of the pool are 41, more than the pool's 40" in made.combinations.reasons[0]
-    with pytest.raises(UserError, match=r"are 40 of the pool's 40 and leave fewer than 4"):
-        planned(tmp_path / "all", "labels:model,k=4", k="30", selects=["bm25"], draws=1)
+
+
+def test_the_rows_with_known_labels_are_not_asked_and_keep_them(tmp_path: Path):
+    results = swept(tmp_path, "labels:model,k=4", k="30", selects=["bm25"], draws=1)
+    ((_, asking),) = cells(results, "labels")
+    (asked,) = given_labels(results).values()
+    assert len(asked) == 36  # of a pool of 40, which the queries show together
+    task = tokenized_task(tmp_path / "task")
+    known = {task.data.train[i].id for i in task.pool.drawn(0)[36:]}
+    assert {one for names in (asking.demonstration_labels or {}).values() for one in names} == known
+    for _, meta in cells(results, None):
+        shown = meta.shown_answers or {}
+        truth = {row.id: row.answer for row in task.data.train}
+        assert {name: shown.get(name, truth[name]) for name in known} == {name: truth[name] for name in known}
+
+
+@pytest.mark.parametrize("select", ["random", "bm25"])
+def test_a_row_gets_its_label_by_the_same_prompt_whatever_else_is_asked_for(tmp_path: Path, select: str):
+    prompts: dict[str, set[str]] = {}
+    for k in ("2", "2,20"):
+        made = planned(tmp_path, "labels:model,k=4", k=k, selects=[select], draws=1)
+        (asking,) = asked_groups(made)
+        ((_, texts),) = asking.group.prompts([4])
+        for index, row in enumerate(asking.group.queries(4)):
+            prompts.setdefault(row.id, set()).add(texts.text(index))
+    assert {len(texts) for texts in prompts.values()} == {1}
 
 
 def test_a_batch_is_refused_before_anything_is_read():

@@ -498,3 +498,12 @@ def test_a_cell_that_another_process_computes_is_not_asked(tmp_path: Path):
     one, other = (runner(made, tmp_path / "results", FakeBackend()) for _ in range(2))
     with other.store.claim(other.identity(cell), cell.queries), pytest.raises(CellError, match="another process"):
         one.ask(made.groups[0], cell, rows[:1], Outcome())
+
+
+def test_a_cell_whose_demonstrations_have_the_models_labels_is_not_asked_in_part(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1, perturbation="labels:model")
+    (group,) = (one for one in made.groups if one.labels is not None)
+    one = runner(made, tmp_path / "results", FakeBackend())
+    with pytest.raises(CellError, match="labels of its demonstrations are not known"):
+        one.ask(group, group.cells[0], [made.task.data.test[0].id], Outcome())
+    assert not (tmp_path / "results").exists()
