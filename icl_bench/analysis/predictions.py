@@ -41,7 +41,7 @@ def samples_of(predictions: pd.DataFrame) -> pd.Series:
     if "samples" not in predictions:
         return pd.Series(1.0, index=predictions.index)
     samples = predictions["samples"]
-    counts = [len(each) if known else 1 for each, known in zip(samples, samples.notna(), strict=True)]
+    counts = [len(each) if isinstance(each, list | tuple | np.ndarray) else 1 for each in samples]
     return pd.Series(counts, index=predictions.index, dtype=float)
 
 

@@ -7,7 +7,7 @@ are rows of the pool instead of test rows. It is stored and resumed like any oth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,19 +128,21 @@ class RationaleRun:
 
     def _texts(self, record: Mapping[str, Any]) -> Sequence[str | None]:
         """The text of each sample: its thought, or the whole of it."""
-        return list(record["sample_texts" if self.data.spec.thought is None else "sample_thoughts"])
+        texts = record.get("sample_texts" if self.data.spec.thought is None else "sample_thoughts")
+        return list(texts) if isinstance(texts, Iterable) else []  # a server refused every sample
 
     def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:
         """The rationale of a row; None if no sample has one that is kept."""
         keep, special = self.options.keep, getattr(self.sweep.task.tokenizer, "all_special_tokens", ())
         texts, answers = self._texts(record), list(record["samples"])
         scores = record.get("sample_scores", ())
-        sizes = record["sample_thought_tokens" if self.data.spec.thought is not None else "sample_tokens"]
+        thought = self.data.spec.thought
+        sizes: Any = record.get("sample_thought_tokens" if thought is not None else "sample_tokens")
         places = []
         for place, text in enumerate(texts):
             if not text or not text.strip() or any(token in text for token in special):
                 continue
-            if answers[place] is None and (keep == "right" or self.data.spec.thought is None):
+            if answers[place] is None and (keep == "right" or thought is None):
                 continue
             if keep != "all" and (scores[place] >= 1) != (keep == "right"):
                 continue

@@ -75,7 +75,8 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
     """The prediction that most samples make; of equally many, the one that came first.
 
     Answers of one ``form`` are the same answer. Samples without a valid answer stand together for none. Tokens are
-    those of all samples; whatever else the prediction has is that of the first sample with the answer.
+    those of all samples, and the prediction is cut if one of them is; whatever else it has is that of the first
+    sample with the answer.
     """
     votes = [form(one.prediction) if one.valid else None for one in samples]
     counts = Counter(votes)  # in the order of the samples, and so are equal counts
@@ -91,6 +92,8 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
         local_prompt_tokens=_sum([one.local_prompt_tokens for one in samples]),
         cache_write_tokens=_sum([one.cache_write_tokens for one in samples]),
         reasoning_tokens=_sum([one.reasoning_tokens for one in samples]),
+        truncated=_any([one.truncated for one in samples]),
+        thought_truncated=_any([one.thought_truncated for one in samples]),
         samples=answers,
         sample_tokens=tuple(one.answer_tokens for one in samples),
         sample_texts=_known([one.text for one in samples]),
@@ -126,3 +129,9 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     """The sum of counts that a server says; None if it says none."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+def _any(cut: Sequence[bool | None]) -> bool | None:
+    """Whether one of the samples was cut; None if it is not known of any."""
+    known = [one for one in cut if one is not None]
+    return any(known) if known else None

@@ -83,6 +83,8 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
         else:
             values = _kept(column, where)
         further[name] = _retyped(values, kinds[name]) if name in kinds else values
+        if name.startswith("sample") and name in kinds and not types.is_list(further[name].type):
+            refuse_type(column, where, "a list in each row, as a run stores it, or another name for this column")
     notes = _compare(columns, further, shown, judge)
     columns["cell"] = cells(columns, shown)
     known = {field.name: columns[field.name].cast(field.type) for field in prediction_schema()}

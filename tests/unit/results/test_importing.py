@@ -1041,3 +1041,24 @@ def test_a_row_that_a_draw_lacks_is_missing_there_and_it_is_said(tmp_path: Path,
     assert table["left_out"].tolist() == [0] * len(table)
     print_summary(summarise_folder(tmp_path / "results"), console())
     assert "k=5: 1 prediction missing or without a score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", [10, "10", "a"])
+def test_an_imports_own_samples_are_not_taken_for_those_of_a_run(tmp_path: Path, value: object):
+    frame = pd.DataFrame({**FRAME_OF_ONE, "samples": [value]})
+    for name in ("mine.csv", "mine.parquet"):
+        with pytest.raises(UserError, match=r"column samples: .*another name for this column"):
+            import_predictions(write(frame, tmp_path / name), tmp_path / "results")
+
+
+FRAME_OF_ONE = {
+    "task": "wines",
+    "model": "m",
+    "select": "bm25",
+    "order": "pool",
+    "k": 1,
+    "draw": 0,
+    "test_id": "a",
+    "gold": "red",
+    "prediction": "red",
+}

@@ -275,3 +275,11 @@ def test_a_backend_that_cannot_sample_is_refused():
     spec = RunSpec(task="stdlib", model="m", k="1", samples=2, temperature=0.7)
     with pytest.raises(UserError, match=r"^--samples: --backend other does not sample answers"):
         Other(spec.engine).check_samples(0.7)
+
+
+@given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=6), st.lists(st.booleans(), min_size=6))
+def test_a_prediction_is_cut_if_one_of_its_samples_is(cut: list[bool | None], thoughts: list[bool]):
+    samples = [one("a", truncated=is_cut, thought_truncated=thoughts[n]) for n, is_cut in enumerate(cut)]
+    found = majority(samples, str)
+    assert found.truncated is (None if set(cut) == {None} else True in cut)
+    assert found.thought_truncated is any(thoughts[: len(cut)])
