@@ -44,8 +44,7 @@ def draft(entry: Path) -> Iterator[Path]:
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(entry.parent)
-    kind = entry.name.partition("-")[0]
-    with tempfile.TemporaryDirectory(prefix=f".{kind}-", dir=entry.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=entry.parent) as name:
         folder = Path(name)
         yield folder
         if hashes := {file.name: sha256_of(file) for file in sorted(folder.glob("*.npy"))}:

@@ -19,8 +19,8 @@ def cache_dir() -> Path:
     return user_cache_path("icl-bench")
 
 
-UNFINISHED = re.compile(r"\.[a-z]+-.+")
-"""Names of what is being written, and is renamed when it is whole: ``.new-NAME``, ``.writing-...``, ``.KIND-...``."""
+UNFINISHED = re.compile(r"\.new-.+|\.writing-[0-9a-f]+(\..*)?")
+"""Names of what is being written, and is renamed when it is whole: ``.new-NAME``, ``.writing-HEX``."""
 
 LEFT_SECONDS = 24 * 3600
 """Age from which on what is unfinished is of a process that was killed."""

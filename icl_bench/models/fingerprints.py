@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 SAMPLES, SAMPLE_BYTES, SMALL_FILE = 64, 65536, 64 * 2**20
@@ -45,11 +45,18 @@ def folder_fingerprint(folder: Path) -> str:
             continue
         size = file.stat().st_size
         digest.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            if size <= SMALL_FILE:
-                digest.update(stream.read())
-                continue
-            for i in range(SAMPLES):
-                stream.seek(i * (size - SAMPLE_BYTES) // (SAMPLES - 1))
-                digest.update(stream.read(SAMPLE_BYTES))
+        for part in parts_of(file, SMALL_FILE):
+            digest.update(part)
     return f"files-sha256:{digest.hexdigest()}"
+
+
+def parts_of(file: Path, whole: int) -> Iterator[bytes]:
+    """All of a file of at most ``whole`` bytes; of a larger one, samples that are spread evenly over it."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        if size <= whole:
+            yield stream.read()
+            return
+        for i in range(SAMPLES):
+            stream.seek(i * (size - SAMPLE_BYTES) // (SAMPLES - 1))
+            yield stream.read(SAMPLE_BYTES)

@@ -11,11 +11,12 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from icl_bench.models.cache_folder import remove_leftovers
-from icl_bench.models.fingerprints import SAMPLE_BYTES, SAMPLES, sha256_of
+from icl_bench.models.cache_folder import cache_dir, remove_leftovers
+from icl_bench.models.fingerprints import SAMPLE_BYTES, SAMPLES, parts_of, sha256_of
 from icl_bench.text_files import json_file
 
 SEAL = ".sealed"
@@ -24,7 +25,7 @@ SEAL = ".sealed"
 def made_once(place: Path, write: Callable[[Path], None]) -> Path:
     """The folder ``place``, which ``write`` fills if it is not there or damaged: it is given an empty folder.
 
-    Processes wait for each other, and what killed ones left is removed, beside other folders after a day. Raises
+    Processes wait for each other, and what killed ones left is removed, in folders beside it after a day. Raises
     ``OSError``.
     """
     if is_whole(place):
@@ -37,7 +38,9 @@ def made_once(place: Path, write: Callable[[Path], None]) -> Path:
             return place
         unfinished = place.parent / f".new-{place.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
-        for folder in {place.parent, *place.parent.parent.iterdir()}:  # adapters and loaded models have one each
+        beside = place.parent.parent  # adapters and loaded models have a folder each
+        # what stands beside the cache's own folders may be somebody else's
+        for folder in {place.parent, *(beside.iterdir() if beside != cache_dir() else ())}:
             remove_leftovers(folder)
         try:
             unfinished.mkdir()
@@ -61,9 +64,14 @@ def is_whole(folder: Path, *, every_byte: bool = False) -> bool:
         return False
 
 
-def remove_damaged(folder: Path) -> bool:
-    """Read every byte of a folder that :func:`made_once` made, and remove it if it is damaged; whether it was."""
-    if not (folder / SEAL).exists() or is_whole(folder, every_byte=True):
+def remove_damaged(folder: Path) -> bool | None:
+    """Read every byte of a folder that :func:`made_once` made, and remove it if it is damaged; whether it was.
+
+    None for any other folder, of which nothing is known.
+    """
+    if not (folder / SEAL).exists():
+        return None
+    if is_whole(folder, every_byte=True):
         return False
     shutil.rmtree(folder)
     return True
@@ -78,8 +86,13 @@ def _is_same(file: Path, sealed: dict[str, Any], every_byte: bool) -> bool:
     stat = file.stat()
     if stat.st_size != sealed["size"] or _samples(file) != sealed["samples"]:
         return False
-    unread = stat.st_mtime_ns == sealed["time"] and not every_byte
-    return unread or sha256_of(file) == sealed["sha256"]
+    if stat.st_mtime_ns == sealed["time"] and not every_byte:
+        return True
+    same: bool = sha256_of(file) == sealed["sha256"]
+    if same:
+        with suppress(OSError):  # of a copy: the next check need not read all of it again
+            os.utime(file, ns=(stat.st_atime_ns, sealed["time"]))
+    return same
 
 
 def _seal(folder: Path) -> None:
@@ -95,15 +108,10 @@ def _seal(folder: Path) -> None:
 
 
 def _samples(file: Path) -> str:
-    """Hash of parts of a file that are spread evenly over it; of the whole file if it is small."""
+    """Hash of samples of a file; of the whole file if it is no longer than they are."""
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        between = max(file.stat().st_size - SAMPLE_BYTES, 0) // (SAMPLES - 1)
-        for i in range(SAMPLES):
-            stream.seek(i * between)
-            digest.update(stream.read(SAMPLE_BYTES if between else -1))
-            if not between:
-                break
+    for part in parts_of(file, SAMPLES * SAMPLE_BYTES):
+        digest.update(part)
     return digest.hexdigest()
 
 

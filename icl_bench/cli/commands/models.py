@@ -32,9 +32,12 @@ def models(prepare: Prepare = None, check: Check = False, json: o.Json = False) 
         raise UserError("--check: is for --prepare NAME, the model to check")
     if prepare is not None:
         model = resolve(prepare)
-        if check and remove_damaged(Path(model.source)):
-            resolve(prepare)
-            console(stderr=True).print(
-                f"{model.name}: its converted files were damaged, and are made anew", highlight=False
-            )
+        if check:
+            damaged = remove_damaged(Path(model.source))
+            if damaged:
+                resolve(prepare)
+            said = {True: "were damaged; they are converted again", False: "are whole"}
+            found = "not converted by icl-bench, so there is nothing to check"
+            found = found if damaged is None else f"its converted files {said[damaged]}"
+            console(stderr=True).print(f"{model.name}: {found}", highlight=False)
     print_records(listing(), print_models, json=json)

@@ -13,7 +13,10 @@ from icl_bench.models.array_cache import cached_array
 from icl_bench.models.cache_folder import LEFT_SECONDS
 from icl_bench.models.made_once import made_once
 
-LEFT = (".sentences-abc", ".new-tiny", ".writing-12ab.json")
+LEFT = (".new-abc", ".new-tiny", ".writing-12ab.json")
+
+OTHERS = (".hidden", ".pre-commit-config.yaml", ".writing-plan.md")
+"""Names of other programs' files."""
 
 
 def leave(folder: Path, seconds: float) -> None:
@@ -23,7 +26,8 @@ def leave(folder: Path, seconds: float) -> None:
     (folder / LEFT[1]).mkdir()
     (folder / LEFT[2]).write_text("{")
     (folder / "tiny").mkdir()
-    (folder / ".hidden").write_text("of somebody else")
+    for name in OTHERS:
+        (folder / name).write_text("of somebody else")
     (folder / "tiny.lock").touch()
     before = time.time() - seconds
     for path in sorted(folder.rglob("*"), reverse=True):
@@ -45,7 +49,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path, where
         else:
             place = folder if where == "models" else cache / "other"
             made_once(place / f"new {age}", lambda new: (new / "x").write_text("x"))
-        assert present(folder) >= {"tiny", ".hidden", "tiny.lock"} | kept
+        assert present(folder) >= {"tiny", *OTHERS, "tiny.lock"} | kept
         assert present(folder) & {*LEFT} == kept
 
 
