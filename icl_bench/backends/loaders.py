@@ -202,8 +202,11 @@ class OpenAILoader(BackendLoader):
             if name in self._arguments:
                 raise UserError(f"--server-arg {name}: is set by --samples and --temperature; leave it out")
         thinking = self._thinking
-        if self.package == "anthropic" and thinking and thinking.how != "off" and temperature != 1:
-            raise UserError(f"--temperature {temperature:g}: Anthropic's models think at 1 alone; take --temperature 1")
+        if not self._interface.thinks_at_zero and thinking and thinking.how != "off" and temperature != 1:
+            raise UserError(
+                f"--temperature {temperature:g}: Anthropic's models can think only at temperature 1; "
+                "take --temperature 1, or --thinking off"
+            )
 
     def check_exact(self) -> None:
         """See ``BackendLoader``."""

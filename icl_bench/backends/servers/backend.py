@@ -260,7 +260,7 @@ class ServerBackend:
                     self._longest(decoding, stops),
                 )
             except _FilteredError:
-                return _stopped(index), before
+                return _stopped(index), (*before, Billed())
             if stops and _ended_at_once(answer, decoding):
                 self._note(_ASKED_AGAIN)
                 stops, before = [], (billed,)
@@ -333,8 +333,12 @@ class ServerBackend:
                 if http.history:
                     self.counters.served["host"] = str(http.url.host)[:300]
                 reply = read(http, billed.append)
+            except TooLargeError:
+                billed.append(Billed())
+                raise
             except (*passing, _ErrorBodyError, TimeoutError) as error:
                 if isinstance(error.__cause__, TooLargeError):  # some versions of the libraries wrap it
+                    billed.append(Billed())
                     raise error.__cause__ from None
                 if code_of(error) == "insufficient_quota":
                     raise self._no_credit(error) from None

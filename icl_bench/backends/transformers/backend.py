@@ -256,8 +256,10 @@ class TransformersBackend:
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
-                self._kept = None
+                had_kept, self._kept = self._kept is not None, None
                 release(self.model.device)
+                if had_kept:
+                    continue  # there may be room without the pack that was kept
                 if len(pack) > 1:
                     self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
                     self.counters.packs = self.limits.as_stored()
@@ -373,6 +375,7 @@ class TransformersBackend:
         for index, cache, new_tokens in self.reused.assembled(prompts, batch, todo, pattern):
             prefix_tokens = cache.prefix.length
             (answer,) = self._answer_pack(cache, [prompts.ids(index)[prefix_tokens:]], [decodings[index]])
+            self._answered = None  # its prefix is of this prompt alone
             answers.append(_with_prompt_index(answer, [index], prefix_tokens - new_tokens))
         return answers
 

@@ -106,4 +106,6 @@ def test_anthropics_models_think_at_a_temperature_of_1_alone():
     AnthropicLoader(spec.engine.model_copy(update={"thinking": "off"})).check_samples(0.7)
     with pytest.raises(UserError) as error:
         AnthropicLoader(spec.engine).check_samples(0.7)
-    assert str(error.value) == "--temperature 0.7: Anthropic's models think at 1 alone; take --temperature 1"
+    assert str(error.value) == (
+        "--temperature 0.7: Anthropic's models can think only at temperature 1; take --temperature 1, or --thinking off"
+    )
