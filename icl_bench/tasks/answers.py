@@ -60,6 +60,8 @@ def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | N
     answer = _extract(rule, text.strip(), is_right)
     if answer is None and rule.thought is not None and text.strip():
         answer = _extract(rule, f"{rule.thought.ends}{text.strip()}".strip(), is_right)
+        if answer is not None and answer == _extract(rule, rule.thought.ends.strip(), is_right):
+            answer = None  # it is found in the mark alone
     if answer and rule.ignore is not None:
         return _without(rule.ignore, answer) or None
     return answer
@@ -133,8 +135,8 @@ class FreeAnswers:
             raise UserError(f"{row.where}: {plain(column)} is {_EMPTY if value == [] else 'empty'}")
         values = value if isinstance(value, list) else [value]
         texts = [self._text(row, column, item, value) for item in values]
-        if (thought := self.spec.thought) is not None:
-            texts = [thought.without_thought(text) for text in texts]
+        if rule is not None:
+            texts = [rule.without_thought(text) for text in texts]
         golds = tuple(dict.fromkeys(self._gold(row, column, text) for text in texts))
         for gold in golds:
             for name, metric in self._metrics:

@@ -180,7 +180,7 @@ class _ExampleReader:
         first, *others = unlabelled
         column = plain(self.columns[self.spec.template.answer_field])
         also = f", and in {_row_count(len(others), 'further')}" if others else ""
-        named = ", ".join(PurePath(where).name for where in others[:3]) + (", …" if len(others) > 3 else "")
+        named = few([PurePath(where).name for where in others])
         raise UserError(
             f"{first}: {column} is empty{also}{f' ({named})' if others else ''}; "
             "labels.empty: leave_out leaves such rows out"
@@ -326,6 +326,8 @@ def load_data(
         raise UserError(f"{spec.name}: train has one label, {short(labels[0])}; expected several")
     _refuse_unknown(spec, pool, labels)
     test_rows = _select_test_rows(spec, data_dir, pool, test_lacking, test_size, reader.texts["test"])
+    if test_ids is not None and not test_rows.files:
+        raise UserError(f"--test-ids {test_ids}: this data does not have all of the paper's test rows of {spec.name}")
     splits = (source.train, source.test)
     same_name = source.train.file == source.test.file
     files = {f"{s.name}/{s.file}" if same_name else s.file: s.sha256 for s in splits}
@@ -428,11 +430,10 @@ def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
     unseen = Counter(e.answer for e in test if e.answer not in set(labels)) if labels else Counter()
     if not unseen:
         return []
-    counts = ", ".join(f"{label!r}: {count}" for label, count in unseen.most_common(5))
-    more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
+    counts = few([f"{label!r}: {count}" for label, count in unseen.most_common()], 5)
     total = unseen.total()
     verb = "has" if total == 1 else "have"
-    return [f"{_row_count(total, 'test')} {verb} a label that no train row has ({counts}{more})"]
+    return [f"{_row_count(total, 'test')} {verb} a label that no train row has ({counts})"]
 
 
 def _row_count(count: int, split: str) -> str:
@@ -481,7 +482,9 @@ def _select_test_rows(
         notes.append(f"the test file has {_row_count(len(pool), 'usable')}, {fewer}")
     if spec_rows.ids is not None:
         count = min(size, len(pool))
-        notes.append(f"the paper's test rows were not found; {count:,} rows by seed {spec_rows.seed}")
+        notes.append(
+            f"this data does not have the paper's test rows: {count:,} rows are drawn with seed {spec_rows.seed}"
+        )
     order = generator(spec_rows.seed, "test").permutation(len(pool))[:size]
     return _TestSelection(tuple(pool[i] for i in order), tuple(notes))
 

@@ -47,8 +47,8 @@ def check_out(out: Path) -> None:
     """Raise ``UserError`` unless a task file with its rows can be new files of this name."""
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: a task file ends in .yaml")
-    if out.stem in known_groups() or out.stem in known_tasks():
-        kind = "group" if out.stem in known_groups() else "task"
+    kinds = {"group": known_groups(), "task": known_tasks()}
+    if kind := next((kind for kind, names in kinds.items() if out.stem in names), None):
         raise UserError(f"--out {out}: {out.stem} is the name of a shipped {kind}; give another name")
     for path in (out, *files_of(out).values()):
         if path.exists():
@@ -107,7 +107,7 @@ def _free(name: str, taken: Iterable[str]) -> str:
 
 
 def _jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows).encode()
+    return "".join(json.dumps(row, default=str) + "\n" for row in rows).encode()
 
 
 def _values(

@@ -19,7 +19,7 @@ from icl_bench.tasks.file_readers import read_cut, read_split
 from icl_bench.tasks.hub import HubError, from_files, from_hub, hub_name
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.splits import Source, source_of_rows
-from icl_bench.tasks.worked_examples import read_pool
+from icl_bench.tasks.worked_examples import MARK, read_pool
 
 DATA_DIR_VARIABLE = "ICL_BENCH_DATA"
 
@@ -56,7 +56,8 @@ def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
                 f"{DATA_DIR_VARIABLE})"
             )
         file = data_dir / (spec.data.folder or spec.name) / file
-    pool = read_pool(file, spec.data.columns(dict(source.columns)), spec.data.encoding)
+    mark = (spec.answer and spec.answer.ends) or MARK
+    pool = read_pool(file, spec.data.columns(dict(source.columns)), spec.data.encoding, mark)
     return replace(source, train=pool, origin=f"{source.origin}, pool {file}", notes=(*source.notes, *pool.notes))
 
 

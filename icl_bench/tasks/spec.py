@@ -334,6 +334,11 @@ class AnswerRule(Frozen):
     """The text that demonstrations show for a question without an answer. The right answer of such
     a question is empty, and a model's answer that equals this text counts as empty."""
 
+    def without_thought(self, answer: str) -> str:
+        """A right answer without the thought before it, if its text holds both; also where thoughts are off."""
+        mark = (self.ends or "").strip()
+        return (mark and answer.partition(mark)[2].strip()) or answer
+
     @field_validator("extract")
     @classmethod
     def _has_a_group(cls, pattern: str | None) -> str | None:

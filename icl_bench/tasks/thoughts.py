@@ -39,10 +39,6 @@ class ThoughtRule:
         begun = joined(self.opens, rationale)
         return joined(begun, self.ends)
 
-    def without_thought(self, answer: str) -> str:
-        """A right answer without the thought before it, if its text holds both."""
-        return answer.partition(self.mark.strip())[2].strip() or answer
-
     def until_answer(self, before: str, thought: str, closing: str = "") -> str:
         """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is.
 

@@ -29,11 +29,11 @@ MARK = "So the answer is "
 EXPECTED = 'expected examples of "Q: ", a line "A: " and an answer, with empty lines between'
 
 
-def read_pool(path: Path, columns: Mapping[str, str], encoding: str | None = None) -> Split:
+def read_pool(path: Path, columns: Mapping[str, str], encoding: str | None = None, mark: str = MARK) -> Split:
     """Read the demonstrations of a file by its extension. Raises ``UserError``.
 
     An example of a text has the columns ``input``, ``target`` and ``rationale``, the thought from its beginning up
-    to ``MARK``; without that mark the whole answer is the target, and there is no rationale. A full stop
+    to ``mark``; without that mark the whole answer is the target, and there is no rationale. A full stop
     that ends a target behind a mark is left out.
     """
     if path.suffix.lower() != ".txt":
@@ -41,13 +41,13 @@ def read_pool(path: Path, columns: Mapping[str, str], encoding: str | None = Non
             raise UserError(f"{path}: pool.file is a file of rows, or a prompt in text (.txt)")
         return read_split(path, "train", columns, encoding)
     raw = read_file(path)
-    rows = list(_examples(decode(raw, str(path), encoding).replace("\r\n", "\n"), str(path)))
+    rows = list(_examples(decode(raw, str(path), encoding).replace("\r\n", "\n"), str(path), mark))
     if not rows:
         raise UserError(f"{path}: holds no example; {EXPECTED}")
     return Split("train", path.name, hashlib.sha256(raw).hexdigest(), rows)
 
 
-def _examples(text: str, name: str) -> Iterator[StoredRow]:
+def _examples(text: str, name: str, between: str) -> Iterator[StoredRow]:
     starts = [match.end() for match in re.finditer(r"(?:\A|\n\s*\n)Q: ", text)]
     ends = [match.start() for match in re.finditer(r"\n\s*\nQ: ", text)]
     for start in starts:
@@ -56,6 +56,6 @@ def _examples(text: str, name: str) -> Iterator[StoredRow]:
         question, mark, answer = example.partition("\nA:")
         if not mark or not answer.strip() or not question.strip():
             raise UserError(f"{where}: {EXPECTED}")
-        rationale, mark, target = answer.strip().rpartition(MARK)
+        rationale, mark, target = answer.strip().rpartition(between)
         cells = {"input": question, "target": target.removesuffix(".") if mark else target, "rationale": rationale}
         yield StoredRow(where, cells)

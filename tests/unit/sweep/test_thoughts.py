@@ -38,9 +38,10 @@ from icl_bench.sweep.facts import facts
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.thinking import Parts
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.in_memory import Task
-from icl_bench.tasks.spec import TaskSpec
+from icl_bench.tasks.spec import AnswerRule, TaskSpec
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import ThinkOption
 from icl_bench.tasks.thoughts import ThoughtRule
@@ -131,8 +132,9 @@ def test_opening_and_mark_stand_once_in_a_demonstration(thought: str, more: str,
         assert thought.strip() in worked
 
 
-def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path):
-    answer = {**THINK, "opens": "", "ends": "\n#### ", "rationale": "why", "extract": r"#### (\d+)"}
+@pytest.mark.parametrize("think", [True, False])
+def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path, think: bool):
+    answer = {**THINK, "opens": "", "ends": "\n#### ", "rationale": "why", "extract": r"(\d+)", "think": think}
     changes = {"labels": None, "metrics": ["numeric"], "answer": answer}
     changes["data"] = {**WORKED["data"], "fields": {"text": "text", "label": "label", "why": "label"}}
     path = fake_task(tmp_path, **changes)
@@ -141,7 +143,15 @@ def test_a_right_answer_with_its_thought_is_parted_at_the_mark(tmp_path: Path):
             tmp_path / f"{split}.jsonl", [{"text": f"q {i}", "label": f"as {i} is {i}\n#### {i}"} for i in range(9)]
         )
     data = load_data(load_task(path))
-    assert (data.train[4].worked, data.train[4].answer, data.train[4].golds) == ("as 4 is 4\n#### ", "4", None)
+    assert (data.train[4].answer, data.train[4].golds, data.test[4].golds) == ("4", None, None)
+    assert data.train[4].worked == ("as 4 is 4\n#### " if think else "")
+
+
+def test_what_the_end_mark_alone_holds_is_no_answer():
+    rule = AnswerRule(think=True, ends="So the answer is ", limit=9, extract="([a-z]+)")
+    assert extracted(rule, "seven") == "seven"
+    assert extracted(rule, "7") is None
+    assert extracted(rule.model_copy(update={"extract": r"answer is (\d+)"}), "7") == "7"
 
 
 def test_a_jinja_template_has_rationales_of_its_columns_and_one_file_may_hold_all_rows(tmp_path: Path):

@@ -256,7 +256,7 @@ UNLABELLED: Rows = [*TRAIN, *({"text": f"t{i}", "label": value} for i, value in 
 def test_rows_without_a_label_are_named_all_together(load):
     said = complaint(load, UNLABELLED)
     assert said.endswith(
-        "train.jsonl:4: label is empty, and in 4 further rows (train.jsonl:5, train.jsonl:6, train.jsonl:7, …); "
+        "train.jsonl:4: label is empty, and in 4 further rows (train.jsonl:5, train.jsonl:6, train.jsonl:7 and 1 more); "
         "labels.empty: leave_out leaves such rows out"
     )
     one = complaint(load, TRAIN, UNLABELLED[2:4])
@@ -441,7 +441,7 @@ def test_the_papers_test_rows_are_used_in_their_order_and_recorded(load, tmp_pat
 def test_without_the_papers_ids_rows_are_drawn_by_seed_and_that_is_noted(load):
     rows = load(test={"ids": "paper", "size": 2, "seed": 43})
     assert rows.test == load(test={"size": 2, "seed": 43}).test
-    assert rows.notes == ("the paper's test rows were not found; 2 rows by seed 43",)
+    assert rows.notes == ("this data does not have the paper's test rows: 2 rows are drawn with seed 43",)
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"row_ids": [1]}', '{"row_ids": []}', '{"a": 1}'])

@@ -153,9 +153,21 @@ def test_rows_of_another_set_of_the_tasks_name_are_drawn_by_seed(tmp_path: Path)
         rows = [{"text": f"{split} {n}", "label": label} for n, label in enumerate(["human", "numeric"] * 2)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = load_data(load_task("trec"), data_dir=tmp_path)
-    assert "the paper's test rows were not found; 4 rows by seed 43" in data.notes
+    assert "this data does not have the paper's test rows: 4 rows are drawn with seed 43" in data.notes
 
 
 def test_published_rows_of_a_task_that_has_none_are_refused():
     with pytest.raises(UserError, match="--test-ids paper: task stdlib_six has no published test rows"):
         load_data(load_task("stdlib_six"), test_ids="paper")
+
+
+def test_published_rows_that_are_asked_for_by_name_are_not_replaced_by_others(tmp_path: Path):
+    folder = tmp_path / "trec"
+    folder.mkdir()
+    for split in ("train", "test"):
+        rows = [{"text": f"{split} {n}", "label": label} for n, label in enumerate(["human", "numeric"] * 2)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(
+        UserError, match="--test-ids paper: this data does not have all of the paper's test rows of trec"
+    ):
+        load_data(load_task("trec"), data_dir=tmp_path, test_ids="paper")
