@@ -74,6 +74,6 @@ def formula_of(text: str) -> str:
     return text[1:] if text.startswith("'") and no_formula(text[1:]) == text else text
 
 
-_FORMULA = re.compile(r"'*(?:\s*[=+@\uff1d\uff0b\uff20-]|[\t\r])")
+_FORMULA = re.compile(r"'*(?:\s*[=+@\uff1d\uff0b\uff0d\uff20-]|[\t\r])")
 # an apostrophe that stood there gets another one, so that it can be taken off again
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

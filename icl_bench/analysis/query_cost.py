@@ -167,8 +167,8 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
         hourly |= by_hour
         by_token = of_model & ~by_hour & ~trained
         paid[by_token], paid_once[by_token] = (price.of_tokens(*part[:, by_token]) for part in (query, once))
-        paid_once[by_token & (elsewhere > 0)] = np.nan  # at the prices of another model
         paid[by_hour], paid_once[by_hour] = (price.of_seconds(part[by_hour]) for part in (alone, seconds_once))
+        paid_once[(by_token | by_hour) & (elsewhere > 0)] = np.nan  # at the prices of another model
     each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once, paid_once]
     result = QueryCosts(np.column_stack(each), np.column_stack(of_all))

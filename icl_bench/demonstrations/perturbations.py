@@ -21,7 +21,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.rendering import Piece, Writing, answer_line, demonstration_text, input_text
 from icl_bench.registry import PERTURBATIONS
 from icl_bench.seeds import generator
-from icl_bench.wording import nearest, plain
+from icl_bench.wording import listed, nearest, plain
 
 if TYPE_CHECKING:
     from icl_bench.demonstrations.pool import DemonstrationPool
@@ -417,19 +417,18 @@ def _shortest(amount: float) -> str:
 
 def _refuse_option_of_another(text: str, name: str, option_text: str) -> None:
     """Raise ``UserError`` for ``,format=N`` behind a perturbation that has no format, and the like."""
-    options = re.findall(r",\s*(\w+)\s*=", text)
-    # whoever writes none asks nothing of the others, which installed packages may have added
-    owners = {owner.option: other for other, owner in PERTURBATIONS.items() if owner.option} if options else {}
-    for option in options:
-        if option in owners and PERTURBATIONS[name].option != option:
-            raise UserError(f"{option_text}: {option}= is an option of {owners[option]} only")
+    for option in re.findall(r",\s*(\w+)\s*=", text):
+        if PERTURBATIONS[name].option == option:
+            continue
+        if having := [other for other, owner in PERTURBATIONS.items() if owner.option == option]:
+            raise UserError(f"{option_text}: {option}= is an option of {listed(having)} only")
 
 
 def _count(text: str, option: str, option_text: str, example: str) -> int:
     """The number of ``,option=N``. Raises ``UserError``."""
     found = re.fullmatch(rf"\s*,\s*{option}\s*=\s*0*([1-9][0-9]{{0,8}})\s*", text, re.ASCII)
     if found is None:
-        raise UserError(f"{option_text}: {option} is a whole number of demonstrations, like {example}")
+        raise UserError(f"{option_text}: {option} is a whole number of demonstrations from 1 up, like {example}")
     return int(found[1])
 
 

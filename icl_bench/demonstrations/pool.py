@@ -110,16 +110,16 @@ class DemonstrationPool:
         if spec.by is not None and spec.base is not None:  # the query's own must differ from them
             most = min(most, int(self.alike.max()) + 1 - spec.fewest(len(self.labels)))
         if spec.base is not None and spec.each is not None:
-            most = self._most_beside_labels(spec.base, spec.each, draw, most)
+            most = self._most_beside_labels(spec, spec.each, draw, most)
         return most
 
-    def _most_beside_labels(self, base: SharedSelector, each: int, draw: int, most: int) -> int:
+    def _most_beside_labels(self, spec: SelectorSpec, each: int, draw: int, most: int) -> int:
         """How many can be shared so that ``each`` different ones of every label remain; 0 if there
         are too few anyway.
         """
 
         def enough(count: int) -> bool:
-            shared = self.alike[self.places(base.choose(self, draw, count))]
+            shared = self.alike[self.places(self.shared(spec, draw, count))]
             candidates = ~np.isin(self.alike, shared)
             different = np.unique(self.alike[candidates], return_index=True)[1]
             numbers = np.bincount(self._label_numbers[candidates][different], minlength=len(self.labels))

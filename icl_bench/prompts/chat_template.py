@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import jinja2
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
-_EMPTY = {"<|START_THINKING|>": "<|END_THINKING|>"}
+_CLOSED = {"<|START_THINKING|>": "<|END_THINKING|>"}
 """What closes a thought, by the mark that begins it, where no slash does: Cohere's."""
 
 _TAG = re.compile(
-    rf"(?P<open>{'|'.join(map(re.escape, _EMPTY))}|"
+    rf"(?P<open>{'|'.join(map(re.escape, _CLOSED))}|"
     r"(?i:[<\[](?!end)[\w:-]*(?:think|thought|reason)[\w:-]*[>\]]))"
 )
 """The beginning of a thought anywhere: ``<think>``, ``[THINK]``."""
@@ -162,7 +162,7 @@ def thought_mark_in(source: str) -> str | None:
 
 def closed(mark: str) -> str:
     """The mark that ends a thought: ``</think>`` for ``<think>``."""
-    return _EMPTY.get(mark, f"{mark[0]}/{mark[1:]}")
+    return _CLOSED.get(mark, f"{mark[0]}/{mark[1:]}")
 
 
 def thought_of(prompt: str) -> str | None:
@@ -176,12 +176,11 @@ def closing_of(prompt: str) -> str:
 
     Written as templates write it that can be asked not to think: on lines of its own, Cohere's on the same line.
     """
-    opened = _OPENED.search(prompt)
-    if opened is None:
+    mark = thought_of(prompt)
+    if mark is None:
         return ""
-    mark = opened["open"]
-    if mark in _EMPTY:
-        return _EMPTY[mark]
+    if mark in _CLOSED:
+        return closed(mark)
     blank = "\n" if prompt.endswith("\n") else "\n\n"
     return f"{blank}{closed(mark)}\n\n"
 

@@ -20,7 +20,7 @@ from icl_bench.prompts.rendering import PlainForm, Writing, demonstration_text
 from icl_bench.report.imported_questions import ImportedQuestions
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.derived import base_cell
-from icl_bench.results.facts import COPIED, ChatFacts
+from icl_bench.results.facts import ChatFacts
 from icl_bench.results.reading import find_imported, finished_cells, read_rows, read_stored
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import CellMeta
@@ -269,7 +269,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
         if axes.items() <= meta.spec.model_dump().items()
         and meta.cell.startswith(str(wanted.get("cell", "")))
         and perturbation in (None, meta.facts.perturbation or str(NONE))
-        and (wanted.get("cell") or meta.facts.queries in (None, COPIED))
+        and (wanted.get("cell") or meta.facts.asks_test_rows)
     ]
     filters = " ".join(f"{name}={value}" for name, value in wanted.items())
     if not matches:

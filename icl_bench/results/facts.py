@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
 COPIED, LABELLED, FOR_RATIONALES = "copied", "labels", "rationales"
-"""Kinds of queries: copies of a prompt's demonstrations, and rows of the pool that the model labels."""
+"""Kinds of queries: copies of a prompt's demonstrations, rows of the pool that the model labels, and those that it
+writes thoughts for."""
 
 
 class StoredModel(BaseModel):
@@ -129,6 +130,13 @@ class Facts(StoredModel):
 
     imported: str | None = None
     """The source file of an import, which has no other facts."""
+
+    @property
+    def asks_test_rows(self) -> bool:
+        """Whether the queries are results of their own: test rows, copied demonstrations, or rows of the pool that
+        the model writes rationales for. False if they were asked for a calibration or for labels.
+        """
+        return self.queries in (None, COPIED, FOR_RATIONALES)
 
     @model_serializer
     def known(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.calibration import Calibration, of_queries
 from icl_bench.results.cells import AXES
-from icl_bench.results.facts import COPIED, FOR_RATIONALES
 from icl_bench.results.stored_meta import CellMeta, ImportMeta
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ class ResultFile:
 
     @property
     def asks_test_rows(self) -> bool:
-        """Whether its queries are test rows or copies of demonstrations, and not asked for another cell's sake."""
-        return self.meta is None or self.meta.facts.queries in (None, COPIED, FOR_RATIONALES)
+        """Whether its queries are results of their own (:attr:`Facts.asks_test_rows`)."""
+        return self.meta is None or self.meta.facts.asks_test_rows
 
     def cells(self) -> list[dict[str, Any]]:
         """Axes, cell and variant of each cell, in the order of the file."""

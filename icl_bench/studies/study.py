@@ -22,7 +22,7 @@ from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, Trainin
 from icl_bench.studies.rules import Names, PointFilter
 from icl_bench.sweep.combinations import Combination, default_order
 from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.plan import DEFAULT_DRAWS
+from icl_bench.sweep.plan import draws_of
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
@@ -107,7 +107,7 @@ class Study:
             points = [
                 (
                     {"select": str(select), "order": str(order), "attention": str(attention)},
-                    spec.draws or (1 if select.retrieves else DEFAULT_DRAWS),
+                    draws_of(select, spec.draws),
                 )
                 for select in spec.select
                 for order in spec.order or [default_order(select)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.metrics.scores import scored
 from icl_bench.results.calibration import BATCH, PRIOR, Calibration
@@ -47,15 +48,11 @@ def calibration_gain(frame: pd.DataFrame, scores: Mapping[str, CellScores], fact
     named = {variant: facts.get(str(variant), UNKNOWN).calibration or NONE for variant in frame["variant"].unique()}
     frame = frame.assign(calibration=frame["variant"].astype(object).map(named))
     parts = [frame, *(_in_batches(frame, scores, size) for size in AT_A_TIME)]
-    table = compare(_joined(parts), {"calibration": NONE}, facts=facts, apart=("calibration",), about="demonstrations")
+    table = compare(
+        joined(parts, frame), {"calibration": NONE}, facts=facts, apart=("calibration",), about="demonstrations"
+    )
     estimated_on = [_estimated_on(str(name)) for name in table["calibration"]]
     return table.assign(estimated_on=np.array(estimated_on, dtype=object))
-
-
-def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
 
 
 def _in_batches(frame: pd.DataFrame, scores: Mapping[str, CellScores], size: int) -> pd.DataFrame:

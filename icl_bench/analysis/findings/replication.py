@@ -58,6 +58,8 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     import pandas as pd
 
     imports = {variant for variant, known in facts.items() if known.imported is not None}
+    if not imports:
+        frame = frame.iloc[:0]
     theirs = frame["variant"].astype(object).isin(imports)
     rows = []
     frame = frame.assign(theirs=theirs.to_numpy())

@@ -12,6 +12,7 @@ import numpy as np
 
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
+from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.metrics.scores import scored
 from icl_bench.results.facts import NO_FACTS, FactsOf
@@ -33,8 +34,6 @@ def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataF
     prompts and are paired by draw and test example. Each such pair has samples of its own, so the limits are over
     samples too. The other columns are those of :func:`icl_bench.analysis.statistics.paired.compare`.
     """
-    import pandas as pd
-
     frame = scored(frame).reset_index(drop=True)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "samples", "sample_scores"])))
     frame = frame[frame["samples"].notna() & frame["sample_scores"].notna()]
@@ -45,8 +44,7 @@ def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataF
         part = frame[frame["sampled"] > size]
         pairs = zip(part["samples"], part["sample_scores"], strict=True)
         parts.append(part.assign(votes=size, score=np.array([expected(*pair, size) for pair in pairs], dtype=float)))
-    joined = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    table = compare(joined, {"votes": 1}, facts=facts, about="demonstrations")  # type: ignore[dict-item]
+    table = compare(joined(parts, parts[0]), {"votes": 1}, facts=facts, about="demonstrations")  # type: ignore[dict-item]
     agreed = frame.assign(agreement=np.array([agreement(samples) for samples in frame["samples"]], dtype=float))
     of_points = agreed.astype(dict.fromkeys(POINT, object)).groupby(POINT)[["agreement", "sampled"]].mean()
     table = table.astype(dict.fromkeys(POINT, object)).merge(of_points.reset_index(), on=POINT, how="left")

@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
-from icl_bench.results.facts import COPIED
+from icl_bench.results.reading import Stored
 from icl_bench.results.stored_meta import CellMeta
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
     shares: dict[tuple[object, ...], list[tuple[int, float]]] = {}
     for meta in cells.values():
         shown, labelled = meta.shown_answers, meta.demonstration_labels
-        if not shown or not labelled or meta.facts.queries not in (None, COPIED):
+        if not shown or not labelled or not meta.facts.asks_test_rows:
             continue
         right = [shown[name] == label for label, names in labelled.items() for name in names if name in shown]
         spec = meta.spec.model_dump()
@@ -45,9 +45,15 @@ def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
     return table.sort_values(COLUMNS[: 1 + len(POINT)], kind="stable", ignore_index=True)
 
 
+def _own_cells(stored: Stored) -> dict[str, CellMeta]:
+    """The cells that computed the predictions at hand."""
+    present = set(stored.predictions["cell"].astype(str))
+    return {cell: meta for cell, meta in stored.own_cells.items() if cell in present}
+
+
 SHOWN_LABELS = Finding(
     "shown_labels",
-    lambda context: shown_labels(context.stored.cells),
+    lambda context: shown_labels(_own_cells(context.stored)),
     (
         Column("labels", "labels shown", "number", short="labels"),
         Column("right", "right labels", "share", short="right"),

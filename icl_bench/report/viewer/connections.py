@@ -9,7 +9,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 10
-"""How long a connection may take to send the head of a request. uvicorn limits only the time between requests."""
+"""Within which a connection must send the whole head of a request. uvicorn limits only the pause between two."""
 
 
 class ShortWaits(H11Protocol):

@@ -176,6 +176,7 @@ def serve(folder: Folder, listening: socket.socket, token: str) -> None:
     settings = uvicorn.Config(
         application(folder, token, f"icl_bench_{listening.getsockname()[1]}"),
         http=ShortWaits,
+        ws="none",
         log_level="warning",
         access_log=False,
         lifespan="off",

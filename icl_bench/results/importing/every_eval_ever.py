@@ -49,7 +49,8 @@ def samples_of(file: Path, aggregate: Mapping[str, Any], shown: str) -> tuple[Pa
     named = about.get("file_path") if isinstance(about, dict) else None
     if not isinstance(about, dict) or not isinstance(named, str):
         raise UserError(f"{shown}: has aggregates alone, and names no file of samples")
-    path = file.with_name(named.rpartition("/")[2])
+    with reading(shown, "aggregates that name a file of samples"):
+        path = file.with_name(named.rpartition("/")[2])
     items, total = json_lines(decode(read_file(path), plain(path)), plain(path)), about.get("total_rows")
     if isinstance(total, int) and total != len(items):
         raise UserError(f"{plain(path)}: has {len(items):,} samples, and {shown} says {total:,}; it is not whole")

@@ -10,6 +10,7 @@ truth value or a number (``scorer/_metric.py``, ``value_to_float``).
 from __future__ import annotations
 
 import io
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -54,7 +55,15 @@ def of_archive(raw: bytes, shown: str) -> Log:
                 for name, info in entries.items()
                 if name.startswith("samples/") or name in ("header.json", "_journal/start.json")
             }
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, zlib.error, pa.ArrowException) as error:
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        EOFError,
+        RuntimeError,
+        zlib.error,
+        lzma.LZMAError,
+        pa.ArrowException,
+    ) as error:
         raise UserError(one_line(f"{shown}: not a whole log of Inspect: {error}")) from None
     header = read.get("header.json") or read.get("_journal/start.json")
     if not isinstance(header, dict):

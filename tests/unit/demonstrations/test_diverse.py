@@ -280,7 +280,7 @@ def test_one_set_may_precede_a_querys_own_and_be_the_whole_pool(tmp_path: Path, 
 def test_one_set_is_read_and_written(text, by, embeds):
     spec = SelectorSpec.parse(text)
     assert (str(spec), spec.retrieves, spec.shared, spec.nested, spec.embeds) == (text, False, True, True, embeds)
-    assert spec.base.by == by
+    assert spec.base.similarity == by
 
 
 # -- written, planned, named --------------------------------------------------------------------

@@ -133,6 +133,7 @@ def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(tmp_path: Path):
         "\r=1",
         " =1",
         "＝1",
+        "－1",
         "-",
         "'=1",
         '=HYPERLINK("x")',
@@ -165,6 +166,12 @@ def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(tmp_path: Path):
     assert {row["'=further"] for row in rows} == {"'=x"}
     assert {row["number"] for row in rows} == {"-1.5"}
     assert rows[3]["test_id"] == "'@3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import_predictions(tmp_path / "all.csv", tmp_path / "again")
+    again = read_results(tmp_path / "again")
+    for name in ("test_id", "prediction", "model", "=further"):
+        assert again[name].astype(str).tolist() == theirs[name].tolist()
 
 
 def test_lists_stand_in_csv_as_json_in_their_own_letters(tmp_path: Path):
