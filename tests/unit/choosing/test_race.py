@@ -101,7 +101,7 @@ def test_every_race_ends_and_a_sweep_that_is_asked_whole_is_decided(
         assert truth[answer.choice] == pytest.approx(truth[race.running()].max())
 
 
-def test_a_dropped_candidate_runs_again_when_the_leader_changes() -> None:
+def test_a_race_that_is_decided_asks_no_more() -> None:
     rows = 400
     scores = np.zeros((3, rows))
     scores[0, :60] = 1  # leads at first, is never right later
@@ -122,6 +122,22 @@ def test_a_dropped_candidate_runs_again_when_the_leader_changes() -> None:
     race.tell(Ask(0, int(race.asked[0]), rows), scores[0, race.asked[0] :])
     assert race.answer().choice == 0
     assert race.decided()
+
+
+def test_who_was_out_for_one_leader_runs_again_for_the_next_whom_it_may_beat() -> None:
+    first, rng = 60, np.random.default_rng(3)
+    race = Race([Candidate(name) for name in "abc"], Rules(200, 1, first=first))
+    scores = np.zeros((3, 200))
+    for place, right in enumerate((33, 54, 42)):
+        scores[place, rng.permutation(first)[:right]] = 1
+    scores[2, first:] = 1
+    for place in range(3):
+        race.tell(Ask(place, 0, first), scores[place, :first])
+    assert (race.leader(), race.running().tolist()) == (1, [1, 2])
+    for place in (1, 2):
+        race.tell(Ask(place, first, 2 * first), scores[place, first : 2 * first])
+    assert (race.leader(), race.running().tolist()) == (2, [0, 2])  # whom b excluded, c does not
+    assert [ask.candidate for ask in race.next()] == [0]
 
 
 def test_the_answer_may_be_asked_for_at_any_moment() -> None:
