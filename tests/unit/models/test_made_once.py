@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icl_bench.models.fingerprints import sha256_of
 from icl_bench.models.made_once import SEAL, is_whole, made_once, remove_damaged
 
 CONTENT = {"config.json": b"{}", "deep/model.safetensors": bytes(range(256)) * 40_000, "empty": b""}
@@ -126,3 +127,29 @@ def test_a_failure_leaves_nothing(tmp_path: Path):
     with pytest.raises(OSError, match="full"):
         made_once(tmp_path / "place", fails)
     assert [path.name for path in tmp_path.iterdir()] == ["place.lock"]
+
+
+def test_a_damaged_folder_is_made_again(tmp_path: Path):
+    made = []
+
+    def again(folder: Path) -> None:
+        made.append(folder)
+        write(folder)
+
+    place = made_once(tmp_path / "place", again)
+    (place / "config.json").write_bytes(b"[]")
+    (place / "further").write_bytes(b"")
+    assert written(made_once(place, again)) == CONTENT
+    assert len(made) == 2
+
+
+def test_a_copy_is_read_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = made_once(tmp_path / "place", write)
+    for file in place.rglob("*"):
+        os.utime(file, (1, 1))
+    read = []
+    monkeypatch.setattr("icl_bench.models.made_once.sha256_of", lambda file: read.append(file) or sha256_of(file))
+    assert is_whole(place)
+    assert len(read) == len(CONTENT)
+    assert is_whole(place)
+    assert len(read) == len(CONTENT)
