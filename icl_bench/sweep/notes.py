@@ -44,11 +44,12 @@ def notes(sweep: Sweep) -> list[str]:
         )
     if isinstance(form := task.encoder.form, ChatForm):
         texts += form.notes()
-    if task.pool.dropped:
+    pool = task.whole_pool or task.pool
+    if pool.dropped:
         share = task.data.spec.pool.drop_longest
-        longest = int(task.lengths[task.pool.rows].max())
+        longest = int(task.lengths[pool.rows].max())
         texts.append(
-            f"{task.pool.dropped:,} train rows longer than {longest} tokens are not in the "
+            f"{pool.dropped:,} train rows longer than {longest} tokens are not in the "
             f"pool (the longest {share:.0%}, pool.drop_longest)"
         )
     texts += [note for metric in task.metrics for note in metric.notes()]

@@ -132,12 +132,13 @@ class RationaleRun:
         return list(texts) if isinstance(texts, Iterable) else []  # a server refused every sample
 
     def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:
-        """The rationale of a row; None if no sample has one that is kept."""
+        """The rationale of a row; None if no sample has one that is kept. A whole one comes before a cut one."""
         keep, special = self.options.keep, getattr(self.sweep.task.tokenizer, "all_special_tokens", ())
         texts, answers = self._texts(record), list(record["samples"])
         scores = record.get("sample_scores", ())
         thought = self.data.spec.thought
         sizes: Any = record.get("sample_thought_tokens" if thought is not None else "sample_tokens")
+        limit = thought.limit if thought is not None else self.data.spec.max_answer_tokens
         places = []
         for place, text in enumerate(texts):
             if not text or not text.strip() or any(token in text for token in special):
@@ -149,8 +150,9 @@ class RationaleRun:
             places.append(place)
         if not places:
             return None
-        best = min(places, key=lambda place: sizes[place]) if self.options.take == "shortest" else places[0]
-        return Rationale(row, str(texts[best]).strip(), answers[best])
+        key = sizes.__getitem__ if self.options.take == "shortest" else lambda place: sizes[place] >= limit
+        best = min(places, key=key)
+        return Rationale(row, str(texts[best]).strip(), answers[best], cut=sizes[best] >= limit)
 
     def _none_kept(self, records: Sequence[Mapping[str, Any]]) -> UserError:
         """Why nothing is written, with two of the texts."""
@@ -187,6 +189,7 @@ class RationaleRun:
             prompts=short_hash([str(record["prompt_hash"]) for record in records]),
             tried=len(records),
             kept=len(kept),
+            cut=sum(one.cut for one in kept),
             kept_of_label=of_label if self.data.labels else None,
             near_duplicates=self.near,
             prompt_tokens=_sum(records, "prompt_tokens"),

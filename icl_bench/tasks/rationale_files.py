@@ -36,6 +36,8 @@ class Rationale:
     text: str
     answer: str | None
     """Its answer; None for one that is not valid."""
+    cut: bool = False
+    """Whether the limit of tokens cut it."""
 
 
 def files_of(out: Path) -> dict[str, Path]:

@@ -462,6 +462,8 @@ class RationaleOrigin(Frozen):
     """Rows of the pool that rationales were written for."""
     kept: int
     """Rows that have one."""
+    cut: int = 0
+    """Those of ``kept`` that were cut at the limit of tokens, as the row has no whole one."""
     kept_of_label: dict[str, tuple[int, int]] | None = None
     """Label -> rows kept and tried; None for free text."""
     near_duplicates: int = 0

@@ -16,6 +16,8 @@ def written_in_words(origin: RationaleOrigin, paths: Sequence[Path]) -> list[str
     """The share that was kept, in all and by label, what it took, and the files."""
     kept = f"kept: {origin.kept:,} of {counted(origin.tried, 'row')} ({percent(origin.kept / origin.tried)}%)"
     lines = [f"{kept}, {origin.take} of the samples with --keep {origin.keep}"]
+    if origin.cut:
+        lines.append(f"  {origin.cut:,} of them were cut at the limit of tokens: their rows have no whole one")
     if origin.kept_of_label:
         each = [f"{plain(label)} {kept} of {tried}" for label, (kept, tried) in origin.kept_of_label.items()]
         lines.append(f"  by label: {', '.join(each)}")

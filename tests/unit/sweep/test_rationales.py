@@ -28,6 +28,7 @@ from icl_bench.sweep.rationales import RationaleRun, near_rows
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.near_duplicates import near_duplicates
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.thoughts import ThoughtRule
 
 THINK = {"think": True, "opens": "Think.", "ends": "So it is ", "limit": 6}
 FREE: dict[str, Any] = {"labels": None, "metrics": ["exact_match"], "max_answer_tokens": 4}
@@ -119,8 +120,29 @@ def test_what_is_kept_is_right_wrong_or_all(ask: Ask, tmp_path: Path, keep: str)
         assert right == {keep == "right"}
 
 
-@given(st.lists(st.tuples(st.sampled_from(["a", "bb", " "]), st.booleans(), st.integers(1, 9)), min_size=1, max_size=6))
-def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]]):
+def test_all_rows_of_a_pool_may_be_tried_also_of_one_without_its_longest_rows(ask: Ask, tmp_path: Path):
+    task = write_task(tmp_path / "task", answer=THINK, train_rows=30, pool={"drop_longest": 0.1})
+    ended = ask(task=task, rows=30, keep="all")
+    assert ended.code == 0, ended.err
+    assert "not in the pool (the longest 10%" in " ".join(ended.err.split())
+
+
+def test_a_whole_text_is_taken_before_one_that_was_cut_and_cut_ones_are_counted(ask: Ask, tmp_path: Path):
+    ended = ask(keep="all", take="first", think=2)
+    assert ended.code == 0, ended.err
+    cell = read_results(tmp_path / "own.cells").set_index("test_id")
+    pool = lines(tmp_path / "own.pool.jsonl")
+    whole = {name for name, sizes in cell["sample_thought_tokens"].items() if min(sizes) < 2}
+    cut = sum(one["row_id"] not in whole for one in pool)
+    assert yaml.safe_load((tmp_path / "own.yaml").read_text())["rationales"].get("cut", 0) == cut > 0
+    assert f"{cut} of them were cut at the limit of tokens" in " ".join(ended.err.split())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "bb", " "]), st.booleans(), st.integers(1, 9)), min_size=1, max_size=6),
+    st.integers(1, 9),
+)
+def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]], limit: int):
     record = {
         "sample_thoughts": [text for text, _, _ in samples],
         "samples": ["x"] * len(samples),
@@ -131,14 +153,16 @@ def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]]):
     for take in ("shortest", "first"):
         made: Any = RationaleRun.__new__(RationaleRun)
         made.options = RationalesOptions(task="t", model="m", out="o.yaml", take=take)
-        made.data = type("Data", (), {"spec": type("Spec", (), {"thought": THINK})})
+        made.data = type("Data", (), {"spec": type("Spec", (), {"thought": ThoughtRule("", "So", limit)})})
         made.sweep = type("Sweep", (), {"task": type("Task", (), {"tokenizer": None})})
         found = made._taken(Example("row", {}, "x"), record)
         if not good:
             assert found is None
             continue
-        place = min(good)[1] if take == "shortest" else min(place for _, place in good)
+        whole = [one for one in good if one[0] < limit] or good
+        place = min(whole)[1] if take == "shortest" else min(place for _, place in whole)
         assert found.text == samples[place][0].strip()
+        assert found.cut == (samples[place][2] >= limit)
 
 
 def test_free_texts_with_an_answer_in_them_take_the_place_of_the_solutions(ask: Ask, tmp_path: Path):
