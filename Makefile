@@ -23,7 +23,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # where this is set, as in some containers, every program would compile all that it imports again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check mutants gpu-check clean
+.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check package mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -79,6 +79,10 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint test
+
+# sdist and wheel, tried in a bare environment in another folder (minutes: it installs torch)
+package:
+	PYTHON=$(PYTHON) TORCH="$(TORCH)" .ci/package
 
 # one process, at most so many minutes a group; ONLY="metrics prompts" for some of them
 mutants: $(READY)

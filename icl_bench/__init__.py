@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from icl_bench.api import Results, check, choose, finetune, plan, read, run
+    from icl_bench.api import Results, check, choose, finetune, plan, rationales, read, run
     from icl_bench.errors import UserError
     from icl_bench.tasks.in_memory import Task
 
-__all__ = ["Results", "Task", "UserError", "__version__", "check", "choose", "finetune", "plan", "read", "run"]
+__all__ = [
+    "Results",
+    "Task",
+    "UserError",
+    "__version__",
+    "check",
+    "choose",
+    "finetune",
+    "plan",
+    "rationales",
+    "read",
+    "run",
+]
 __version__ = "0.1.0"
 
 _PLACES = {"UserError": "icl_bench.errors", "Task": "icl_bench.tasks.in_memory"}

@@ -26,6 +26,7 @@ from icl_bench.results.facts import UNKNOWN
 from icl_bench.results.storage import ADDRESS, CellsOf, Place
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
+from icl_bench.sweep.rationale_options import RationalesOptions
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.wording import counted, nearest, short
@@ -150,6 +151,31 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     if machines != MachineOptions():
         raise UserError("choose: runs on this machine; leave the options of many machines out")
     return raced(ChooseSpec(**given), _place(results), Display(quiet=quiet)).as_json()
+
+
+@_takes(RationalesOptions)
+def rationales(*, quiet: bool = False, **options: Any) -> dict[str, Any]:
+    """Let a model write rationales for rows of the pool, and keep the right ones: ``icl-bench rationales``.
+
+    ``out`` is the new task file, which :func:`run` takes as its ``task``; ``task`` and ``model`` are those of
+    :func:`run`. The same call again continues after an interruption.
+
+    Returns what ``rationales`` of the task file says: ``tried`` and ``kept`` rows, by label in ``kept_of_label``, the
+    tokens, and which model wrote them. Raises :class:`icl_bench.UserError`, also where nothing is kept.
+    """
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.cli.output.rationales import carried_out
+
+    hush_libraries()
+    given, machines = _split(RationalesOptions, options)
+    if machines != MachineOptions():
+        raise UserError("rationales: runs on this machine; leave the options of many machines out")
+    if given.get("out") is None:
+        raise UserError("--out: is missing")
+    outcome, origin = carried_out(RationalesOptions(**given), Display(quiet=quiet))
+    if origin is None:
+        raise UserError("; ".join([*outcome.failed.values(), *outcome.stopped]))
+    return origin.model_dump()
 
 
 def read(results: Place = "results", *, task: str | None = None, model: str | None = None) -> Results:

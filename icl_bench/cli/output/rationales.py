@@ -1,15 +1,48 @@
-"""What ``rationales`` prints of what was kept."""
+"""Carries out ``rationales``, and what it prints of what was kept."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from icl_bench.cli.jobs import give_budget, purse
+from icl_bench.studies.parts import PromptPart
+from icl_bench.sweep.rationales import RationaleRun
 from icl_bench.wording import counted, percent, plain
 
 if TYPE_CHECKING:
+    from icl_bench.cli.output.progress import Display
+    from icl_bench.sweep.rationale_options import RationalesOptions
+    from icl_bench.sweep.runner import Outcome
+    from icl_bench.sweep.sweep import Sweep
     from icl_bench.tasks.spec import RationaleOrigin
+
+
+def carried_out(
+    options: RationalesOptions, display: Display, planned: Callable[[Sweep], None] = lambda _: None
+) -> tuple[Outcome, RationaleOrigin | None]:
+    """Let the model write, and write the task file. ``planned`` is called before anything is computed.
+
+    Returns the run's outcome and where the rationales are from; None if the run stopped or failed. Raises
+    ``UserError``.
+    """
+    with display.preparing() as say:
+        made = RationaleRun.prepare(options, say)
+    give_budget(made.sweep, purse)
+    part = PromptPart.of(made.sweep)
+    display.part(part)
+    for note in made.notes():
+        display.note(f"  {note}")
+    planned(made.sweep)
+    outcome = part.run_alone(str(options.cells), display)
+    display.outcome(outcome, str(options.cells))
+    if outcome.failed or outcome.stopped:
+        return outcome, None
+    origin, paths = made.write()
+    for line in written_in_words(origin, paths):
+        display.note(line)
+    return outcome, origin
 
 
 def written_in_words(origin: RationaleOrigin, paths: Sequence[Path]) -> list[str]:

@@ -375,3 +375,25 @@ def test_rationales_are_a_fact_of_the_cells_and_name_their_setting(tmp_path: Pat
         "rationales=the data's",
         "rationales=right ones of small",
     }
+
+
+# -- in Python -------------------------------------------------------------------------------------
+
+
+def test_python_writes_the_same_task_and_says_what_was_kept(ask: Ask, model: Path, tmp_path: Path):
+    assert ask().code == 0
+    usual: dict[str, Any] = {"rows": 12, "samples": 3, "temperature": 1.5, "device": "cpu", "dtype": "float32"}
+    options = {"task": tmp_path / "task" / "cards.yaml", "model": model, "out": tmp_path / "mine.yaml", **usual}
+    found = icl_bench.rationales(**options, quiet=True)
+    assert lines(tmp_path / "mine.pool.jsonl") == lines(tmp_path / "own.pool.jsonl")
+    assert (found["tried"], found["kept"]) == (12, len(lines(tmp_path / "own.pool.jsonl")))
+    again = icl_bench.run(
+        task=tmp_path / "mine.yaml", model=model, k=1, draws=1, results=tmp_path / "results", quiet=True
+    )
+    assert len(again.predictions) == 6
+    with pytest.raises(UserError, match=r"mine.yaml: is there already; give another name"):
+        icl_bench.rationales(**options, quiet=True)
+    with pytest.raises(UserError, match="--out: is missing"):
+        icl_bench.rationales(**{**options, "out": None}, quiet=True)
+    with pytest.raises(UserError, match="order: not an option of rationales"):
+        icl_bench.rationales(**options, order="random", quiet=True)
