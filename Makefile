@@ -23,7 +23,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # where this is set, as in some containers, every program would compile all that it imports again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check package mutants gpu-check clean
+.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check docs package mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -79,6 +79,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint test
+
+# the documentation as a site, in site/; a link that leads nowhere is an error
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
 
 # sdist and wheel, tried in a bare environment in another folder (minutes: it installs torch)
 package:
