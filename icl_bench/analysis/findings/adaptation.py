@@ -312,8 +312,11 @@ def _in_cells(context: Context) -> Iterator[_Model]:
 
 
 def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
-    """The models whose losses of texts are stored, with the meta and losses of each file."""
-    stored = list(read_losses(results))
+    """The models whose losses of texts are stored, with the meta and losses of each file.
+
+    Without losses at other positions than the model's own.
+    """
+    stored = [held for held in read_losses(results) if not (held[0].rope_scale or held[0].rope_theta)]
     named = names_apart((meta.model, meta.fingerprint) for meta, _ in stored)
     for meta, losses in stored:
         name = named.get((meta.model, meta.fingerprint), meta.model)

@@ -41,28 +41,32 @@ PERPLEXITY_COLUMNS = [
     "interval_over",
     "prefill_flops",
     "cache_bytes",
+    "rope_scale",
+    "rope_theta",
 ]
 
 
 def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
-    One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
+    One row per model, attention, dtype, positions and length. A range holds the tokens behind the ``after``-th
     and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
     all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
     has read are taken; one that has read other texts alone stands apart. Limits (95%) are Student's,
     of the mean loss, over ``interval_over``: texts, or the windows of a single text
     (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the
     same windows, with its limits and the p of a paired t-test, Holm's over the lengths and attentions of
-    a model. With one window limits and p are NaN.
+    a model with one dtype and positions. With one window limits and p are NaN.
     Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
-    this length). Empty where nothing was computed.
+    this length), rope_scale and rope_theta (what positions were divided by, and the base of their
+    rotation; NaN for the model's own). Empty where nothing was computed.
     """
     import pandas as pd
 
     by_model: dict[tuple[str, ...], list[tuple[LossesMeta, np.ndarray]]] = {}
     for meta, losses in read_losses(results):
-        key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length))
+        positions = (str(meta.rope_scale), str(meta.rope_theta))
+        key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length), *positions)
         by_model.setdefault(key, []).append((meta, losses))
     named = names_apart((name, fingerprint) for name, fingerprint, *_ in by_model)
     rows: list[dict[str, Any]] = []
@@ -70,7 +74,16 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
         name = named.get((stored_name, fingerprint), stored_name)
         if model in (None, name, stored_name):
             rows += [{**row, "model": name} for row in _of_model(group)]
-    return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS)
+    kinds = {"rope_scale": float, "rope_theta": float}
+    return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS).astype(kinds)
+
+
+def positions_name(row: Mapping[str, Any]) -> str:
+    """What a row's positions are called beside others; empty for the model's own."""
+    scale, theta = row["rope_scale"], row["rope_theta"]
+    parts = [] if np.isnan(scale) else [f"positions divided by {scale:g}"]
+    parts += [] if np.isnan(theta) else [f"theta {theta:,.0f}"]
+    return ", ".join(parts)
 
 
 def no_perplexities() -> pd.DataFrame:
@@ -143,6 +156,8 @@ def _of_attention(
             "tokens": len(mine) * (length - after),
             "interval_over": interval_over(text_of),
             "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
+            "rope_scale": meta.rope_scale,
+            "rope_theta": meta.rope_theta,
             **meta.by_length.get(str(length), {}),
         }
         row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine, text_of)
@@ -169,6 +184,8 @@ PERPLEXITY = Finding(
     "perplexity",
     _of_context,
     (
+        Column("rope_scale", "positions divided by", "number"),
+        Column("rope_theta", "rope theta", "number"),
         Column("after", "tokens behind", "count"),
         Column("length", "up to", "count"),
         Column("perplexity", "perplexity", "number"),
@@ -183,7 +200,7 @@ PERPLEXITY = Finding(
     ),
     caption="Perplexity by length",
     shown="model series after length perplexity ci_low ci_high whole ratio ratio_low ratio_high "
-    "p_holm interval_over prefill_flops cache_bytes windows tokens",
+    "p_holm interval_over prefill_flops cache_bytes windows tokens rope_scale rope_theta",
     section=Section(
         "perplexity",
         "How well are long texts predicted?",

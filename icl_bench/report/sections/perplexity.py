@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
+from icl_bench.analysis.findings.perplexity import positions_name
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming, attention_name
@@ -17,8 +18,11 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
     if frame.empty:
         return None
     several = frame["dtype"].nunique() > 1
-    names = frame["attention"].map(attention_name)
-    frame = frame.assign(series=names + (", " + frame["dtype"] if several else ""))
+    names = [
+        ", ".join(filter(None, [attention_name(row["attention"]), several and row["dtype"], positions_name(row)]))
+        for row in frame.to_dict("records")
+    ]
+    frame = frame.assign(series=names)
     look = Look([*dict.fromkeys(frame["series"])])
     panels = []
     for (model,), part in groups(frame, ["model"]):

@@ -11,6 +11,7 @@ from pydantic import Field
 from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.rotary_positions import RotaryPositions
 from icl_bench.options import NAMES, TRAINING, Option, Options, read_with
 from icl_bench.sweep.options import DataDir, ModelOption, Seed, Texts, seed_field
 from icl_bench.training.spec import OutFolder
@@ -102,6 +103,11 @@ class AdaptationSpec(Options):
         return Pattern.parse(self.attention)
 
     @property
+    def positions(self) -> RotaryPositions:
+        """How positions differ from the model's own."""
+        return RotaryPositions(self.rope_scale, self.rope_theta)
+
+    @property
     def rate(self) -> float:
         """The highest learning rate."""
         return LEARNING_RATE[self.method] if self.learning_rate is None else self.learning_rate
@@ -141,9 +147,7 @@ class AdaptationSpec(Options):
             raise UserError(f"--learning-rate {self.rate}: expected more than 0, like 1e-4")
         if not 0 < self.share <= 1:
             raise UserError(f"--share {self.share}: expected more than 0, up to 1")
-        for name, value in (("scale", self.rope_scale), ("theta", self.rope_theta)):
-            if value is not None and not 1 <= value < math.inf:
-                raise UserError(f"--rope-{name} {value}: expected 1 or more")
+        self.positions.check()
         if self.out.exists() and not self.out.is_dir():
             raise UserError(f"--out {self.out}: is a file; give a folder")
 

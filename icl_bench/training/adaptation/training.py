@@ -149,7 +149,7 @@ class Adaptation(LongTraining):
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         check_family(spec.pattern, model)
-        reach = int(model.context_tokens * (spec.rope_scale or 1))
+        reach = spec.positions.reach(model.context_tokens)
         if spec.length > reach:
             scale = math.ceil(spec.length / model.context_tokens)
             raise UserError(
@@ -253,7 +253,7 @@ class Adaptation(LongTraining):
         set_seed(self.spec.seed)
         source, revision = self.model.source, self.model.revision or "main"
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        _stretch(config, self.spec.rope_scale, self.spec.rope_theta)
+        self.spec.positions.change(config)
         lora = self.spec.method == "lora"
         network = load_network(
             AutoModelForCausalLM,
@@ -349,30 +349,3 @@ class Adaptation(LongTraining):
             data_collator=collated,
             callbacks=[watcher(Course(steps, each, folder, self.log, say), model)],
         )
-
-
-def _stretch(config: Any, scale: float | None, theta: float | None) -> None:
-    """Divide positions by ``scale`` (position interpolation; Chen et al. 2023), and set the base of
-    their rotation. Raises ``UserError`` if the config scales positions already.
-    """
-    if scale is None and theta is None:
-        return
-    text = config.get_text_config()
-    for rotation in _rotations(text):
-        if scale:
-            if rotation.get("rope_type", "default") != "default":
-                raise UserError(f"--rope-scale: this model's positions are scaled already ({rotation['rope_type']})")
-            rotation |= {"rope_type": "linear", "factor": scale}
-        if theta:
-            rotation["rope_theta"] = theta
-    if scale:
-        text.max_position_embeddings = int(text.max_position_embeddings * scale)
-
-
-def _rotations(config: Any) -> list[dict[str, Any]]:
-    """Rotary parameters of all layers, or of each type of layers. Raises ``UserError``."""
-    parameters = getattr(config, "rope_parameters", None)
-    if not isinstance(parameters, dict):
-        raise UserError("--rope-scale, --rope-theta: this model has no rotary positions")
-    inner = [part for part in parameters.values() if isinstance(part, dict)]
-    return inner or [parameters]
