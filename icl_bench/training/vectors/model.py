@@ -109,10 +109,10 @@ class VectorModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, texts: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
-        """Mean loss of the answers' tokens.
+        """Mean loss of the labelled tokens.
 
-        Ids are ``(rows, tokens)``, padded on the left, answers last; ``labels`` are the answers,
-        ``(rows, longest answer)``, with :data:`IGNORED` before them.
+        Ids are ``(rows, tokens)``, padded on the left, answers last; ``labels`` are the last tokens of each row,
+        ``(rows, most labelled tokens)``, with :data:`IGNORED` before them.
         """
         if self.training:
             self._count(attention_mask, labels, texts)
@@ -133,15 +133,20 @@ class VectorModel(nn.Module):
         return {"loss": loss}
 
 
-def collated(rows: Sequence[VectorRow], pad: int) -> dict[str, Any]:
-    """A batch for :class:`VectorModel`."""
+def collated(rows: Sequence[VectorRow], pad: int, loss: str = "answer") -> dict[str, Any]:
+    """A batch for :class:`VectorModel`.
+
+    Labelled are the answers, or with the loss of a ``sequence`` all tokens behind the first, which nothing
+    predicts (Chen et al. 2024, equation 2).
+    """
     whole = [(*row.prompt, *row.answer) for row in rows]
-    width, length = max(map(len, whole)), max(len(row.answer) for row in rows)
+    learnt = [both[1:] if loss == "sequence" else row.answer for row, both in zip(rows, whole, strict=True)]
+    width, length = max(map(len, whole)), max(map(len, learnt))
     ids = torch.full((len(rows), width), pad)
     mask = torch.zeros((len(rows), width), dtype=torch.long)
     labels = torch.full((len(rows), length), IGNORED)
-    for place, (row, both) in enumerate(zip(rows, whole, strict=True)):
+    for place, (both, last) in enumerate(zip(whole, learnt, strict=True)):
         ids[place, width - len(both) :] = torch.tensor(both)
         mask[place, width - len(both) :] = 1
-        labels[place, length - len(row.answer) :] = torch.tensor(row.answer)
+        labels[place, length - len(last) :] = torch.tensor(last)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels, "texts": [list(row.texts) for row in rows]}
