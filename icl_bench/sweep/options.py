@@ -128,10 +128,11 @@ DataDir = Annotated[
     ),
 ]
 
-Texts = Annotated[
-    Path,
-    Option("A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"),
-]
+OF_TEXTS = Option(
+    "A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"
+)
+
+Texts = Annotated[Path, OF_TEXTS]
 
 Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
 

@@ -71,9 +71,9 @@ class TrainingFolder:
 
     def _differs(self, other: Mapping[str, Any]) -> str:
         """The first setting in which another training differs."""
-        for name, value in self.settings.items():
-            if other.get(name) != value:
-                return f"{name} {other.get(name)!r} instead of {value!r}"
+        for name in {**self.settings, **other}:
+            if (value := self.settings.get(name)) != (before := other.get(name)):
+                return f"{name} {before!r} instead of {value!r}"
         return "other options"
 
     def begin(self) -> Path:

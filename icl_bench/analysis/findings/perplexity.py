@@ -78,12 +78,14 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS).astype(kinds)
 
 
-def positions_name(row: Mapping[str, Any]) -> str:
-    """What a row's positions are called beside others; empty for the model's own."""
-    scale, theta = row["rope_scale"], row["rope_theta"]
-    parts = [] if np.isnan(scale) else [f"positions divided by {scale:g}"]
-    parts += [] if np.isnan(theta) else [f"theta {theta:,.0f}"]
-    return ", ".join(parts)
+def positions_names(frame: pd.DataFrame) -> list[str]:
+    """What the positions of each row are called beside others; empty for the model's own."""
+    names = []
+    for scale, theta in zip(frame["rope_scale"], frame["rope_theta"], strict=True):
+        parts = [] if np.isnan(scale) else [f"positions divided by {scale:g}"]
+        parts += [] if np.isnan(theta) else [f"theta {theta:,.0f}"]
+        names.append(", ".join(parts))
+    return names
 
 
 def no_perplexities() -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
-from icl_bench.analysis.findings.perplexity import positions_name
+from icl_bench.analysis.findings.perplexity import positions_names
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming, attention_name
@@ -19,8 +19,8 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
         return None
     several = frame["dtype"].nunique() > 1
     names = [
-        ", ".join(filter(None, [attention_name(row["attention"]), several and row["dtype"], positions_name(row)]))
-        for row in frame.to_dict("records")
+        ", ".join(filter(None, (attention_name(attention), dtype if several else "", positions)))
+        for attention, dtype, positions in zip(frame["attention"], frame["dtype"], positions_names(frame), strict=True)
     ]
     frame = frame.assign(series=names)
     look = Look([*dict.fromkeys(frame["series"])])
