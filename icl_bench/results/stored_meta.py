@@ -65,6 +65,8 @@ class StepLoss(StoredModel):
 
     step: int
     validation: float
+    tokens: float | None = None
+    """Tokens of the training so far."""
 
 
 class TrainingMeta(StoredModel):

@@ -229,8 +229,8 @@ class Course:
     folder: Path
     """The folder of unfinished work."""
     log: dict[str, Any]
-    """``seconds``, ``losses`` (``step`` and ``validation``, in nats a token) and the model's counts;
-    filled during the training."""
+    """``seconds``, ``losses`` (``step``, ``validation`` in nats a token, and the ``tokens`` of the training so far)
+    and the model's counts; filled during the training."""
     say: Say
 
 
@@ -292,7 +292,8 @@ def watcher(
                 return  # resuming evaluates once more, which would be a further choice
             if loss < min((at["validation"] for at in log["losses"]), default=math.inf):
                 better()
-            log["losses"].append({"step": step, "validation": loss})
+            self.take_stock()
+            log["losses"].append({"step": step, "validation": loss, "tokens": log["tokens"]})
             say(f"step {step:,} of {steps}: validation loss {loss:.3f}")
 
         def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002

@@ -13,7 +13,7 @@ from icl_bench.report.tables import of_finding
 
 
 def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
-    """Perplexity over length, and every pattern beside full attention."""
+    """Perplexity over length and over operations, and every pattern beside full attention."""
     frame = findings.perplexity
     if frame.empty:
         return None
@@ -32,4 +32,15 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
         tips += [tip(name, text, ".2f") for name, text in numbers]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
         panels.append(panel(["perplexity", model], model, chart, rows, "series after length value low high"))
+        known = part.dropna(subset=["prefill_flops", "whole"]).rename(columns={"prefill_flops": "operations"})
+        if known.empty:
+            continue
+        rows = known.assign(value=known["whole"])
+        tips = [tip("series", "attention"), tip("length", "tokens", ",d"), tip("value", "perplexity", ".2f")]
+        tips.append(tip("operations", "operations", ".3~e"))
+        title = f"{model}, by operations"
+        chart = charts.over_operations(
+            rows, look, tips, "operations of reading a text", f"Perplexity over operations, {model}"
+        )
+        panels.append(panel(["perplexity-operations", model], title, chart, rows, "series length operations value"))
     return Drawing(panels, [of_finding(finding, frame)], look)

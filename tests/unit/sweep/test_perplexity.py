@@ -294,7 +294,13 @@ def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: P
     found: Any = SimpleNamespace(perplexity=perplexities(tmp_path))
     section = perplexity(FINDINGS["perplexity"], found, found)
     assert section is not None
-    (panel,) = section.panels
+    panel, operations = section.panels
+    assert [(row["series"], row["operations"]) for row in operations.rows] == [
+        (name, float(length)) for name in ("full attention", "grouped:2,8") for length in LENGTHS
+    ]
+    whole = perplexities(tmp_path)["whole"].tolist()
+    assert [row["value"] for row in operations.rows] == pytest.approx(whole)
+    assert operations.spec()["datasets"]["rows"]
     assert [row["series"] for row in panel.rows] == ["full attention"] * 3 + ["grouped:2,8"] * 3
     assert [row["length"] for row in panel.rows] == [*LENGTHS, *LENGTHS]
     drawn = panel.spec()["datasets"]["rows"]
