@@ -40,15 +40,13 @@ from icl_bench.training.adaptation.examples import (
 )
 from icl_bench.training.adaptation.instructions import Instructions
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
+from icl_bench.training.head_loss import HEAD_TOKENS, summed_loss
 from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
 from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 IGNORED = -100
 """Label of tokens without a loss."""
-
-HEAD_TOKENS = 512
-"""Tokens whose logits are computed at once; the logits of a whole sequence would take most memory."""
 
 WARM_UP, LOOKS = 100, 10
 """Warm-up steps (at most a tenth of all steps), and number of evaluations on held-out texts."""
@@ -112,14 +110,7 @@ class AdaptedModel(nn.Module):
             for name, count in zip(COUNTS, (rows * width, rows * keys, int(taken.sum())), strict=True):
                 self.counts[name] += count
         states, targets = states[taken], targets[taken]
-        total = hidden.new_zeros((), dtype=torch.float32)
-        for part, wanted in zip(states.split(HEAD_TOKENS), targets.split(HEAD_TOKENS), strict=True):
-            total = total + torch.utils.checkpoint.checkpoint(self._losses, part, wanted, use_reentrant=False)
-        return {"loss": total / len(targets)}
-
-    def _losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        logits = self.network.get_output_embeddings()(states).float()
-        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+        return {"loss": summed_loss(self.network, states, targets) / len(targets)}
 
 
 def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:

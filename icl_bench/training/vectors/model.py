@@ -12,6 +12,7 @@ from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.models.config import layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder
+from icl_bench.training.head_loss import summed_loss
 from icl_bench.training.operations import keys_of_layers
 from icl_bench.training.vectors.examples import VectorRow
 
@@ -43,13 +44,16 @@ class VectorModel(nn.Module):
         encoder: VectorEncoder,
         trained: Any | None,
         known: Mapping[str, Tensor],
+        *,
+        of_all: bool = False,
     ) -> None:
         """``readers`` is None without vectors; ``trained`` is a copy of the encoder's network; ``known``
-        holds the encoder's vector of each text.
+        holds the encoder's vector of each text. With ``of_all``, the tokens of prompts are learnt too, so that
+        few logits at once are in memory.
         """
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
-        self._encoder, self._known = encoder, known
+        self._encoder, self._known, self._of_all = encoder, known, of_all
         self._spans = FULL.spans(layer_windows(network.config.get_text_config()))
         self.counts = dict.fromkeys(COUNTS, 0)
         """Training data so far, by ``COUNTS``."""
@@ -94,7 +98,7 @@ class VectorModel(nn.Module):
             rows * width if any(vectors) else 0,
             sum(keys_of_layers(self._spans, None, tokens) for tokens in attention_mask.sum(-1).tolist()),
             len(self._spans) * width * sum(vectors),
-            rows * (labels.shape[1] + 1),
+            int((labels != IGNORED).sum()) if self._of_all else rows * (labels.shape[1] + 1),
         )
         for name, count in zip(COUNTS, added, strict=True):
             self.counts[name] += count
@@ -122,13 +126,13 @@ class VectorModel(nn.Module):
                 vectors, seen = self._vectors(texts, self.readers)
                 self.readers.reading = self.readers.project(vectors, seen[:, None])
         positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
-        logits = self.network(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=labels.shape[1] + 1,
-        ).logits[:, :-1]
+        read = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions, "use_cache": False}
+        if self._of_all:
+            taken = labels != IGNORED
+            hidden = self.network.get_decoder()(**read).last_hidden_state[:, :-1]
+            total = summed_loss(self.network, hidden[:, -labels.shape[1] :][taken], labels[taken])
+            return {"loss": total / taken.sum()}
+        logits = self.network(**read, logits_to_keep=labels.shape[1] + 1).logits[:, :-1]
         loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         return {"loss": loss}
 

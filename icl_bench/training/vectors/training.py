@@ -193,7 +193,7 @@ class VectorTraining(LongTraining):
             trained = copy.deepcopy(self.encoder.load()[0]).requires_grad_(False)
         if self.spec.train == "added":
             network.requires_grad_(False)
-        return VectorModel(network, readers, self.encoder, trained, known)
+        return VectorModel(network, readers, self.encoder, trained, known, of_all=self.spec.loss == "sequence")
 
     def _needs(self, model: VectorModel) -> str:
         """Requirements of the training in words: parameters, memory besides activations, time."""
@@ -219,7 +219,8 @@ class VectorTraining(LongTraining):
         shape, count, (of_tokens, of_vectors) = self._architecture, self.log, model.added
         frozen = self.spec.train == "added"
         decoder = step_flops(shape, count["padded_tokens"], count["keys_seen"], frozen=frozen)
-        head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * (2 if frozen else 3)
+        passes = (2 if frozen else 3) + (self.spec.loss == "sequence")  # logits of all tokens are computed twice
+        head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * passes
         of_vectors = 3 * of_vectors - (model.projectors if model.trained is None else 0)
         read: float = 2.0 * (3 * of_tokens * count["reading_tokens"] + of_vectors * count["padded_vectors"])
         seen = int(count["vectors_seen"])

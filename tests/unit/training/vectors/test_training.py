@@ -159,7 +159,7 @@ def test_a_batch_ends_with_the_answers(tmp_path: Path, tiny: Path):
 @pytest.mark.parametrize("of", ["answer", "sequence"])
 def test_the_loss_is_that_of_the_answers_tokens_or_of_all(tmp_path: Path, tiny: Path, of: str):
     """Of a batch of unequal lengths, against each row alone without padding: equation 2 of the paper, and its part."""
-    training = VectorTraining.prepare(asked(tmp_path, tiny))
+    training = VectorTraining.prepare(asked(tmp_path, tiny, loss=of))
     model = training._model(lambda _: None)
     rows = training.examples.epoch(0, range(5))
     total, tokens = 0.0, 0
@@ -252,8 +252,8 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
     """Batches of four, padded; each row reads its own vectors in both layers."""
     shape, width = architecture_of(str(tiny)), VectorEncoder.of(None, "mean").width
     found = {}
-    for train, passes in (("added", 2), ("all", 3)):
-        spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / train)
+    for train, passes, loss in (("added", 2, "answer"), ("all", 3, "sequence"), ("all", 3, "answer")):
+        spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / f"{train} {loss}", loss=loss)
         trained(spec)
         log, told = json.loads((spec.out / LOG).read_text()), vector_settings_of(str(spec.out))
         assert told is not None
@@ -262,7 +262,10 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
             rows = examples.epoch(0, range(start, min(start + 4, examples.rows)))
             lengths, vectors = [len(r.prompt) + len(r.answer) for r in rows], [len(r.texts) for r in rows]
             computed, predicted = len(rows) * max(lengths), len(rows) * (max(len(r.answer) for r in rows) + 1)
-            total += passes * 2 * (shape.parameters * computed + shape.hidden_width * shape.vocabulary * predicted)
+            of_head = passes * predicted
+            if loss == "sequence":  # logits of all tokens but each row's first are computed twice
+                of_head = (passes + 1) * (sum(lengths) - len(rows))
+            total += 2 * (passes * shape.parameters * computed + shape.hidden_width * shape.vocabulary * of_head)
             keys = sum(n * (n + 1) // 2 for n in lengths) + max(lengths) * sum(vectors)
             total += 3 * 4 * shape.heads_width * len(shape.windows) * keys
             projectors = width * shape.hidden_width * len(shape.windows)
