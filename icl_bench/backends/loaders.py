@@ -61,6 +61,7 @@ class TransformersLoader(BackendLoader):
             dtype=self.spec.dtype,
             device=self.spec.device,
             pack_rows=self.spec.pack,
+            positions=model.positions,
         )
         self.rate()  # measure it with PyTorch, and cache it for plans
         return backend

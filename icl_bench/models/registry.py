@@ -20,6 +20,7 @@ from icl_bench.models.in_memory import stated_fingerprint
 from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
 from icl_bench.models.packaged_smollm2 import SMOLLM2_135M
+from icl_bench.models.rotary_positions import OWN_POSITIONS, RotaryPositions
 from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.wording import first_line, nearest, plain, short
 
@@ -81,6 +82,8 @@ class Model:
     """Identifies weights and tokenizer: a hub commit, or a hash of the files."""
     tokenizer: str | None = None
     """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
+    positions: RotaryPositions = OWN_POSITIONS
+    """Changes of its rotary positions when it is loaded (``perplexity --rope-scale``)."""
 
 
 def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, base: str | None = None) -> Model:

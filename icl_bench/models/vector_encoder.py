@@ -62,10 +62,16 @@ class VectorSettings(Frozen):
     trained: Literal["all", "added"]
     model: str
     """The decoder before training."""
+    loss: Literal["answer", "sequence"] = "answer"
+    """The tokens whose loss was minimised: the answer's, or those of prompt and answer."""
 
     def write(self, folder: Path) -> None:
-        """Write the settings into a checkpoint's folder."""
-        text = json.dumps(self.model_dump(), indent=2) + "\n"
+        """Write the settings into a checkpoint's folder, whose fingerprint covers them.
+
+        The default loss is left out, so that it does not change the fingerprint.
+        """
+        left_out = {"loss"} if self.loss == "answer" else set()
+        text = json.dumps(self.model_dump(exclude=left_out), indent=2) + "\n"
         (folder / SETTINGS).write_text(text, encoding="utf-8")
 
 

@@ -303,17 +303,24 @@ class ChatForm:
 
     def _ending(self) -> str:
         """The end of an answer: up to the first special token, or the first line break."""
-        closing = self._around.closing
-        places = [(closing.find(token), len(token)) for token in self._special if token in closing]
-        if places:
-            at, size = min(places)
-            return closing[: at + size]
-        if "\n" in closing:
-            return closing[: closing.index("\n") + 1]
+        if (ending := ending_of(self._around.closing, self._special)) is not None:
+            return ending
         raise UserError(
             f"--chat: the chat template of model {self._chat.model_name} does not end an answer: no "
             "special token and no line break stand behind it"
         )
+
+
+def ending_of(closing: str, special: Collection[str]) -> str | None:
+    """The end of an answer in what stands behind it: up to the first special token, or the first line break.
+
+    None if there is neither.
+    """
+    places = [(closing.find(token), len(token)) for token in special if token in closing]
+    if places:
+        at, size = min(places)
+        return closing[: at + size]
+    return closing[: closing.index("\n") + 1] if "\n" in closing else None
 
 
 PromptForm = PlainForm | ChatForm

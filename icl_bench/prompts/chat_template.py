@@ -56,6 +56,8 @@ class ChatTemplate:
     """The date that the template may write, like ``2026-01-31``; None for today's."""
     closes_thoughts: bool = False
     """Whether a thought that the generation prompt begins is closed, so that an answer follows it."""
+    option: str = "--chat"
+    """The option that asks for the template, for messages."""
 
     @classmethod
     def of_folder(
@@ -66,6 +68,7 @@ class ChatTemplate:
         *,
         day: str | None = None,
         closes_thoughts: bool = False,
+        option: str = "--chat",
     ) -> ChatTemplate:
         """Read the template from a tokenizer's folder.
 
@@ -78,10 +81,10 @@ class ChatTemplate:
             raise UserError(f"model {model_name}: its chat template cannot be read ({first_line(error)})") from None
         if source is None:
             raise UserError(
-                f"--chat: model {model_name} has no chat template; give an instruct model, or leave --chat out"
+                f"{option}: model {model_name} has no chat template; give an instruct model, or leave {option} out"
             )
         special = {name: _token_text(config[name]) for name in _SPECIAL if config.get(name)}
-        return cls(source, model_name, {**special, **arguments}, day, closes_thoughts)
+        return cls(source, model_name, {**special, **arguments}, day, closes_thoughts, option)
 
     @property
     def writes_date(self) -> bool:
@@ -106,12 +109,13 @@ class ChatTemplate:
                 )
         except TookTooLongError:
             raise UserError(
-                f"--chat: the chat template of model {self.model_name} takes more than {SECONDS:g} s for a conversation"
+                f"{self.option}: the chat template of model {self.model_name} takes more than {SECONDS:g} s for a "
+                "conversation"
             ) from None
         except (jinja2.TemplateError, TypeError, KeyError, ArithmeticError) as error:
             roles = "/".join(dict.fromkeys(message["role"] for message in messages))
             raise UserError(
-                f"--chat: the chat template of model {self.model_name} refuses a conversation of "
+                f"{self.option}: the chat template of model {self.model_name} refuses a conversation of "
                 f"{roles} turns ({first_line(error)})"
             ) from None
         return text + closing_of(text) if answer_follows and self.closes_thoughts else text
@@ -148,7 +152,7 @@ class ChatTemplate:
             return environment.from_string(self.source)
         except jinja2.TemplateError as error:
             raise UserError(
-                f"--chat: the chat template of model {self.model_name} cannot be read ({first_line(error)})"
+                f"{self.option}: the chat template of model {self.model_name} cannot be read ({first_line(error)})"
             ) from None
 
 

@@ -445,6 +445,20 @@ def lengths(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], descri
     return _finished([area, *_line(base, y, shape, dash, tips)], description, look=look)
 
 
+def over_operations(
+    frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], x_title: str, description: str
+) -> alt.LayerChart:
+    """Perplexity over operations, both logarithmic; columns: series, operations, value."""
+    color, shape, dash = _marks(look)
+    low, high = float(frame["operations"].min()), float(frame["operations"].max())
+    base = _shown(_log_x("operations", f"{x_title} (log scale)", low, high, format="~e", **TICKS), color)
+    low, high = float(frame["value"].min()), float(frame["value"].max())
+    scale = alt.Scale(type="log", domain=[low / 1.2, high * 1.2], nice=False, clamp=True)
+    axis = alt.Axis(tickCount=5, labelOverlap="greedy", format="~g")
+    y = alt.Y("value:Q", title="perplexity (log scale)", scale=scale, axis=axis)
+    return _finished(_line(base, y, shape, dash, tips), description, look=look)
+
+
 def over_steps(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], description: str) -> alt.LayerChart:
     """Losses over the steps of trainings; columns: series, step, value."""
     color, shape, dash = _marks(look)

@@ -65,6 +65,8 @@ class StepLoss(StoredModel):
 
     step: int
     validation: float
+    tokens: float | None = None
+    """Tokens of the training so far."""
 
 
 class TrainingMeta(StoredModel):
@@ -220,6 +222,10 @@ class LossesMeta(StoredModel):
     by_length: dict[str, dict[str, float]]
     """Length -> ``prefill_flops`` and ``cache_bytes`` by formula."""
     backend: str | None = None
+    rope_scale: float | None = None
+    """What positions were divided by; None for the model's own."""
+    rope_theta: float | None = None
+    """The base of the rotary positions; None for the model's own."""
     text: str | None = None
     windows: int | None = None
     lengths: list[int] | None = None

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from icl_bench.backends.spec import BackendSpec, Device, Dtype
 from icl_bench.models.in_memory import read_model
+from icl_bench.models.rotary_positions import RotaryPositions
 from icl_bench.options import (
     MODEL,
     NAME,
@@ -127,10 +128,11 @@ DataDir = Annotated[
     ),
 ]
 
-Texts = Annotated[
-    Path,
-    Option("A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"),
-]
+OF_TEXTS = Option(
+    "A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"
+)
+
+Texts = Annotated[Path, OF_TEXTS]
 
 Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
 
@@ -450,5 +452,22 @@ class PerplexitySpec(Options):
         ),
     ] = None
     windows: Annotated[int, Option("Windows of each text, at most.", PROMPTS, "N")] = Field(default=1, ge=1)
+    rope_scale: Annotated[
+        float | None,
+        Option(
+            "Divide positions by X (position interpolation), without training; lengths may then be beyond the "
+            "model's window. 1: beyond it with the positions as they are.",
+            PROMPTS,
+            "X",
+        ),
+    ] = None
+    rope_theta: Annotated[
+        float | None, Option("Base of the rotary positions (default: the model's own).", PROMPTS, "X")
+    ] = None
     dtype: Dtype = "auto"
     device: Device = None
+
+    @property
+    def positions(self) -> RotaryPositions:
+        """How positions differ from the model's own."""
+        return RotaryPositions(self.rope_scale, self.rope_theta)

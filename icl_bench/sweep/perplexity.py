@@ -2,15 +2,17 @@
 
 Windows of the longest length, each after BOS, are read once. The loss of every token is stored with
 its position, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2
-and 4). All patterns read the same tokens.
+and 4). All patterns read the same tokens. Positions can be divided, so that a model reads beyond its
+window without training (position interpolation, the upper half of its table 4).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.rotary_positions import RotaryPositions
 from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
@@ -78,16 +81,26 @@ class Perplexity:
                 f"--attention {blocks[0]}: block patterns need demonstrations; take full, grouped or approx"
             )
         check_backend(TransformersLoader(BackendSpec(dtype=spec.dtype, device=spec.device)))
+        spec.positions.check()
         files = text_files(spec.texts)
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         for pattern in patterns:
             check_family(pattern, model)
-        if lengths[-1] > model.context_tokens:
-            raise UserError(f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens")
+        if spec.rope_scale is not None or spec.rope_theta is not None:
+            _check_positions(model, spec.positions)
+        texts, notes = [], []
+        model, positions = replace(model, positions=spec.positions), spec.positions
+        if lengths[-1] > (reach := positions.reach(model.context_tokens)):
+            if spec.rope_scale is None and spec.rope_theta is None:
+                raise UserError(
+                    f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens; take smaller ones, "
+                    f"or add --rope-scale {math.ceil(lengths[-1] / model.context_tokens)} (or 1, to read beyond it "
+                    "with the positions as they are)"
+                )
+            notes.append(f"{model.name} knows positions up to {reach:,}; beyond, positions are extrapolated")
         tokenizer = load_tokenizer(model)
         say("counting tokens")
-        texts, notes = [], []
         for file in files:
             text, count = _cut(file, tokenizer, lengths[-1], spec.windows)
             if text.windows:
@@ -140,6 +153,7 @@ class Perplexity:
         """Everything that decides a file's numbers."""
         return {
             **self.backend.identity(),
+            **self.model.positions.facts(),
             "model": self.model.name,
             "fingerprint": self.model.fingerprint,
             "attention": str(pattern),
@@ -180,6 +194,14 @@ class Perplexity:
             versions=versions(),
         )
         write_losses(storage, name, losses, meta)
+
+
+def _check_positions(model: Model, positions: RotaryPositions) -> None:
+    """Raise ``UserError`` if the model's positions cannot be changed so."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model.source, revision=model.revision or "main", trust_remote_code=False)
+    positions.change(config)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -71,9 +71,9 @@ class TrainingFolder:
 
     def _differs(self, other: Mapping[str, Any]) -> str:
         """The first setting in which another training differs."""
-        for name, value in self.settings.items():
-            if other.get(name) != value:
-                return f"{name} {other.get(name)!r} instead of {value!r}"
+        for name in {**self.settings, **other}:
+            if (value := self.settings.get(name)) != (before := other.get(name)):
+                return f"{name} {before!r} instead of {value!r}"
         return "other options"
 
     def begin(self) -> Path:
@@ -229,8 +229,8 @@ class Course:
     folder: Path
     """The folder of unfinished work."""
     log: dict[str, Any]
-    """``seconds``, ``losses`` (``step`` and ``validation``, in nats a token) and the model's counts;
-    filled during the training."""
+    """``seconds``, ``losses`` (``step``, ``validation`` in nats a token, and the ``tokens`` of the training so far)
+    and the model's counts; filled during the training."""
     say: Say
 
 
@@ -292,7 +292,8 @@ def watcher(
                 return  # resuming evaluates once more, which would be a further choice
             if loss < min((at["validation"] for at in log["losses"]), default=math.inf):
                 better()
-            log["losses"].append({"step": step, "validation": loss})
+            self.take_stock()
+            log["losses"].append({"step": step, "validation": loss, "tokens": log["tokens"]})
             say(f"step {step:,} of {steps}: validation loss {loss:.3f}")
 
         def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002

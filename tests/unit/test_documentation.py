@@ -138,6 +138,16 @@ def test_commands_exist_and_have_the_options_that_are_named(file: Path):
             assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= OPTIONS_OF[name], command
 
 
+def test_every_command_of_the_tables_of_the_papers_is_accepted_whole():
+    """Those of inline code, too, which elsewhere may be cut short."""
+    page = next(file for file in FILES if file.name == "replication.md")
+    found = [shlex.split(span) for span in spans(text_of(page)) if span.startswith("icl-bench ")]
+    assert len(found) > 30
+    for _, name, *rest in found:
+        if rest:
+            GROUP.commands[name].make_context(name, rest)
+
+
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_every_option_that_is_named_exists(file: Path):
     """Of the program, of a benchmark that the file names, or of one of the other programs."""

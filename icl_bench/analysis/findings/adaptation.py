@@ -16,7 +16,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.model_names import names_apart, with_base_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
-from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
+from icl_bench.results.stored_meta import LossesMeta, StepLoss, TrainingMeta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ POINTS = [
     "cache_bytes",
 ]
 
-COURSE = ["base", "pattern", "model", "tokens", "step", "validation"]
+COURSE = ["base", "pattern", "model", "tokens", "step", "validation", "training_flops"]
 
 
 @dataclass(frozen=True)
@@ -279,8 +279,9 @@ def adaptation_course(context: Context) -> pd.DataFrame:
     """Losses on held-back texts while models were adapted, one row a look.
 
     Columns: base, pattern (``full`` for one that was trained on in full), model, tokens (of the
-    whole training), step, and validation (nats a token, under the pattern). Empty where nothing
-    was adapted.
+    whole training), step, validation (nats a token, under the pattern), and training_flops (the training's
+    operations up to there, by its tokens; NaN for trainings that did not count them; Song et al. 2023,
+    figure 3). Empty where nothing was adapted.
     """
     import pandas as pd
 
@@ -295,6 +296,7 @@ def adaptation_course(context: Context) -> pd.DataFrame:
             "tokens": model.tokens,
             "step": look.step,
             "validation": look.validation,
+            "training_flops": _flops_up_to(model.adapted, look),
         }
         for model in sorted(models, key=lambda model: (model.base, model.name))
         if model.adapted is not None
@@ -305,6 +307,13 @@ def adaptation_course(context: Context) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COURSE)
 
 
+def _flops_up_to(training: TrainingMeta, look: StepLoss) -> float:
+    """A training's operations up to a look at its losses; NaN if its tokens were not counted there."""
+    if look.tokens is None or not training.tokens or training.flops is None:
+        return np.nan
+    return training.flops * look.tokens / training.tokens
+
+
 def _in_cells(context: Context) -> Iterator[_Model]:
     """The models whose predictions are stored."""
     for meta in context.stored.own_cells.values():
@@ -312,8 +321,11 @@ def _in_cells(context: Context) -> Iterator[_Model]:
 
 
 def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
-    """The models whose losses of texts are stored, with the meta and losses of each file."""
-    stored = list(read_losses(results))
+    """The models whose losses of texts are stored, with the meta and losses of each file.
+
+    Without losses at other positions than the model's own.
+    """
+    stored = [held for held in read_losses(results) if not (held[0].rope_scale or held[0].rope_theta)]
     named = names_apart((meta.model, meta.fingerprint) for meta, _ in stored)
     for meta, losses in stored:
         name = named.get((meta.model, meta.fingerprint), meta.model)
@@ -384,5 +396,5 @@ ADAPTATION_COURSE = Finding(
         Column("validation", "loss on held-back texts (nats)", "number"),
     ),
     caption="Losses while training",
-    shown="base pattern model tokens step validation",
+    shown="base pattern model tokens step validation training_flops",
 )

@@ -41,28 +41,35 @@ PERPLEXITY_COLUMNS = [
     "interval_over",
     "prefill_flops",
     "cache_bytes",
+    "rope_scale",
+    "rope_theta",
+    "operations_of_full",
 ]
 
 
 def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
-    One row per model, attention, dtype and length. A range holds the tokens behind the ``after``-th
+    One row per model, attention, dtype, positions and length. A range holds the tokens behind the ``after``-th
     and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
     all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
     has read are taken; one that has read other texts alone stands apart. Limits (95%) are Student's,
     of the mean loss, over ``interval_over``: texts, or the windows of a single text
     (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the
     same windows, with its limits and the p of a paired t-test, Holm's over the lengths and attentions of
-    a model. With one window limits and p are NaN.
+    a model with one dtype and positions. With one window limits and p are NaN.
     Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
-    this length). Empty where nothing was computed.
+    this length), rope_scale and rope_theta (what positions were divided by, and the base of their
+    rotation; NaN for the model's own), operations_of_full (the prefill's operations as a share of
+    those of ``full`` at this length; NaN without ``full``). Operations against perplexity are
+    prefill_flops against whole (its figure 3). Empty where nothing was computed.
     """
     import pandas as pd
 
     by_model: dict[tuple[str, ...], list[tuple[LossesMeta, np.ndarray]]] = {}
     for meta, losses in read_losses(results):
-        key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length))
+        positions = (str(meta.rope_scale), str(meta.rope_theta))
+        key = (meta.model, meta.fingerprint, meta.dtype, str(meta.length), *positions)
         by_model.setdefault(key, []).append((meta, losses))
     named = names_apart((name, fingerprint) for name, fingerprint, *_ in by_model)
     rows: list[dict[str, Any]] = []
@@ -70,7 +77,18 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
         name = named.get((stored_name, fingerprint), stored_name)
         if model in (None, name, stored_name):
             rows += [{**row, "model": name} for row in _of_model(group)]
-    return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS)
+    kinds = {"rope_scale": float, "rope_theta": float}
+    return pd.DataFrame(rows, columns=PERPLEXITY_COLUMNS).astype(kinds)
+
+
+def positions_names(frame: pd.DataFrame) -> list[str]:
+    """What the positions of each row are called beside others; empty for the model's own."""
+    names = []
+    for scale, theta in zip(frame["rope_scale"], frame["rope_theta"], strict=True):
+        parts = [] if np.isnan(scale) else [f"positions divided by {scale:g}"]
+        parts += [] if np.isnan(theta) else [f"theta {theta:,.0f}"]
+        names.append(", ".join(parts))
+    return names
 
 
 def no_perplexities() -> pd.DataFrame:
@@ -91,7 +109,7 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
         whole = {a: np.concatenate([held[a, t][: counts[t]] for t in common]) for a in attentions}
         shown = {row["attention"] for row in rows}
         for attention in (a for a in attentions if a not in shown):
-            rows += _of_attention(attention, whole, text_of, metas[attention], lengths)
+            rows += _of_attention(attention, whole, text_of, metas, lengths)
     tested = [row for row in rows if "p" in row]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
         row["p_holm"] = p
@@ -121,13 +139,18 @@ def _on_common_texts(held: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[l
 
 
 def _of_attention(
-    attention: str, whole: Mapping[str, np.ndarray], text_of: np.ndarray, meta: LossesMeta, lengths: Sequence[int]
+    attention: str,
+    whole: Mapping[str, np.ndarray],
+    text_of: np.ndarray,
+    metas: Mapping[str, LossesMeta],
+    lengths: Sequence[int],
 ) -> list[dict[str, Any]]:
     """The rows of an attention, of the windows ``whole`` that those it is compared with have read, too.
 
     ``text_of`` are the windows' texts.
     """
-    rows = []
+    rows, meta = [], metas[attention]
+    of_full = metas["full"].by_length if "full" in whole else {}
     for after, length in zip([1, *lengths], lengths, strict=False):
         # the loss at place p is that of the token behind p others
         part = slice(after - 1, length - 1)
@@ -143,9 +166,14 @@ def _of_attention(
             "tokens": len(mine) * (length - after),
             "interval_over": interval_over(text_of),
             "whole": float(np.exp(whole[attention][:, : length - 1].mean())),
+            "rope_scale": meta.rope_scale,
+            "rope_theta": meta.rope_theta,
             **meta.by_length.get(str(length), {}),
         }
         row["perplexity"], row["ci_low"], row["ci_high"], _ = _exponential(mine, text_of)
+        costs, costs_of_full = (of.get(str(length), {}) for of in (meta.by_length, of_full))
+        if "prefill_flops" in costs and costs_of_full.get("prefill_flops"):
+            row["operations_of_full"] = costs["prefill_flops"] / costs_of_full["prefill_flops"]
         if attention != "full":
             row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base, text_of)
         rows.append(row)
@@ -169,12 +197,15 @@ PERPLEXITY = Finding(
     "perplexity",
     _of_context,
     (
+        Column("rope_scale", "positions divided by", "number", optional=True),
+        Column("rope_theta", "rope theta", "number", optional=True),
         Column("after", "tokens behind", "count"),
         Column("length", "up to", "count"),
         Column("perplexity", "perplexity", "number"),
         Column("ci_low", "95% from", "number", upper="ci_high"),
         Column("ci_high", "95% to", "number"),
         Column("whole", "of all up to there", "number"),
+        Column("operations_of_full", "operations of full attention's", "share", optional=True),
         Column("ratio", "over full attention's", "number"),
         Column("ratio_low", "95% from", "number"),
         Column("ratio_high", "95% to", "number"),
@@ -183,7 +214,8 @@ PERPLEXITY = Finding(
     ),
     caption="Perplexity by length",
     shown="model series after length perplexity ci_low ci_high whole ratio ratio_low ratio_high "
-    "p_holm interval_over prefill_flops cache_bytes windows tokens",
+    "p_holm interval_over prefill_flops cache_bytes windows tokens rope_scale rope_theta "
+    "operations_of_full",
     section=Section(
         "perplexity",
         "How well are long texts predicted?",
@@ -192,8 +224,10 @@ PERPLEXITY = Finding(
         "Perplexity of the tokens between one length and the next, in windows of the longest "
         "length; the lower the better. Bands are 95% intervals over texts, or over the windows of a "
         "single text. What a pattern does to the same windows is the ratio to full attention in the "
-        "table, tested paired (Student's t; p corrected over lengths and patterns, Holm).",
-        "Song et al. 2023 (Zebra), figures 2 and 4 and table 4",
+        "table, tested paired (Student's t; p corrected over lengths and patterns, Holm). The second "
+        "chart has the operations of reading a text of each length (by formula) against the perplexity "
+        "of all its tokens.",
+        "Song et al. 2023 (Zebra), figures 2 to 4 and table 4",
         place=90,
     ),
 )

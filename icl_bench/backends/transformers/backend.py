@@ -40,6 +40,7 @@ from icl_bench.backends.transformers.reused_demonstrations import ReusedDemonstr
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL, Pattern, Ranges
 from icl_bench.models.memory import memory_errors_as_user_errors, out_of_memory
+from icl_bench.models.rotary_positions import OWN_POSITIONS, RotaryPositions
 from icl_bench.prompts.encoding import Ids, PromptSet
 from icl_bench.wording import first_line
 
@@ -100,10 +101,11 @@ class TransformersBackend:
         revision: str | None = None,
         dtype: str = "auto",
         device: str | None = None,
+        positions: RotaryPositions = OWN_POSITIONS,
         **limits: int | None,
     ) -> TransformersBackend:
         """Load and check a model. ``limits`` are those of the class. Raises ``UserError``."""
-        model = LoadedModel.load(source, tokenizer, revision, dtype, device)
+        model = LoadedModel.load(source, tokenizer, revision, dtype, device, positions)
         with memory_errors_as_user_errors(source):  # the device's libraries allocate memory on first use
             check_forward(model)
         return cls(model, **limits)

@@ -25,6 +25,7 @@ from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.config import layer_widths, layer_windows
 from icl_bench.models.memory import memory_errors_as_user_errors
+from icl_bench.models.rotary_positions import OWN_POSITIONS, RotaryPositions
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
 from icl_bench.prompts.encoding import Ids
 from icl_bench.quiet_libraries import spare_imports
@@ -107,20 +108,32 @@ class LoadedModel:
 
     @classmethod
     def load(
-        cls, source: str | Path, tokenizer: Any, revision: str | None, dtype: str, device: str | None
+        cls,
+        source: str | Path,
+        tokenizer: Any,
+        revision: str | None,
+        dtype: str,
+        device: str | None,
+        positions: RotaryPositions = OWN_POSITIONS,
     ) -> LoadedModel:
         """Read a model from a folder or the hub. Raises ``UserError``."""
         spare_imports()
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
         where = choose_device(device)
         kind = getattr(torch, dtype_name(dtype, where.type))
+        other = {}
+        if positions.facts():
+            config = AutoConfig.from_pretrained(str(source), revision=revision or "main", trust_remote_code=False)
+            positions.change(config)
+            other["config"] = config
         network = load_network(
             AutoModelForCausalLM,
             str(source),
             revision=revision or "main",
             dtype=kind,
             attn_implementation=OWN_ATTENTION,
+            **other,
         )
         _check_vocabulary(str(source), network, tokenizer)
         with memory_errors_as_user_errors(source):

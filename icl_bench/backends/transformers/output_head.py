@@ -41,13 +41,13 @@ class OutputHead:
         """
         logits: Tensor = self._linear(hidden.to(self._linear.weight.dtype) if rounded else hidden).float()
         self._check(float(logits.sum()))
-        return self._as_configured(logits)
+        return as_configured(self._config, logits)
 
     @torch.inference_mode()
-    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray, *, as_configured: bool = False) -> np.ndarray:
+    def some_logits(self, hidden: Tensor, vocabulary: np.ndarray, *, configured: bool = False) -> np.ndarray:
         """Logits of some tokens only: ``(rows, allowed)`` float32.
 
-        Unless ``as_configured``, up to a monotone function. Always in single precision: logits rounded to
+        Unless ``configured``, up to a monotone function. Always in single precision: logits rounded to
         bfloat16 are often equal. Raises ``CellError`` if one is not finite.
         """
         name = vocabulary.tobytes()
@@ -59,7 +59,7 @@ class OutputHead:
         _, rows, bias = self._rows
         logits: Tensor = hidden.float() @ rows.T + bias
         self._check(float(logits.sum()))
-        return (self._as_configured(logits) if as_configured else logits).cpu().numpy()
+        return (as_configured(self._config, logits) if configured else logits).cpu().numpy()
 
     @torch.inference_mode()
     def log_probabilities(self, hidden: Tensor, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ class OutputHead:
         token, state = (torch.from_numpy(x).to(self._device) for x in (tokens, states))
         for start, raw in parts:
             sums.append(raw.sum())
-            part = self._as_configured(raw)
+            part = as_configured(self._config, raw)
             first, last = np.searchsorted(tokens, [start, start + len(part)])
             logits.append(part[token[first:last] - start, state[first:last]])
             highest = part.amax(0)
@@ -109,17 +109,6 @@ class OutputHead:
                 logits = mkldnn._linear_pointwise(rows, arranged, None, "none", [], "")
             yield start, (logits if bias is None else logits + bias[start : start + columns, None]).float()
 
-    def _as_configured(self, logits: Tensor) -> Tensor:
-        """Logits after a family's scale, divisor and cap."""
-        config = self._config
-        if (scale := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * scale
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / divisor
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = torch.tanh(logits / cap) * cap
-        return logits
-
     def _check(self, total: float) -> None:
         """Raise ``CellError`` if a sum of logits, before they are capped, is not finite.
 
@@ -134,6 +123,17 @@ class OutputHead:
         }
         advice = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
         raise CellError(f"logits in {dtype} are infinite or not numbers; {advice}")
+
+
+def as_configured(config: Any, logits: Tensor) -> Tensor:
+    """Logits after a family's scale, divisor and cap, by a text model's config."""
+    if (scale := getattr(config, "logit_scale", None)) is not None:
+        logits = logits * scale
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        logits = logits / divisor
+    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+        logits = torch.tanh(logits / cap) * cap
+    return logits
 
 
 def _multiplies(weight: Tensor) -> bool:

@@ -236,7 +236,7 @@ class OpenPack:
         answers: dict[int, Answer] = {}
         rows, hidden, written = list(range(len(states))), self.ends, 0
         while rows:
-            logits = self._model.head.some_logits(hidden, vocabulary, as_configured=sampled)
+            logits = self._model.head.some_logits(hidden, vocabulary, configured=sampled)
             tokens = []
             for place, row in enumerate(rows):
                 own = logits[place][columns[id(automata[row])]]

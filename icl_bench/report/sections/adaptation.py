@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
 from icl_bench.metrics.scores import measure
@@ -72,6 +74,18 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         chart = charts.over_steps(rows, look, tips, f"Losses over steps, {title}")
         shown = chart_rows(rows, "series model step value")
         panels.append(Panel(file_name("adaptation-course", base), title, chart, shown))
+        counted = part[part["training_flops"] > 0]  # a logarithm has no place for the beginning
+        if counted.empty:
+            continue
+        rows = counted.assign(value=np.exp(counted["validation"].astype(float)), operations=counted["training_flops"])
+        tips = [tip("series", "attention"), tip("model", "model"), tip("step", "step", ",d")]
+        tips += [tip("value", "perplexity", ".2f"), tip("operations", "operations", ".3~e")]
+        title = f"{base}, while training, by operations"
+        chart = charts.over_operations(
+            rows, look, tips, "operations of the training", f"Perplexity on held-back texts over operations, {base}"
+        )
+        shown = chart_rows(rows, "series model step operations value")
+        panels.append(Panel(file_name("adaptation-operations", base), title, chart, shown))
     return Drawing(panels, tables, look)
 
 

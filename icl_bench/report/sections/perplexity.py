@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
+from icl_bench.analysis.findings.perplexity import positions_names
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming, attention_name
@@ -12,13 +13,16 @@ from icl_bench.report.tables import of_finding
 
 
 def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
-    """Perplexity over length, and every pattern beside full attention."""
+    """Perplexity over length and over operations, and every pattern beside full attention."""
     frame = findings.perplexity
     if frame.empty:
         return None
     several = frame["dtype"].nunique() > 1
-    names = frame["attention"].map(attention_name)
-    frame = frame.assign(series=names + (", " + frame["dtype"] if several else ""))
+    names = [
+        ", ".join(filter(None, (attention_name(attention), dtype if several else "", positions)))
+        for attention, dtype, positions in zip(frame["attention"], frame["dtype"], positions_names(frame), strict=True)
+    ]
+    frame = frame.assign(series=names)
     look = Look([*dict.fromkeys(frame["series"])])
     panels = []
     for (model,), part in groups(frame, ["model"]):
@@ -28,4 +32,15 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
         tips += [tip(name, text, ".2f") for name, text in numbers]
         chart = charts.lengths(rows, look, tips, f"Perplexity over length, {model}")
         panels.append(panel(["perplexity", model], model, chart, rows, "series after length value low high"))
+        known = part.dropna(subset=["prefill_flops", "whole"]).rename(columns={"prefill_flops": "operations"})
+        if known.empty:
+            continue
+        rows = known.assign(value=known["whole"])
+        tips = [tip("series", "attention"), tip("length", "tokens", ",d"), tip("value", "perplexity", ".2f")]
+        tips.append(tip("operations", "operations", ".3~e"))
+        title = f"{model}, by operations"
+        chart = charts.over_operations(
+            rows, look, tips, "operations of reading a text", f"Perplexity over operations, {model}"
+        )
+        panels.append(panel(["perplexity-operations", model], title, chart, rows, "series length operations value"))
     return Drawing(panels, [of_finding(finding, frame)], look)

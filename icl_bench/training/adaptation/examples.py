@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,7 +32,26 @@ class Lesson:
     learnt: tuple[tuple[int, int], ...] | None = None
     """Ranges of the target tokens; None for all after the first."""
     ends: tuple[int, ...] = ()
-    """Where its demonstrations end, if it has any."""
+    """Where its demonstrations end, if it has any, or the parts that stand apart."""
+    apart: bool = False
+    """Whether its parts see only themselves."""
+
+
+class Source(Protocol):
+    """Where sequences come from: long texts, or conversations."""
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """The hash of each file."""
+
+    def lesson(self, number: int) -> Lesson:
+        """Training sequence ``number``, without end."""
+
+    def held_lessons(self) -> list[Lesson]:
+        """Held-out sequences, whose loss is reported."""
+
+    def notes(self, sequences: float) -> list[str]:
+        """What a user should know before a training of so many sequences."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,23 @@ class PackedTexts:
             self._passes[number] = np.concatenate([self.documents[i] for i in order])
         return self._passes[number]
 
+    def lesson(self, number: int) -> Lesson:
+        """Training sequence ``number``, of which all tokens are learnt."""
+        return Lesson(self.sequence(number))
+
+    def held_lessons(self) -> list[Lesson]:
+        """The held-out sequences as lessons."""
+        return list(map(Lesson, self.held_sequences()))
+
+    def notes(self, sequences: float) -> list[str]:
+        """What a user should know before a training of so many sequences."""
+        notes = [
+            f"{len(self.hashes):,} texts have {self.tokens:,} tokens to train on, and {self.held_tokens:,} held out"
+        ]
+        if (wanted := sequences * self.length) > 1.5 * self.tokens:
+            notes.append(f"each text is read about {wanted / self.tokens:,.0f} times")
+        return notes
+
     def held_sequences(self) -> list[Ids]:
         """Held-out sequences, evenly spaced."""
         joined = np.concatenate(self.held)
@@ -149,7 +185,7 @@ class DemonstrationSequences:
 class AdaptationExamples:
     """All training sequences, by number."""
 
-    texts: PackedTexts
+    texts: Source
     tasks: tuple[DemonstrationSequences, ...] = ()
     share: float = 0.0
     """Share of the sequences that are demonstrations."""
@@ -162,4 +198,4 @@ class AdaptationExamples:
                 task = self.tasks[before % len(self.tasks)]
                 return task.sequence(before // len(self.tasks))
             number -= before
-        return Lesson(self.texts.sequence(number))
+        return self.texts.lesson(number)

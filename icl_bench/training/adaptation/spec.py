@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -11,13 +12,17 @@ from pydantic import Field
 from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.options import NAMES, TRAINING, Option, Options, read_with
-from icl_bench.sweep.options import DataDir, ModelOption, Seed, Texts, seed_field
+from icl_bench.models.rotary_positions import RotaryPositions
+from icl_bench.options import NAMES, TASK, TRAINING, Option, Options, read_with
+from icl_bench.sweep.options import OF_TEXTS, DataDir, ModelOption, Seed, seed_field
 from icl_bench.training.spec import OutFolder
 from icl_bench.wording import plain
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
 """Highest learning rate: the paper's for all weights (004, section 3.1), ``finetune``'s for LoRA."""
+
+INSTRUCTION_RATE = 2e-5
+"""The same for instruction tuning of all weights (004, section 4.2)."""
 
 LEAST_RATE = 0.1
 """Final learning rate as a share of the highest (004, section 3.1)."""
@@ -48,7 +53,17 @@ class AdaptationSpec(Options):
             "PATTERN",
         ),
     ]
-    texts: Texts
+    texts: Annotated[Path | None, OF_TEXTS] = None
+    instructions: Annotated[
+        Path | None,
+        Option(
+            "A file of conversations instead of texts (instruction tuning): JSONL whose rows have messages, or "
+            "instruction and output. Answers alone are learnt.",
+            TASK,
+            "FILE",
+        ),
+    ] = None
+    """Any file of rows."""
     out: OutFolder
     length: Annotated[int, Option("Tokens of a sequence.", TRAINING, "N")] = 2048
     tokens: Annotated[
@@ -64,7 +79,10 @@ class AdaptationSpec(Options):
     ] = "full"
     batch: Annotated[int, Option("Sequences of a step.", TRAINING, "N")] = Field(default=8, ge=1)
     learning_rate: Annotated[
-        float | None, Option("Highest learning rate (1e-4; lora: 1e-3); it decays to a tenth.", TRAINING, "RATE")
+        float | None,
+        Option(
+            "Highest learning rate (1e-4, of --instructions 2e-5; lora: 1e-3); it decays to a tenth.", TRAINING, "RATE"
+        ),
     ] = None
     rope_scale: Annotated[
         float | None,
@@ -102,9 +120,16 @@ class AdaptationSpec(Options):
         return Pattern.parse(self.attention)
 
     @property
+    def positions(self) -> RotaryPositions:
+        """How positions differ from the model's own."""
+        return RotaryPositions(self.rope_scale, self.rope_theta)
+
+    @property
     def rate(self) -> float:
         """The highest learning rate."""
-        return LEARNING_RATE[self.method] if self.learning_rate is None else self.learning_rate
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return INSTRUCTION_RATE if self.instructions and self.method == "full" else LEARNING_RATE[self.method]
 
     @property
     def steps(self) -> int:
@@ -126,6 +151,7 @@ class AdaptationSpec(Options):
             raise UserError(
                 f"--attention {pattern}: reused demonstrations cannot be trained on; take block without reuse"
             )
+        self._check_sources(pattern)
         if pattern.blocks and (not self.demonstrations_too or self.share < 1):
             raise UserError(
                 f"--attention {pattern}: block patterns need demonstrations; add --demonstrations-too TASK --share 1"
@@ -141,13 +167,26 @@ class AdaptationSpec(Options):
             raise UserError(f"--learning-rate {self.rate}: expected more than 0, like 1e-4")
         if not 0 < self.share <= 1:
             raise UserError(f"--share {self.share}: expected more than 0, up to 1")
-        for name, value in (("scale", self.rope_scale), ("theta", self.rope_theta)):
-            if value is not None and not 1 <= value < math.inf:
-                raise UserError(f"--rope-{name} {value}: expected 1 or more")
+        self.positions.check()
         if self.out.exists() and not self.out.is_dir():
             raise UserError(f"--out {self.out}: is a file; give a folder")
 
+    def _check_sources(self, pattern: Pattern) -> None:
+        """Raise ``UserError`` unless texts or instructions are given, and the pattern can learn from them."""
+        if self.instructions is None:
+            if self.texts is None:
+                raise UserError("--texts: is missing; give a folder of texts, or --instructions FILE")
+            return
+        for name, given in (("--texts", self.texts), ("--demonstrations-too", self.demonstrations_too)):
+            if given:
+                raise UserError(f"--instructions: trains on conversations alone; omit {name}, and train on it before")
+        if pattern.blocks or any(span.chunk for span in pattern.spans((None,))):
+            raise UserError(
+                f"--attention {pattern}: --instructions keeps the conversations of a sequence apart, which blocks of "
+                "demonstrations and means of chunks do not; take full or grouped"
+            )
+
     def decisive(self) -> dict[str, object]:
         """Settings that decide the trained weights, besides texts, data and model."""
-        left_out = {"out", "data_dir", "device", "recompute", "texts"}
+        left_out = {"out", "data_dir", "device", "recompute", "texts", "instructions"}
         return {**self.model_dump(mode="json", exclude=left_out), "attention": str(self.pattern)}

@@ -1,8 +1,8 @@
 """Continues training a model under an attention pattern (Zebra; Song et al. 2023, section 3).
 
 The loss is the language model's on long texts and, on request, on the answers of a task's
-demonstrations. Only positions that the pattern attends to are computed. The result is an ordinary
-checkpoint whose config names the pattern.
+demonstrations; or on the answers of conversations. Only positions that the pattern attends to are
+computed. The result is an ordinary checkpoint whose config names the pattern.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from icl_bench.backends.device import device_name, device_rate, dtype_name
 from icl_bench.backends.transformers.checkpoint import load_network
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
-from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.attention_patterns import BlockLayout, Pattern
 from icl_bench.models.config import layer_windows
 from icl_bench.models.registry import Model, load_tokenizer, resolve
 from icl_bench.models.trained import ADAPTED_PATTERN, adapted_to
@@ -30,17 +31,22 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import refuse_thoughts
-from icl_bench.training.adaptation.examples import AdaptationExamples, DemonstrationSequences, Lesson, PackedTexts
+from icl_bench.training.adaptation.examples import (
+    AdaptationExamples,
+    DemonstrationSequences,
+    Lesson,
+    PackedTexts,
+    Source,
+)
+from icl_bench.training.adaptation.instructions import Instructions
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
+from icl_bench.training.head_loss import HEAD_TOKENS, summed_loss
 from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
 from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 IGNORED = -100
 """Label of tokens without a loss."""
-
-HEAD_TOKENS = 512
-"""Tokens whose logits are computed at once; the logits of a whole sequence would take most memory."""
 
 WARM_UP, LOOKS = 100, 10
 """Warm-up steps (at most a tenth of all steps), and number of evaluations on held-out texts."""
@@ -76,15 +82,26 @@ class AdaptedModel(nn.Module):
         """All trained weights, by name."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
-    def forward(self, input_ids: Tensor, labels: Tensor, ends: Sequence[int] = ()) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, labels: Tensor, ends: Sequence[int] = (), *, apart: bool = False
+    ) -> dict[str, Tensor]:
         """Mean loss of the labelled tokens of sequences of equal length, ``(rows, tokens)``.
 
-        ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` is where demonstrations end.
+        ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` is where demonstrations end, or where parts end
+        that see only themselves, each from position 0 (``apart``).
         """
-        sparsity = self._plain
-        if ends and self._pattern.blocks:
+        sparsity, positions = self._plain, None
+        if apart:
+            sizes = np.diff([0, *ends])
+            begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+            sparsity = Sparsity(self._plain.spans, BlockLayout(begins, 0))
+            positions = torch.from_numpy(np.arange(len(begins)) - begins).to(input_ids.device)[None]
+        elif ends and self._pattern.blocks:
             sparsity = Sparsity.of(self._pattern, self._windows, ends)
-        hidden = self.network.get_decoder()(input_ids=input_ids, use_cache=False, sparsity=sparsity).last_hidden_state
+        decoder = self.network.get_decoder()
+        hidden = decoder(
+            input_ids=input_ids, position_ids=positions, use_cache=False, sparsity=sparsity
+        ).last_hidden_state
         states, targets = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
         taken = targets != IGNORED
         if self.training:
@@ -93,14 +110,7 @@ class AdaptedModel(nn.Module):
             for name, count in zip(COUNTS, (rows * width, rows * keys, int(taken.sum())), strict=True):
                 self.counts[name] += count
         states, targets = states[taken], targets[taken]
-        total = hidden.new_zeros((), dtype=torch.float32)
-        for part, wanted in zip(states.split(HEAD_TOKENS), targets.split(HEAD_TOKENS), strict=True):
-            total = total + torch.utils.checkpoint.checkpoint(self._losses, part, wanted, use_reentrant=False)
-        return {"loss": total / len(targets)}
-
-    def _losses(self, states: Tensor, targets: Tensor) -> Tensor:
-        logits = self.network.get_output_embeddings()(states).float()
-        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+        return {"loss": summed_loss(self.network, states, targets) / len(targets)}
 
 
 def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:
@@ -112,7 +122,7 @@ def collated(lessons: Sequence[Lesson]) -> dict[str, Any]:
         labels[:] = IGNORED
         for first, last in lesson.learnt:
             labels[:, first:last] = ids[:, first:last]
-    return {"input_ids": ids, "labels": labels, "ends": list(lesson.ends)}
+    return {"input_ids": ids, "labels": labels, "ends": list(lesson.ends), "apart": lesson.apart}
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class Adaptation(LongTraining):
         say(f"preparing {spec.model}")
         model = resolve(spec.model)
         check_family(spec.pattern, model)
-        reach = int(model.context_tokens * (spec.rope_scale or 1))
+        reach = spec.positions.reach(model.context_tokens)
         if spec.length > reach:
             scale = math.ceil(spec.length / model.context_tokens)
             raise UserError(
@@ -162,8 +172,7 @@ class Adaptation(LongTraining):
                 "that pattern, or begin with the original model"
             )
         tokenizer = load_tokenizer(model)
-        say("reading texts")
-        texts = PackedTexts.read(spec.texts, tokenizer, spec.length, spec.seed)
+        texts = _source(spec, model, tokenizer, say)
         tasks = []
         for name in spec.demonstrations_too:
             say(f"reading {name}")
@@ -185,7 +194,7 @@ class Adaptation(LongTraining):
         settings = {
             **self.spec.decisive(),
             "dtype": self.dtype,
-            "texts": list(self.examples.texts.hashes),
+            "instructions" if self.spec.instructions else "texts": list(self.examples.texts.hashes),
             "data": [dict(of.task.data.files) for of in self.examples.tasks],
             "fingerprint": self.model.fingerprint,
         }
@@ -198,16 +207,12 @@ class Adaptation(LongTraining):
 
     def notes(self) -> list[str]:
         """Notes for the user before the training."""
-        spec, texts = self.spec, self.examples.texts
-        wanted = self.sequences * spec.length
+        spec, wanted = self.spec, self.sequences * self.spec.length
         notes = [
             f"{wanted:,} tokens in {spec.steps:,} steps of {spec.batch} sequences of "
-            f"{spec.length:,} under {spec.pattern}",
-            f"{len(texts.hashes):,} texts have {texts.tokens:,} tokens to train on, and {texts.held_tokens:,} held out",
+            f"{'at most ' if spec.instructions else ''}{spec.length:,} under {spec.pattern}",
+            *self.examples.texts.notes(self.sequences * (1 - self.examples.share)),
         ]
-        of_texts = wanted * (1 - self.examples.share)
-        if of_texts > 1.5 * texts.tokens:
-            notes.append(f"each text is read about {of_texts / texts.tokens:,.0f} times")
         for of in self.examples.tasks:
             notes += of.task.data.notes
         return notes
@@ -253,7 +258,7 @@ class Adaptation(LongTraining):
         set_seed(self.spec.seed)
         source, revision = self.model.source, self.model.revision or "main"
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        _stretch(config, self.spec.rope_scale, self.spec.rope_theta)
+        self.spec.positions.change(config)
         lora = self.spec.method == "lora"
         network = load_network(
             AutoModelForCausalLM,
@@ -345,34 +350,17 @@ class Adaptation(LongTraining):
             model=model,
             args=arguments,
             train_dataset=_Sequences(self.examples, self.sequences),
-            eval_dataset=list(map(Lesson, self.examples.texts.held_sequences())),
+            eval_dataset=self.examples.texts.held_lessons(),
             data_collator=collated,
             callbacks=[watcher(Course(steps, each, folder, self.log, say), model)],
         )
 
 
-def _stretch(config: Any, scale: float | None, theta: float | None) -> None:
-    """Divide positions by ``scale`` (position interpolation; Chen et al. 2023), and set the base of
-    their rotation. Raises ``UserError`` if the config scales positions already.
-    """
-    if scale is None and theta is None:
-        return
-    text = config.get_text_config()
-    for rotation in _rotations(text):
-        if scale:
-            if rotation.get("rope_type", "default") != "default":
-                raise UserError(f"--rope-scale: this model's positions are scaled already ({rotation['rope_type']})")
-            rotation |= {"rope_type": "linear", "factor": scale}
-        if theta:
-            rotation["rope_theta"] = theta
-    if scale:
-        text.max_position_embeddings = int(text.max_position_embeddings * scale)
-
-
-def _rotations(config: Any) -> list[dict[str, Any]]:
-    """Rotary parameters of all layers, or of each type of layers. Raises ``UserError``."""
-    parameters = getattr(config, "rope_parameters", None)
-    if not isinstance(parameters, dict):
-        raise UserError("--rope-scale, --rope-theta: this model has no rotary positions")
-    inner = [part for part in parameters.values() if isinstance(part, dict)]
-    return inner or [parameters]
+def _source(spec: AdaptationSpec, model: Model, tokenizer: Any, say: Say) -> Source:
+    """The texts or conversations to learn from. Raises ``UserError``."""
+    if spec.instructions is not None:
+        say("reading conversations")
+        return Instructions.read(spec.instructions, model, tokenizer, spec.length, spec.seed)
+    assert spec.texts is not None, "checked"
+    say("reading texts")
+    return PackedTexts.read(spec.texts, tokenizer, spec.length, spec.seed)

@@ -12,6 +12,7 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.seeds import generator
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import Example
 from icl_bench.training.examples import VALIDATION_ROWS
 
 
@@ -43,6 +44,8 @@ class VectorExamples:
     most: int | None = None
     """Maximum number of query rows, for training and for choosing the checkpoint; None for all remaining
     ones. Demonstrations are drawn from all remaining rows."""
+    without: float = 0.0
+    """Share of the rows that are read without vectors, drawn anew for each epoch."""
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -98,20 +101,26 @@ class VectorExamples:
 
     def _rows(self, indices: Sequence[int], purpose: str) -> list[VectorRow]:
         task, train = self.task, self.task.data.train
-        shown, texts = [], []
+        shown: list[list[Example]] = []
+        texts: list[tuple[str, ...]] = []
         for index in indices:
             beside = self._beside(index, purpose)
             shown.append([train[i] for i in beside[: self.text]])
-            texts.append(
-                train[index].passages[: self.vectors]
-                if self.has_passages
-                else tuple(task.vector_text(train[i]) for i in beside[self.text :])
-            )
+            if self._is_bare(index, purpose):
+                texts.append(())
+            elif self.has_passages:
+                texts.append(train[index].passages[: self.vectors])
+            else:
+                texts.append(tuple(task.vector_text(train[i]) for i in beside[self.text :]))
         prompts = task.encoder.own_prompts(shown, [train[i] for i in indices])
         answers = task.encoder.answers([train[i].answer for i in indices])
         return [
             VectorRow(prompts.ids(i), answer, text) for i, (answer, text) in enumerate(zip(answers, texts, strict=True))
         ]
+
+    def _is_bare(self, index: int, purpose: str) -> bool:
+        """Whether a row is read without vectors."""
+        return bool(generator(self.seed, "vectors", "without", purpose, index).random() < self.without)
 
     def _beside(self, index: int, purpose: str) -> np.ndarray:
         """Train indices of the demonstrations beside a row, without the row itself."""

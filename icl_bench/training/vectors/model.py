@@ -12,6 +12,7 @@ from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.models.config import layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder
+from icl_bench.training.head_loss import summed_loss
 from icl_bench.training.operations import keys_of_layers
 from icl_bench.training.vectors.examples import VectorRow
 
@@ -43,13 +44,16 @@ class VectorModel(nn.Module):
         encoder: VectorEncoder,
         trained: Any | None,
         known: Mapping[str, Tensor],
+        *,
+        of_all: bool = False,
     ) -> None:
         """``readers`` is None without vectors; ``trained`` is a copy of the encoder's network; ``known``
-        holds the encoder's vector of each text.
+        holds the encoder's vector of each text. With ``of_all``, the tokens of prompts are learnt too, so that
+        few logits at once are in memory.
         """
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
-        self._encoder, self._known = encoder, known
+        self._encoder, self._known, self._of_all = encoder, known, of_all
         self._spans = FULL.spans(layer_windows(network.config.get_text_config()))
         self.counts = dict.fromkeys(COUNTS, 0)
         """Training data so far, by ``COUNTS``."""
@@ -94,7 +98,7 @@ class VectorModel(nn.Module):
             rows * width if any(vectors) else 0,
             sum(keys_of_layers(self._spans, None, tokens) for tokens in attention_mask.sum(-1).tolist()),
             len(self._spans) * width * sum(vectors),
-            rows * (labels.shape[1] + 1),
+            int((labels != IGNORED).sum()) if self._of_all else rows * (labels.shape[1] + 1),
         )
         for name, count in zip(COUNTS, added, strict=True):
             self.counts[name] += count
@@ -109,10 +113,10 @@ class VectorModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, texts: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
-        """Mean loss of the answers' tokens.
+        """Mean loss of the labelled tokens.
 
-        Ids are ``(rows, tokens)``, padded on the left, answers last; ``labels`` are the answers,
-        ``(rows, longest answer)``, with :data:`IGNORED` before them.
+        Ids are ``(rows, tokens)``, padded on the left, answers last; ``labels`` are the last tokens of each row,
+        ``(rows, most labelled tokens)``, with :data:`IGNORED` before them.
         """
         if self.training:
             self._count(attention_mask, labels, texts)
@@ -122,26 +126,31 @@ class VectorModel(nn.Module):
                 vectors, seen = self._vectors(texts, self.readers)
                 self.readers.reading = self.readers.project(vectors, seen[:, None])
         positions = (attention_mask.cumsum(-1) - 1).clamp_min(0)
-        logits = self.network(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=labels.shape[1] + 1,
-        ).logits[:, :-1]
+        read = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions, "use_cache": False}
+        if self._of_all:
+            taken = labels != IGNORED
+            hidden = self.network.get_decoder()(**read).last_hidden_state[:, :-1]
+            total = summed_loss(self.network, hidden[:, -labels.shape[1] :][taken], labels[taken])
+            return {"loss": total / taken.sum()}
+        logits = self.network(**read, logits_to_keep=labels.shape[1] + 1).logits[:, :-1]
         loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         return {"loss": loss}
 
 
-def collated(rows: Sequence[VectorRow], pad: int) -> dict[str, Any]:
-    """A batch for :class:`VectorModel`."""
+def collated(rows: Sequence[VectorRow], pad: int, loss: str = "answer") -> dict[str, Any]:
+    """A batch for :class:`VectorModel`.
+
+    Labelled are the answers, or with the loss of a ``sequence`` all tokens behind the first, which nothing
+    predicts (Chen et al. 2024, equation 2).
+    """
     whole = [(*row.prompt, *row.answer) for row in rows]
-    width, length = max(map(len, whole)), max(len(row.answer) for row in rows)
+    learnt = [both[1:] if loss == "sequence" else row.answer for row, both in zip(rows, whole, strict=True)]
+    width, length = max(map(len, whole)), max(map(len, learnt))
     ids = torch.full((len(rows), width), pad)
     mask = torch.zeros((len(rows), width), dtype=torch.long)
     labels = torch.full((len(rows), length), IGNORED)
-    for place, (row, both) in enumerate(zip(rows, whole, strict=True)):
+    for place, (both, last) in enumerate(zip(whole, learnt, strict=True)):
         ids[place, width - len(both) :] = torch.tensor(both)
         mask[place, width - len(both) :] = 1
-        labels[place, length - len(row.answer) :] = torch.tensor(row.answer)
+        labels[place, length - len(last) :] = torch.tensor(last)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels, "texts": [list(row.texts) for row in rows]}

@@ -50,6 +50,15 @@ class VectorSpec(Options):
         Literal["added", "all"],
         Option("added: the decoder's own weights are frozen; all: they are trained, too.", TRAINING, "WHAT"),
     ] = "added"
+    loss: Annotated[
+        Literal["answer", "sequence"],
+        Option(
+            "answer: of the answer's tokens; sequence: of all tokens of prompt and answer, as in the paper.",
+            TRAINING,
+            "OF",
+        ),
+    ] = "answer"
+    """``sequence`` is equation 2 of the paper, per token."""
     unfreeze_after: Annotated[
         int | None, Option("Also train the encoder, after N epochs (default: never).", TRAINING, "N")
     ] = Field(default=None, ge=0)
@@ -62,6 +71,15 @@ class VectorSpec(Options):
         ),
     ] = Field(default=None, ge=2)
     """Includes the rows on which the checkpoint is chosen."""
+    without_vectors: Annotated[
+        float,
+        Option(
+            "Share of the rows that are read without vectors, so that the decoder also learns to answer without them; "
+            "with --train all.",
+            TRAINING,
+            "SHARE",
+        ),
+    ] = Field(default=0.0, ge=0, lt=1)
     epochs: Annotated[int, Option("Passes over these rows.", TRAINING, "N")] = Field(default=3, ge=1)
     batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=16, ge=1)
     learning_rate: Annotated[float, Option("Learning rate of added weights.", TRAINING, "RATE")] = 3e-4
@@ -101,6 +119,13 @@ class VectorSpec(Options):
                 raise UserError("--decoder-rate: the decoder's own weights are frozen; add --train all, or omit it")
             if not 0 < self.decoder_rate < math.inf:
                 raise UserError(f"--decoder-rate {self.decoder_rate}: expected more than 0, like 5e-5")
+        if self.without_vectors and self.train == "added":
+            raise UserError(
+                "--without-vectors: rows without vectors change only the decoder's own weights, which are frozen; "
+                "add --train all, or omit it"
+            )
+        if self.without_vectors and not self.vectors:
+            raise UserError("--without-vectors: with --vectors 0 no row has vectors; omit one of the two")
         if self.unfreeze_after is not None and self.unfreeze_after >= self.epochs:
             raise UserError(
                 f"--unfreeze-after {self.unfreeze_after}: training ends after {self.epochs} "
@@ -112,4 +137,7 @@ class VectorSpec(Options):
     def decisive(self) -> dict[str, object]:
         """Settings that decide the trained weights, besides data and model."""
         left_out = {"out", "data_dir", "device"}
+        for name in ("loss", "without_vectors"):  # trainings from before there was a choice
+            if getattr(self, name) == type(self).model_fields[name].default:
+                left_out.add(name)
         return self.model_dump(mode="json", exclude=left_out)

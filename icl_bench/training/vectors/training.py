@@ -1,8 +1,8 @@
 """Trains a decoder to read vectors (Vec-RA; Chen et al. 2024, sections 2.2, 2.4 and 4.1).
 
-The loss is the language model's on the answer (equation 2). The encoder is frozen, or trained after
-some epochs: from the beginning, the projectors' random gradients would damage it (section 4.1). The
-result is a folder: the decoder as an ordinary checkpoint, and the vector readers.
+The loss is the language model's, of the answer's tokens or of all tokens (equation 2). The encoder is
+frozen, or trained after some epochs: from the beginning, the projectors' random gradients would damage
+it (section 4.1). The result is a folder: the decoder as an ordinary checkpoint, and the vector readers.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class VectorTraining(LongTraining):
         dtype = dtype_name(spec.dtype, device)
         if dtype == "float16":
             raise UserError("--dtype float16: gradients exceed its range; take bfloat16 or float32")
-        examples = VectorExamples(task, spec.vectors, spec.text, spec.seed, spec.spare_k, spec.spare_draws, spec.rows)
+        examples = VectorExamples(
+            task, spec.vectors, spec.text, spec.seed, spec.spare_k, spec.spare_draws, spec.rows, spec.without_vectors
+        )
         return cls(spec, task, examples, encoder, device, dtype)
 
     @property
@@ -136,6 +138,8 @@ class VectorTraining(LongTraining):
             f"{examples.rows:,} rows of the pool in {self.steps:,} steps of {spec.batch}, each "
             f"with {spec.vectors} {read} as vectors and {spec.text} demonstrations as text"
         ]
+        if spec.without_vectors:
+            notes.append(f"a share of {spec.without_vectors:g} of these rows is read without vectors")
         if examples.has_passages:
             train = self.task.data.train
             fewer = sum(len(train[i].passages) < spec.vectors for i in self.task.pool.rows)
@@ -189,7 +193,7 @@ class VectorTraining(LongTraining):
             trained = copy.deepcopy(self.encoder.load()[0]).requires_grad_(False)
         if self.spec.train == "added":
             network.requires_grad_(False)
-        return VectorModel(network, readers, self.encoder, trained, known)
+        return VectorModel(network, readers, self.encoder, trained, known, of_all=self.spec.loss == "sequence")
 
     def _needs(self, model: VectorModel) -> str:
         """Requirements of the training in words: parameters, memory besides activations, time."""
@@ -215,7 +219,8 @@ class VectorTraining(LongTraining):
         shape, count, (of_tokens, of_vectors) = self._architecture, self.log, model.added
         frozen = self.spec.train == "added"
         decoder = step_flops(shape, count["padded_tokens"], count["keys_seen"], frozen=frozen)
-        head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * (2 if frozen else 3)
+        passes = (2 if frozen else 3) + (self.spec.loss == "sequence")  # logits of all tokens are computed twice
+        head = shape.logits_flops(count["predicted_tokens"] * shape.vocabulary) * passes
         of_vectors = 3 * of_vectors - (model.projectors if model.trained is None else 0)
         read: float = 2.0 * (3 * of_tokens * count["reading_tokens"] + of_vectors * count["padded_vectors"])
         seen = int(count["vectors_seen"])
@@ -252,7 +257,7 @@ class VectorTraining(LongTraining):
             args=arguments,
             train_dataset=_Epochs(self.examples, spec.epochs),
             eval_dataset=self.examples.validation,
-            data_collator=lambda rows: collated(rows, pad),
+            data_collator=lambda rows: collated(rows, pad, spec.loss),
             callbacks=[
                 watcher(course, model, better=lambda: save_weights(model, folder / BEST_WEIGHTS), each_step=unfreeze)
             ],
@@ -309,4 +314,5 @@ class VectorTraining(LongTraining):
             weights=weights,
             trained=spec.train,
             model=self.task.model.name,
+            loss=spec.loss,
         )

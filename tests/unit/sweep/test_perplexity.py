@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from support.in_process import said
-from support.models import tiny_checkpoint
+from support.models import save_tiny_model, tiny_checkpoint
 from support.program import as_words
+from transformers import GPT2Config
 
 from icl_bench.analysis.findings.perplexity import perplexities
 from icl_bench.errors import UserError
@@ -105,6 +106,79 @@ def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(model: str
     assert got == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+@pytest.mark.parametrize(("scale", "theta"), [(4.0, None), (2.0, 5e4), (1.0, None), (None, 5e4)])
+def test_scaled_positions_are_transformers_linear_scaling(
+    family: str, scale: float | None, theta: float | None, texts: Path, tmp_path: Path
+) -> None:
+    """Losses beyond the window are those of the library, by its linear scaling and by frequencies divided by hand."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = tiny_checkpoint(tmp_path / "model", family)
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": 32}))
+    asked = Perplexity.prepare(spec(str(folder), texts, rope_scale=scale, rope_theta=theta))
+    assert any("extrapolated" in note for note in asked.notes) == ((scale or 1) < 2)
+    window = asked.texts[0].windows[0]
+    found = asked.load_backend().losses(window)
+
+    def losses(divided: float = 1.0, base: float | None = theta, **scaling: Any) -> np.ndarray:
+        config = AutoConfig.from_pretrained(folder)
+        kinds = [part for part in config.rope_parameters.values() if isinstance(part, dict)]
+        for parameters in kinds or [config.rope_parameters]:
+            parameters |= scaling | ({} if base is None else {"rope_theta": base})
+        network = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype="float32").eval()
+        for name, frequencies in network.named_buffers():
+            if name.endswith("inv_freq"):
+                frequencies /= divided
+        ids = torch.tensor([window])
+        with torch.no_grad():
+            logits = network(ids).logits[0]
+        return torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()
+
+    factor = scale or 1.0
+    np.testing.assert_allclose(found, losses(rope_type="linear", factor=factor), atol=2e-5)
+    np.testing.assert_allclose(found, losses(divided=factor), atol=2e-5)
+    own = losses(base=None)
+    assert np.allclose(found, own, atol=2e-5) == (asked.model.positions.facts() == {})
+
+
+def test_each_scale_is_a_measurement_of_its_own_and_one_is_the_plain_model(
+    model: str, texts: Path, tmp_path: Path
+) -> None:
+    def computed(**positions: Any) -> int:
+        asked = Perplexity.prepare(spec(model, texts, attention=("full", "grouped:2,8"), **positions))
+        return asked.run(tmp_path).computed
+
+    scales = [{}, {"rope_scale": 1.0}, {"rope_scale": 4.0}, {"rope_scale": 4.0}, {"rope_scale": 4.0, "rope_theta": 5e4}]
+    assert [computed(**positions) for positions in scales] == [4, 0, 4, 0, 4]
+    table = perplexities(tmp_path)
+    assert len(table) == 3 * 4
+    positions = set(zip(table["rope_scale"].fillna(0), table["rope_theta"].fillna(0), strict=True))
+    assert positions == {(0, 0), (4, 0), (4, 5e4)}
+    # sparse layers are compared with full attention at the same positions
+    for _, part in table[table["length"] == 64].groupby(["rope_scale", "rope_theta"], dropna=False):
+        full, sparse = (part[part["attention"] == name].iloc[0] for name in ("full", "grouped:2,8"))
+        assert sparse["ratio"] == pytest.approx(sparse["perplexity"] / full["perplexity"])
+
+
+def test_a_model_whose_positions_are_scaled_already_or_that_has_none_is_refused(texts: Path, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "model")
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    file.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="positions are scaled already"):
+        Perplexity.prepare(spec(str(folder), texts, rope_scale=2.0))
+    assert Perplexity.prepare(spec(str(folder), texts, lengths="16,600", rope_scale=1.0)).notes
+    learnt = tiny_checkpoint(tmp_path / "learnt")  # its tokenizer stays
+    save_tiny_model(GPT2Config(vocab_size=500, n_embd=32, n_layer=1, n_head=2, n_positions=64), learnt)
+    for scale in (1.0, 2.0):
+        with pytest.raises(UserError, match="this model has no rotary positions"):
+            Perplexity.prepare(spec(str(learnt), texts, lengths="16,100", rope_scale=scale))
+
+
 def test_predictions_are_read_beside_perplexities(tmp_path: Path) -> None:
     losses_file(tmp_path, "full", "a", np.ones((1, 15)))
     warned: list[str] = []
@@ -167,6 +241,9 @@ def test_one_window_has_no_limits(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"lengths": "16,100000"}, "--lengths 100000: tiny reads 512 tokens"),
+        ({"lengths": "16,1025"}, r"add --rope-scale 3 \(or 1,"),
+        ({"rope_scale": 0.5}, "--rope-scale 0.5: expected 1 or more"),
+        ({"rope_theta": float("inf")}, "--rope-theta inf: expected 1 or more"),
         ({"lengths": "x"}, "--lengths x"),
         ({"texts": Path("missing")}, "there is no such folder"),
         ({"attention": ("block:2",)}, "block patterns need demonstrations"),
@@ -202,6 +279,9 @@ def test_the_command_prints_the_table(model: str, texts: Path, tmp_path: Path) -
     points = [(row["attention"], row["length"]) for row in rows]
     assert points == [("full", 16), ("full", 32), ("approx:32,4", 16), ("approx:32,4", 32)]
     assert rows[3]["ratio"] == pytest.approx(1)  # the window is not left yet
+    printed = said(*as_words(f"{words} --rope-scale 4 --rope-theta 40000"), "--results", tmp_path)
+    headings = [line for line in printed.splitlines() if "perplexity of the tokens" in line]
+    assert [("positions divided by 4, theta 40,000" in line) for line in headings] == [True, False]
 
 
 def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: Path) -> None:
@@ -217,7 +297,13 @@ def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: P
     found: Any = SimpleNamespace(perplexity=perplexities(tmp_path))
     section = perplexity(FINDINGS["perplexity"], found, found)
     assert section is not None
-    (panel,) = section.panels
+    panel, operations = section.panels
+    assert [(row["series"], row["operations"]) for row in operations.rows] == [
+        (name, float(length)) for name in ("full attention", "grouped:2,8") for length in LENGTHS
+    ]
+    whole = perplexities(tmp_path)["whole"].tolist()
+    assert [row["value"] for row in operations.rows] == pytest.approx(whole)
+    assert operations.spec()["datasets"]["rows"]
     assert [row["series"] for row in panel.rows] == ["full attention"] * 3 + ["grouped:2,8"] * 3
     assert [row["length"] for row in panel.rows] == [*LENGTHS, *LENGTHS]
     drawn = panel.spec()["datasets"]["rows"]

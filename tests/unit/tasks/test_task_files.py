@@ -49,12 +49,14 @@ def complaint(tmp_path: Path):
 
 FREE = (
     "commonsenseqa_free",
+    "complexwebquestions",
     "gsm8k",
     "gsm8k_answers",
     "gsm8k_thoughts",
     "nq_open",
     "nq_open_passage",
     "nq_open_retrieved",
+    "nq_open_text_and_vectors",
     "squad2",
     "webquestions",
 )
@@ -175,6 +177,8 @@ def test_the_papers_test_rows_are_asked_of_the_tasks_that_have_them(name: str):
         ("commonsenseqa_free", "1afa02df02c908a558b4036e80242fac", "bank"),
         ("nq_open_passage", "nq-open-0", "Wilhelm Conrad Röntgen"),
         ("nq_open_retrieved", "nq-open-0", "Wilhelm Conrad Röntgen"),
+        ("nq_open_text_and_vectors", "nq-open-0", "Wilhelm Conrad Röntgen"),
+        ("complexwebquestions", "WebQTest-832_c334509bb5e02cacae1ba2e80c176499", "2014 World Series"),
         ("nq_open", "nq-open-dev-0", "14 December 1972 UTC"),
         ("squad2", "68cf05f67fd29c6f129fe2fb9", "France"),
         ("webquestions", "wqs000001", "Lawyer"),
@@ -185,6 +189,21 @@ def test_a_task_of_free_answers_has_the_right_answer_of_a_known_row(name: str, a
     (row,) = [e for e in (*rows.train, *rows.test_pool) if e.id == asked]
     assert (row.golds or (row.answer,))[0] == shown
     assert len(rows.test) == 250
+
+
+def test_passages_are_five_texts_and_then_vectors(data_dir: Path):
+    """Each of a question's twenty passages is shown once: the best five as text, the others as vectors."""
+    rows = load_data(load_task("nq_open_text_and_vectors"), data_dir=data_dir)
+    all_as_vectors = load_data(load_task("nq_open_retrieved"), data_dir=data_dir)
+    passages = {row.id: row.passages for row in (*all_as_vectors.train, *all_as_vectors.test_pool)}
+    for row in rows.test:
+        prompt = prompt_text(rows.spec.template, [], row)
+        shown = [
+            f"Title: {title}\nPassage: {text}\n" for title, text in (p.split("\n", 1) for p in passages[row.id][:5])
+        ]
+        assert prompt.startswith("".join(shown) + f"Question: {row.fields['question']}\n")
+        assert row.passages == passages[row.id][5:]
+        assert len(row.passages) == 15
 
 
 @pytest.mark.parametrize("name", ["banking77", "clinic150", "nlu", "trec", "trec_fine"])

@@ -161,16 +161,22 @@ def test_nothing_adapted_is_nothing_to_tell(tmp_path: Path):
 
 
 def test_losses_while_training_are_told_from_the_results_alone(tmp_path: Path):
-    looks = [{"step": 0, "validation": 3.5}, {"step": 10, "validation": 3.25}]
+    looks = [
+        {"step": 0, "validation": 3.5, "tokens": 0},
+        {"step": 5, "validation": 3.3},
+        {"step": 10, "validation": 3.25, "tokens": 250},
+    ]
     stored(tmp_path, "m", "grouped:4,2", 3.9)
     training = adapted("grouped:4,2") | {"losses": looks}
     stored(tmp_path, "m-grouped", "grouped:4,2", 3.1, training)
     # read otherwise than it was adapted: told of once
     stored(tmp_path, "m-grouped", "full", 3.1, training)
     found = read_findings(tmp_path).adaptation_course
-    assert found.to_dict("records") == [
-        {"base": "m", "pattern": "grouped:4,2", "model": "m-grouped", "tokens": 1000.0, **look} for look in looks
+    assert found.drop(columns="training_flops").to_dict("records") == [
+        {"base": "m", "pattern": "grouped:4,2", "model": "m-grouped", **look, "tokens": 1000.0} for look in looks
     ]
+    # of all operations (1.0) the share of the tokens up to there; trainings of before did not count them
+    assert found["training_flops"].fillna(-1).tolist() == [0, -1, 0.25]
 
 
 def test_two_adapted_alike_are_told_apart(tmp_path: Path):

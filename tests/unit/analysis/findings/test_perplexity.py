@@ -66,6 +66,26 @@ def test_each_range_has_the_tokens_between_two_lengths(tmp_path: Path):
     assert table[["ratio", "ratio_low", "ratio_high", "p", "p_holm"]].isna().all(axis=None)
 
 
+def test_operations_are_a_share_of_full_attentions_at_the_same_length(tmp_path: Path):
+    stored(tmp_path, "block:2", OTHER)
+    table = perplexities(tmp_path)
+    assert table["operations_of_full"].isna().all()
+    stored(tmp_path, "full", FULL)
+    half = {str(n): {"prefill_flops": n * n / 10, "cache_bytes": 1.0} for n in (3, 5)}
+    stored(tmp_path, "approx:2", OTHER, by_length=half)
+    found = perplexities(tmp_path).set_index(["attention", "length"])["operations_of_full"].to_dict()
+    assert found == pytest.approx(
+        {
+            ("full", 3): 1,
+            ("full", 5): 1,
+            ("block:2", 3): 1,
+            ("block:2", 5): 1,
+            ("approx:2", 3): 0.3,
+            ("approx:2", 5): 0.5,
+        }
+    )
+
+
 def test_the_ratio_is_paired_by_window_and_p_is_of_all_ranges_and_patterns(tmp_path: Path):
     stored(tmp_path, "block:2", OTHER)
     stored(tmp_path, "full", FULL)

@@ -162,6 +162,20 @@ def test_labels_are_the_learnt_tokens():
 
 
 @torch.no_grad()
+def test_the_loss_is_of_logits_as_the_config_has_them(tmp_path: Path, texts: Path):
+    """Gemma's cap of logits, say: the loss of the library's own model."""
+    folder = tiny_checkpoint(tmp_path / "capped", "gemma3_text")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 2.0}))
+    training = Adaptation.prepare(asked(tmp_path, folder, texts, attention="full"))
+    lesson = training.examples.sequence(0)
+    found = float(training._model().eval()(**collated([lesson]))["loss"])
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+    ids = torch.tensor([lesson.ids])
+    assert found == pytest.approx(float(network(ids, labels=ids).loss), abs=1e-4)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("pattern", ["full", "grouped:2,9", "approx:9,4"])
 def test_the_loss_is_that_of_perplexity(tmp_path: Path, tiny: Path, texts: Path, pattern: str):
     """What is trained on is what ``icl-bench perplexity`` measures."""

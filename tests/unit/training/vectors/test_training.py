@@ -111,6 +111,38 @@ def test_validation_rows_and_spared_rows_are_not_learnt_from(tmp_path: Path, tin
         _ = VectorTraining.prepare(spec.model_copy(update={"spare_k": 30})).examples.rows
 
 
+def test_a_share_of_the_rows_is_read_without_vectors(tmp_path: Path, tiny: Path):
+    plain = VectorTraining.prepare(asked(tmp_path, tiny, train="all")).examples
+    training = VectorTraining.prepare(asked(tmp_path, tiny, train="all", without_vectors=0.5))
+    mixed = training.examples
+    shares = []
+    for epoch in range(20):
+        rows, full = (of.epoch(epoch, range(of.rows)) for of in (mixed, plain))
+        assert [(row.prompt, row.answer) for row in rows] == [(row.prompt, row.answer) for row in full]
+        assert all(row.texts in ((), there.texts) for row, there in zip(rows, full, strict=True))
+        shares.append([not row.texts for row in rows])
+    assert shares[0] != shares[1]
+    assert 0.4 < sum(map(sum, shares)) / sum(map(len, shares)) < 0.6
+    model = training._model(lambda _: None)
+    bare = [row for row in mixed.epoch(0, range(mixed.rows)) if not row.texts]
+    model(**collated(bare, pad=1))["loss"].backward()  # nor does a batch without any vector fail
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"without_vectors": 0.5}, "add --train all, or omit it"),
+        ({"without_vectors": 0.5, "train": "all", "vectors": 0}, "omit one of the two"),
+        ({"without_vectors": 1.0, "train": "all"}, "--without-vectors 1.0: expected less than 1"),
+    ],
+)
+def test_rows_without_vectors_need_weights_that_learn_from_them(
+    tmp_path: Path, tiny: Path, changes: dict[str, Any], said: str
+):
+    with pytest.raises(UserError, match=re.escape(said)):
+        VectorTraining.prepare(asked(tmp_path, tiny, **changes))
+
+
 def test_a_batch_ends_with_the_answers(tmp_path: Path, tiny: Path):
     examples = VectorTraining.prepare(asked(tmp_path, tiny)).examples
     rows = examples.epoch(0, range(3))
@@ -124,9 +156,10 @@ def test_a_batch_ends_with_the_answers(tmp_path: Path, tiny: Path):
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
-    """Of a batch of unequal lengths, against each row alone without padding."""
-    training = VectorTraining.prepare(asked(tmp_path, tiny))
+@pytest.mark.parametrize("of", ["answer", "sequence"])
+def test_the_loss_is_that_of_the_answers_tokens_or_of_all(tmp_path: Path, tiny: Path, of: str):
+    """Of a batch of unequal lengths, against each row alone without padding: equation 2 of the paper, and its part."""
+    training = VectorTraining.prepare(asked(tmp_path, tiny, loss=of))
     model = training._model(lambda _: None)
     rows = training.examples.epoch(0, range(5))
     total, tokens = 0.0, 0
@@ -137,10 +170,10 @@ def test_the_loss_is_that_of_the_answers_tokens(tmp_path: Path, tiny: Path):
             model.readers.reading = model.readers.project(found)
         both = torch.tensor([[*row.prompt, *row.answer]])
         told = model.network(both, use_cache=False).logits[0].log_softmax(-1)
-        at = range(len(row.prompt) - 1, len(row.prompt) + len(row.answer) - 1)
-        total -= sum(float(told[i, token]) for i, token in zip(at, row.answer, strict=True))
-        tokens += len(row.answer)
-    loss = float(model(**collated(rows, pad=1))["loss"])
+        first = len(row.prompt) if of == "answer" else 1
+        total -= sum(float(told[i - 1, both[0, i]]) for i in range(first, both.shape[1]))
+        tokens += both.shape[1] - first
+    loss = float(model(**collated(rows, 1, of))["loss"])
     assert loss == pytest.approx(total / tokens, rel=1e-4)
 
 
@@ -163,6 +196,21 @@ def test_it_learns_and_writes_an_ordinary_checkpoint_with_readers_beside_it(tmp_
     frozen, after = (load_file(folder / "model.safetensors") for folder in (tiny, spec.out))
     assert same(frozen, after)
     assert VectorTraining.prepare(spec).folder.is_done()
+
+
+def test_another_loss_is_another_training_and_the_default_is_named_as_before(tmp_path: Path, tiny: Path):
+    answers = asked(tmp_path, tiny, epochs=1, out=tmp_path / "answers")
+    assert not {"loss", "without_vectors"} & answers.decisive().keys()
+    whole = asked(tmp_path, tiny, epochs=1, out=tmp_path / "whole", loss="sequence")
+    assert whole.decisive()["loss"] == "sequence"
+    found = [trained(spec)[0] for spec in (answers, whole)]
+    assert not same(*found)
+    stored = [json.loads((spec.out / SETTINGS).read_text()) for spec in (answers, whole)]
+    assert [settings.get("loss") for settings in stored] == [None, "sequence"]
+    told = [vector_settings_of(str(spec.out)) for spec in (answers, whole)]
+    assert [settings.loss for settings in told if settings] == ["answer", "sequence"]
+    with pytest.raises(UserError, match="holds another training"):
+        VectorTraining.prepare(answers.model_copy(update={"loss": "sequence"})).folder.is_done()
 
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
@@ -204,8 +252,8 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
     """Batches of four, padded; each row reads its own vectors in both layers."""
     shape, width = architecture_of(str(tiny)), VectorEncoder.of(None, "mean").width
     found = {}
-    for train, passes in (("added", 2), ("all", 3)):
-        spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / train)
+    for train, passes, loss in (("added", 2, "answer"), ("all", 3, "sequence"), ("all", 3, "answer")):
+        spec = asked(tmp_path, tiny, train=train, epochs=1, out=tmp_path / f"{train} {loss}", loss=loss)
         trained(spec)
         log, told = json.loads((spec.out / LOG).read_text()), vector_settings_of(str(spec.out))
         assert told is not None
@@ -214,7 +262,10 @@ def test_operations_are_those_of_a_hand_count(tmp_path: Path, tiny: Path):
             rows = examples.epoch(0, range(start, min(start + 4, examples.rows)))
             lengths, vectors = [len(r.prompt) + len(r.answer) for r in rows], [len(r.texts) for r in rows]
             computed, predicted = len(rows) * max(lengths), len(rows) * (max(len(r.answer) for r in rows) + 1)
-            total += passes * 2 * (shape.parameters * computed + shape.hidden_width * shape.vocabulary * predicted)
+            of_head = passes * predicted
+            if loss == "sequence":  # logits of all tokens but each row's first are computed twice
+                of_head = (passes + 1) * (sum(lengths) - len(rows))
+            total += 2 * (passes * shape.parameters * computed + shape.hidden_width * shape.vocabulary * of_head)
             keys = sum(n * (n + 1) // 2 for n in lengths) + max(lengths) * sum(vectors)
             total += 3 * 4 * shape.heads_width * len(shape.windows) * keys
             projectors = width * shape.hidden_width * len(shape.windows)

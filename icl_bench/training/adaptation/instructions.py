@@ -1,0 +1,250 @@
+"""Conversations to learn from: instruction tuning (Zebra; Song et al. 2023, section 4).
+
+Each row of a file is a conversation, written by the model's chat template. Its answers are the targets. Several
+conversations are packed into one sequence, and see only themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icl_bench.errors import UserError
+from icl_bench.models.registry import Model
+from icl_bench.models.tokenizers import Tokenizer
+from icl_bench.prompts.chat import ending_of
+from icl_bench.prompts.chat_template import ChatTemplate
+from icl_bench.prompts.rendering import Message
+from icl_bench.seeds import generator
+from icl_bench.tasks.file_readers import read_split
+from icl_bench.tasks.splits import StoredRow
+from icl_bench.training.adaptation.examples import HELD, HELD_SEQUENCES, Lesson
+from icl_bench.wording import counted, plain, short
+
+DAY = "2024-07-26"
+"""The date that a chat template may write, so that a training does not depend on its day."""
+
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """The conversations of a file, packed into sequences; reshuffled after each pass over all of them."""
+
+    hashes: tuple[str, ...]
+    """The hash of the file."""
+    conversations: tuple[Lesson, ...]
+    held: tuple[Lesson, ...]
+    """Conversations that are held out from training, a twentieth."""
+    length: int
+    """The largest number of tokens of a sequence."""
+    seed: int = 0
+    too_long: int = 0
+    """Number of conversations that were left out, because a sequence does not hold them."""
+    longest: int = 0
+    """Tokens of the longest conversation of the file."""
+    dated: bool = False
+    """Whether the chat template may write a date."""
+    _passes: list[list[list[int]]] = field(default_factory=list, compare=False)
+    """The conversations of each sequence of each pass so far."""
+
+    @classmethod
+    def read(cls, file: Path, model: Model, tokenizer: Tokenizer, length: int, seed: int = 0) -> Instructions:
+        """Read a file of conversations. Raises ``UserError``, with the row if one is wrong."""
+        writer = ConversationWriter.of(model, tokenizer)
+        split = read_split(file, "instructions", {})
+        lessons = [writer.lesson(row) for row in split.rows]
+        longest = max(len(lesson.ids) for lesson in lessons)
+        fitting = [lesson for lesson in lessons if len(lesson.ids) <= length]
+        if len(fitting) < 2:
+            raise UserError(
+                f"--instructions {plain(str(file))}: {len(fitting)} of {counted(len(lessons), 'conversation')} within "
+                f"--length {length:,}, and 2 are needed; the longest has {longest:,} tokens"
+            )
+        order = generator(seed, "instructions").permutation(len(fitting))
+        cut = max(1, int(HELD * len(fitting)))
+        held, learnt = (tuple(fitting[i] for i in part) for part in (order[:cut], order[cut:]))
+        too_long = len(lessons) - len(fitting)
+        return cls((split.sha256,), learnt, held, length, seed, too_long, longest, writer.chat.writes_date)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens to train on."""
+        return sum(len(lesson.ids) for lesson in self.conversations)
+
+    @property
+    def held_tokens(self) -> int:
+        """Number of held-out tokens."""
+        return sum(len(lesson.ids) for lesson in self.held)
+
+    def lesson(self, number: int) -> Lesson:
+        """Training sequence ``number``; conversations repeat without end."""
+        turn = 0
+        while number >= len(packs := self._turn(turn)):
+            number -= len(packs)
+            turn += 1
+        return packed([self.conversations[i] for i in packs[number]])
+
+    def _turn(self, number: int) -> list[list[int]]:
+        """The conversations of each sequence of one pass."""
+        while len(self._passes) <= number:
+            order = generator(self.seed, "instructions", len(self._passes)).permutation(len(self.conversations))
+            self._passes.append(self._packs(self.conversations, order.tolist()))
+        return self._passes[number]
+
+    def _packs(self, lessons: Sequence[Lesson], order: Sequence[int]) -> list[list[int]]:
+        """Which conversations are in each sequence: as many of the order as fit."""
+        packs: list[list[int]] = []
+        room = 0
+        for i in order:
+            size = len(lessons[i].ids)
+            if size > room:
+                packs.append([])
+                room = self.length
+            packs[-1].append(i)
+            room -= size
+        return packs
+
+    def held_lessons(self) -> list[Lesson]:
+        """Held-out sequences, the first few."""
+        packs = self._packs(self.held, range(len(self.held)))
+        return [packed([self.held[i] for i in pack]) for pack in packs[:HELD_SEQUENCES]]
+
+    def notes(self, sequences: float) -> list[str]:
+        """What a user should know before a training of so many sequences."""
+        answers = sum(last - first for lesson in self.conversations for first, last in lesson.learnt or ())
+        notes = [
+            f"{counted(len(self.conversations), 'conversation')} to train on, with {self.tokens:,} tokens, of which "
+            f"{answers:,} are of answers, and {len(self.held):,} held out; those of one sequence do not see each other"
+        ]
+        if self.too_long:
+            notes.append(
+                f"{counted(self.too_long, 'conversation')} longer than --length {self.length:,} left out; the longest "
+                f"has {self.longest:,} tokens"
+            )
+        if (times := sequences / len(self._turn(0))) > 1.5:
+            notes.append(f"each conversation is read about {times:,.0f} times")
+        if self.dated:
+            notes.append(f"the chat template may write a date: {DAY}")
+        return notes
+
+
+def packed(lessons: Sequence[Lesson]) -> Lesson:
+    """Conversations as one sequence, whose parts see only themselves."""
+    ends = np.cumsum([len(lesson.ids) for lesson in lessons]).tolist()
+    ids = tuple(token for lesson in lessons for token in lesson.ids)
+    learnt = tuple(
+        (begin + first, begin + last)
+        for begin, lesson in zip([0, *ends], lessons, strict=False)
+        for first, last in lesson.learnt or ()
+    )
+    return Lesson(ids, learnt, tuple(ends), apart=True)
+
+
+@dataclass(frozen=True)
+class ConversationWriter:
+    """Turns rows into tokens by a model's chat template."""
+
+    chat: ChatTemplate
+    tokenizer: Any
+    special: Collection[str]
+    """The texts of the tokenizer's special tokens."""
+
+    @classmethod
+    def of(cls, model: Model, tokenizer: Any) -> ConversationWriter:
+        """The writer of a model. Raises ``UserError`` if it has no chat template."""
+        chat = ChatTemplate.of_folder(Path(model.source), model.name, {}, day=DAY, option="--instructions")
+        if not getattr(tokenizer, "is_fast", False):
+            raise UserError(
+                f"--instructions: the tokenizer of model {model.name} does not tell where its tokens stand in a text; "
+                "it needs a tokenizer.json"
+            )
+        added = tokenizer.added_tokens_decoder.values()
+        return cls(chat, tokenizer, [token.content for token in added if token.special])
+
+    def lesson(self, row: StoredRow) -> Lesson:
+        """The tokens of a row, and where its answers stand, each with the end of its turn.
+
+        A token that spans the start of an answer belongs to the answer. Raises ``UserError`` with the row.
+        """
+        try:
+            return self._lesson(messages_of(row.cells))
+        except UserError as error:
+            raise UserError(f"{row.where}: {str(error).removeprefix('--instructions: ')}") from None
+
+    def _lesson(self, messages: Sequence[Message]) -> Lesson:
+        for message in messages:
+            for token in self.special:
+                if token in message["content"]:
+                    raise UserError(f"has the text {token!r}, which this model reads as a special token")
+        text = self.chat.render(messages, answer_follows=False)
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        ranges = [self._answer(messages, i, text) for i in answers]
+        encoding = self.tokenizer(
+            [text], add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        starts = [start for start, _ in encoding["offset_mapping"][0]]
+        first = np.searchsorted(starts, [begin + 1 for begin, _ in ranges]) - 1
+        last = np.searchsorted(starts, [end for _, end in ranges])
+        learnt = tuple(zip(first.tolist(), last.tolist(), strict=True))
+        return Lesson(tuple(encoding["input_ids"][0]), learnt)
+
+    def _answer(self, messages: Sequence[Message], place: int, text: str) -> tuple[int, int]:
+        """Where an answer with its end stands in the conversation's text, in characters."""
+        prompt = self.chat.render(messages[:place])
+        through = self.chat.render(messages[: place + 1], answer_follows=False)
+        content = messages[place]["content"].strip()
+        at = through.find(content, len(prompt)) if through.startswith(prompt) else -1
+        if at < 0 or not text.startswith(through[: at + len(content)]):
+            raise UserError(
+                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer otherwise than "
+                "behind the prompt that asks for it, or changes it; such a template cannot be learnt from"
+            )
+        end = at + len(content)
+        ending = ending_of(text[end:], self.special)
+        if ending is None:
+            raise UserError(
+                f"turn {place + 1}: the chat template of model {self.chat.model_name} does not end an answer"
+            )
+        return len(prompt), end + len(ending)
+
+
+def messages_of(cells: Mapping[str, Any]) -> list[Message]:
+    """The conversation of a row: its ``messages``, or ``instruction`` (with ``input``) and ``output``.
+
+    Raises ``UserError``.
+    """
+    if "messages" in cells:
+        return _checked(cells["messages"])
+    if "instruction" not in cells or "output" not in cells:
+        raise UserError(f"expected messages, or instruction and output; it has {short(', '.join(map(plain, cells)))}")
+    for name in ("instruction", "input", "output"):
+        if name in cells and not isinstance(cells[name], str) and not (name == "input" and cells[name] is None):
+            raise UserError(f"{name}: expected text, not {short(cells[name])}")
+    asked = "\n\n".join(part for part in (cells["instruction"], cells.get("input")) if part and not part.isspace())
+    return _checked([{"role": "user", "content": asked}, {"role": "assistant", "content": cells["output"]}])
+
+
+def _checked(messages: Any) -> list[Message]:
+    """Turns with a known role and a text, of which the last is an answer."""
+    if not isinstance(messages, list) or not messages:
+        raise UserError(f"messages: expected a list of turns, not {short(messages)}")
+    found: list[Message] = []
+    for number, message in enumerate(messages, 1):
+        role, content = (message.get(name) for name in ("role", "content")) if isinstance(message, dict) else ("", "")
+        if role not in ROLES or not isinstance(content, str):
+            raise UserError(
+                f"turn {number}: expected a role (system, user or assistant) and content, not {short(message)}"
+            )
+        if not content or content.isspace():
+            raise UserError(f"turn {number}: the text of the {role} is empty")
+        found.append({"role": role, "content": content})
+    if found[-1]["role"] != "assistant":
+        raise UserError(f"the last turn is the {found[-1]['role']}'s; expected an answer of the assistant")
+    if len(found) < 2:
+        raise UserError("one turn alone; expected a question before the answer")
+    return found
