@@ -20,7 +20,7 @@ from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
-from icl_bench.results.exporting import NO_ORIGIN, Origin, origins, read_origins
+from icl_bench.results.exporting import NO_ORIGIN, Origin, imported_origins, origins, read_origins
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
@@ -56,7 +56,7 @@ class Side:
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
     origins: Mapping[str, Origin]
-    """Variant -> its origin; imports are not in it."""
+    """Variant -> its origin; imports are in it where they were exports, which have facts."""
     first_scores: Mapping[str, str] = field(default_factory=dict)
     """Task -> the score that its task file names first, where that is known."""
 
@@ -218,7 +218,7 @@ def read_folder(path: Place) -> Side:
     stored = read_stored(path, apart=False)
     if stored.predictions.empty:
         raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
-    known = origins(stored.cells.values())
+    known = {**imported_origins(path), **origins(stored.cells.values())}
     return Side(plain(path), stored.predictions, known, stored.first_scores)
 
 
