@@ -84,6 +84,8 @@ class Check:
     only_results: pd.DataFrame
     changes: Sequence[Mapping[str, Any]]
     """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
+    notes: Sequence[str] = ()
+    """What could not be compared."""
 
     def __repr__(self) -> str:
         verdict = "loss" if self.lost else "no loss"
@@ -140,6 +142,7 @@ class Check:
             "only_in_baseline": records(self.only_baseline),
             "only_in_results": records(self.only_results),
             "changes": [dict(change) for change in self.changes],
+            "notes": list(self.notes),
         }
 
 
@@ -163,10 +166,7 @@ def check_results(
     sides, or the sides of a common point answered different questions. What the run lacks of the
     baseline is for :meth:`Check.require_all` to refuse.
     """
-    if not 0 <= tolerance < 1:
-        raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
-    if not 0 < alpha < 1:
-        raise UserError(f"--alpha {alpha}: expected a probability between 0 and 1, like 0.05")
+    refuse_limits(tolerance, alpha)
     base = read_folder(baseline) if baseline.is_dir() else read_baseline(baseline)
     now = read_folder(results)
     comparable = _comparable(base, now)
@@ -202,6 +202,14 @@ def check_results(
         with_perturbation(alone(now.predictions, pairs)),
         list(_changes(base, now, pairs)),
     )
+
+
+def refuse_limits(tolerance: float, alpha: float) -> None:
+    """Raise ``UserError`` for a tolerance or a level that is no share."""
+    if not 0 <= tolerance < 1:
+        raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
+    if not 0 < alpha < 1:
+        raise UserError(f"--alpha {alpha}: expected a probability between 0 and 1, like 0.05")
 
 
 def _perturbations(side: Side) -> dict[str, str]:

@@ -47,7 +47,7 @@ def shares() -> tuple[str, ...]:
 def csv_columns() -> tuple[str, ...]:
     """The columns of the CSV file, in this order."""
     first = (*LINE[:-1], "draws", "test_rows")
-    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws", *PROVENANCE)
+    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws", *PROVENANCE, "metric")
     return (*first, *shares(), *last)
 
 
@@ -118,7 +118,9 @@ def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
             return leaderboard(Path(folder))
         except UserError:
             names = ", ".join(map(plain, files))
-            raise UserError(f"{names}: nothing for a leaderboard (only upper bounds, halves or perturbations)") from None
+            raise UserError(
+                f"{names}: nothing for a leaderboard (only upper bounds, halves or perturbations)"
+            ) from None
 
 
 Known = dict[tuple[Any, ...], set[str]]
@@ -157,9 +159,7 @@ def _data_hashes(stored: Stored, results: Place, origins: Mapping[str, Origin]) 
     imports = {name: ", ".join(sorted(hashes)) for name, hashes in imported_hashes(results).items()}
     known = {variant: facts for variant, facts in stored.variants.items() if facts.imported is None}
     known |= {variant: origin.facts for variant, origin in origins.items() if variant not in known}
-    return imports | {
-        variant: short_hash({"data": facts.data, "test": facts.test}) for variant, facts in known.items()
-    }
+    return imports | {variant: short_hash({"data": facts.data, "test": facts.test}) for variant, facts in known.items()}
 
 
 # -- as text ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from icl_bench.cli import options as o
 
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="Files of predictions, as icl-bench import reads them, instead of a folder."),
+    typer.Argument(metavar="[FILE]...", help="Files of predictions, as import reads them, instead of a folder."),
 ]
 
 
@@ -39,7 +39,8 @@ def leaderboard(
 
     As CSV, and as Markdown beside it. One row a point: task, model, selection, k, accuracy with its 95%
     interval, macro-F1, saturation of its curve, versions, data, and what made it (model file, dtype,
-    backend, hardware). The same results make the same files. A terminal shows a table that fits, a pipe gets the Markdown.
+    backend, hardware). The same results make the same files. A terminal shows a table that fits, a
+    pipe gets the Markdown.
     """
     from icl_bench.cli.output.lists import print_leaderboard
     from icl_bench.cli.output.tables import print_json
