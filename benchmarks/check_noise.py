@@ -30,16 +30,16 @@ Sides = tuple[pd.DataFrame, pd.DataFrame]
 def stored(path: Path) -> pd.DataFrame:
     """The predictions of a file that this benchmark uses, labels as texts."""
     frame = pd.read_parquet(path)
-    frame = frame.astype({name: object for name in frame.select_dtypes("category")})
+    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
     chosen = (frame["model"] == "gemma3-270m") & (frame["select"] == "random") & frame["k"].isin([10, 50, 100])
     kept = frame[chosen].assign(variant=VARIANT, backend="", prompt_hash=None, label_space=None, perturbation=None)
     return kept.assign(correct=kept["gold"] == kept["prediction"], valid=True).reset_index(drop=True)
 
 
 def changed(frame: pd.DataFrame, rng: np.random.Generator, to_wrong: float, to_right: float) -> pd.DataFrame:
-    """The predictions with these shares of all of them changed from right to wrong, and the other way about."""
+    """The predictions with these shares of each point's changed from right to wrong, and the other way about."""
     right = frame["correct"].to_numpy(dtype=bool)
-    share = right.mean()
+    share = frame.groupby(["task", "k"])["correct"].transform("mean").to_numpy()
     chance = np.where(right, to_wrong / share, to_right / (1 - share))
     flipped = rng.random(len(frame)) < chance
     predictions = np.where(flipped, np.where(right, "another label", frame["gold"]), frame["prediction"])
@@ -95,14 +95,9 @@ def fails_by_predictions(base: pd.DataFrame, now: pd.DataFrame) -> bool:
     return whole.verdict == "loss" or bool((points["verdict"] == "loss").any())
 
 
-def board(frame: pd.DataFrame) -> pd.DataFrame:
-    """The points of a leaderboard."""
-    return curves(frame)
-
-
 def fails_by_board(base: pd.DataFrame, now: pd.DataFrame) -> bool:
     """Whether a check against a leaderboard's CSV fails."""
-    return compare_leaderboards(board(base), board(now), ("base", "now"), TOLERANCE, ALPHA).lost
+    return compare_leaderboards(curves(base), curves(now), ("base", "now"), TOLERANCE, ALPHA).lost
 
 
 def main() -> None:
@@ -120,9 +115,8 @@ def main() -> None:
         f"float32 on a CPU, bfloat16 on a GPU: {answers:.2%} of {len(both)} answers differ, {right:.2%} in being right"
     )
     same = frame.merge(other[keys], on=keys)
-    print(
-        f"checked, one as the other's baseline: fails {[fails_by_predictions(other, same), fails_by_predictions(same, other)]}"
-    )
+    failing = [fails_by_predictions(other, same), fails_by_predictions(same, other)]
+    print(f"checked, each as the other's baseline, fails: {failing}")
     print("| run | runs | fail, baseline of predictions | fail, leaderboard |\n| --- | ---: | ---: | ---: |")
     for name, made, paired in [
         ("noise: number format", formats, True),
@@ -137,10 +131,9 @@ def main() -> None:
         ("loses 20 points in TREC", worse(0.2, "trec"), True),
     ]:
         sides = list(made(frame, seeds))
-        by_predictions = f"{sum(fails_by_predictions(*side) for side in sides)}" if paired else "refused"
-        print(
-            f"| {name} | {len(sides)} | {by_predictions} | {sum(fails_by_board(*side) for side in sides)} |", flush=True
-        )
+        by_predictions = str(sum(fails_by_predictions(*side) for side in sides)) if paired else "refused"
+        by_board = sum(fails_by_board(*side) for side in sides)
+        print(f"| {name} | {len(sides)} | {by_predictions} | {by_board} |", flush=True)
 
 
 if __name__ == "__main__":
