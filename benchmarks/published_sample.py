@@ -3,7 +3,8 @@
     python benchmarks/published_sample.py predictions.parquet
 
 All ten draws, every k and every test row; of the three reorderings of each draw the first three draws. Test ids, right
-labels and predicted ones, no texts. Rows are sorted so that they pack well. The license is beside it (icl_bench/samples/LICENSE).
+labels and predicted ones, no texts. Rows are sorted so that they pack well. The license is beside it
+(icl_bench/samples/LICENSE).
 """
 
 from __future__ import annotations
