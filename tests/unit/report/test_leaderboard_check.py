@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from icl_bench.errors import UserError
 from icl_bench.report.leaderboard import leaderboard_of, write
 from icl_bench.report.leaderboard_check import check_leaderboard, loss_p, read_leaderboard
 from icl_bench.results.importing import import_predictions
+
+RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "check_noise.py"))
+"""What benchmarks/check_noise.py makes of stored predictions."""
 
 LABELS = ("red", "white", "rose")
 
@@ -230,3 +234,25 @@ def test_the_command_names_what_a_baseline_may_be(capfd: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     assert "leaderboard" in capfd.readouterr().out
+
+
+# -- on stored predictions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "by_predictions", "by_board"),
+    [
+        (RUNS["rows"], None, False),
+        (RUNS["draws"], None, False),
+        (RUNS["formats"], False, False),
+        (RUNS["worse"](0.2, "trec"), True, True),
+        (RUNS["worse"](0.05), True, False),
+    ],
+)
+def test_noise_passes_and_a_worse_model_fails_as_the_page_has_it(
+    noise: Any, by_predictions: bool | None, by_board: bool
+):
+    """One of the 20 pairs of each line of docs/check.md; other rows and draws are refused with predictions."""
+    sides = next(iter(noise(RUNS["stored"](RUNS["RESULTS"] / "headlines.parquet"), 1)))
+    assert by_predictions is None or RUNS["fails_by_predictions"](*sides) == by_predictions
+    assert RUNS["fails_by_board"](*sides) == by_board

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.fakes import FREE_TEXT, write_task
 from support.models import qwen_tokenizer, save_tiny_model, tiny_config
 
 from icl_bench.results.reading import read_results
@@ -59,11 +60,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("row", ROWS)
 def test_the_settings_of_a_row_run(row: str, tiny: Path, tmp_path: Path, word_encoder: None):
     settings = ROWS[row]
+    labelled, free = write_task(tmp_path / "labelled"), write_task(tmp_path / "free", **FREE_TEXT)
+    blocks = [smaller(BLOCKS[setting]) for setting in settings]
     study = {
-        "tasks": ["stdlib_six"],
+        "tasks": [str(labelled)],
         "models": [str(tiny)],
         "options": {"test_size": 4, "dtype": "float32"},
-        "settings": [smaller(BLOCKS[setting]) for setting in settings],
+        "settings": [
+            {**block, "tasks": [str(free if BLOCKS[block["name"]].get("tasks") == ["samsum"] else labelled)]}
+            for block in blocks
+        ],
     }
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
