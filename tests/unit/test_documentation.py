@@ -173,7 +173,7 @@ def _yaml_texts(value: Any) -> Iterator[str]:
 def named_in(file: Path) -> list[str]:
     """Commands and their options that inline code and sentences of a file name."""
     page = file.suffix in (".md", ".ipynb")
-    texts = ("\n".join(spans(text)) if page else text for text in texts_of(file))
+    texts = ("; ".join(spans(text)) if page else text for text in texts_of(file))
     return [match["words"] for text in texts for match in NAMED.finditer(text)]
 
 

@@ -14,13 +14,14 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fakes import FakeBackend, plan, runner
 from support.in_process import Ended, run_command
 
 from icl_bench import api
 from icl_bench.cli import main
 from icl_bench.errors import UserError
-from icl_bench.report.leaderboard import leaderboard_of, write
-from icl_bench.report.leaderboard_check import check_leaderboard, loss_p, read_leaderboard
+from icl_bench.report.leaderboard import leaderboard, leaderboard_of, write
+from icl_bench.report.leaderboard_check import check_leaderboard, compare_leaderboards, loss_p, read_leaderboard
 from icl_bench.results.importing import import_predictions
 
 RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "check_noise.py"))
@@ -137,6 +138,17 @@ def test_other_draws_and_test_rows_are_said_and_compared(stored: Path, tmp_path:
     assert "differs: draws: 3 in the baseline, 2 now\n" in done.out
     assert "differs: test_rows: 200 in the baseline, 90 now\n" in done.out
     assert "dtype" not in done.out  # the board does not know its own
+    assert "data_hash" not in done.out  # of imported files, which are others
+
+
+def test_other_data_are_said_where_both_sides_know_theirs(tmp_path: Path):
+    for name, rows in (("base", 30), ("now", 40)):
+        runner(plan(tmp_path / f"{name}-task", "2", test_rows=rows), tmp_path / name, FakeBackend()).run()
+    write(leaderboard(tmp_path / "base"), tmp_path / "board.csv")
+    boards = [leaderboard(tmp_path / name).assign(version=["1"]) for name in ("base", "now")]
+    changes = compare_leaderboards(*boards, ("base", "now")).changes
+    assert [change["fact"] for change in changes] == ["test_rows", "data_hash"]
+    assert not check_leaderboard(tmp_path / "board.csv", tmp_path / "base").changes
 
 
 def test_a_point_of_several_variants_is_compared_with_its_own(stored: Path, tmp_path: Path):
