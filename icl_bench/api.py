@@ -204,8 +204,10 @@ def check(
     read, they cannot be compared, or (unless ``allow_missing``) the results lack some of the baseline.
     """
     from icl_bench.analysis.baseline_check import check_results
+    from icl_bench.report.leaderboard_check import check_leaderboard, is_table
 
-    found = check_results(Path(baseline), results, tolerance, alpha, allow_missing)
+    compare = check_leaderboard if is_table(Path(baseline)) else check_results
+    found = compare(Path(baseline), results, tolerance, alpha, allow_missing)
     if not found.lost:
         found.require_all()
     return found

@@ -20,7 +20,7 @@ from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
-from icl_bench.results.exporting import NO_ORIGIN, Origin, origins, read_origins
+from icl_bench.results.exporting import NO_ORIGIN, Origin, imported_origins, origins, read_origins
 from icl_bench.results.reading import EXPORT_META, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
@@ -56,7 +56,7 @@ class Side:
     """The file or folder, as messages name it."""
     predictions: pd.DataFrame
     origins: Mapping[str, Origin]
-    """Variant -> its origin; imports are not in it."""
+    """Variant -> its origin; imports are in it where they were exports, which have facts."""
     first_scores: Mapping[str, str] = field(default_factory=dict)
     """Task -> the score that its task file names first, where that is known."""
 
@@ -84,6 +84,8 @@ class Check:
     only_results: pd.DataFrame
     changes: Sequence[Mapping[str, Any]]
     """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
+    notes: Sequence[str] = ()
+    """What could not be compared."""
 
     def __repr__(self) -> str:
         verdict = "loss" if self.lost else "no loss"
@@ -140,6 +142,7 @@ class Check:
             "only_in_baseline": records(self.only_baseline),
             "only_in_results": records(self.only_results),
             "changes": [dict(change) for change in self.changes],
+            "notes": list(self.notes),
         }
 
 
@@ -163,10 +166,7 @@ def check_results(
     sides, or the sides of a common point answered different questions. What the run lacks of the
     baseline is for :meth:`Check.require_all` to refuse.
     """
-    if not 0 <= tolerance < 1:
-        raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
-    if not 0 < alpha < 1:
-        raise UserError(f"--alpha {alpha}: expected a probability between 0 and 1, like 0.05")
+    refuse_limits(tolerance, alpha)
     base = read_folder(baseline) if baseline.is_dir() else read_baseline(baseline)
     now = read_folder(results)
     comparable = _comparable(base, now)
@@ -204,6 +204,14 @@ def check_results(
     )
 
 
+def refuse_limits(tolerance: float, alpha: float) -> None:
+    """Raise ``UserError`` for a tolerance or a level that is no share."""
+    if not 0 <= tolerance < 1:
+        raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
+    if not 0 < alpha < 1:
+        raise UserError(f"--alpha {alpha}: expected a probability between 0 and 1, like 0.05")
+
+
 def _perturbations(side: Side) -> dict[str, str]:
     """Variant -> its perturbation, of those with perturbed demonstrations."""
     return {v: origin.facts.perturbation for v, origin in side.origins.items() if origin.facts.perturbation}
@@ -218,7 +226,7 @@ def read_folder(path: Place) -> Side:
     stored = read_stored(path, apart=False)
     if stored.predictions.empty:
         raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
-    known = origins(stored.cells.values())
+    known = {**imported_origins(path), **origins(stored.cells.values())}
     return Side(plain(path), stored.predictions, known, stored.first_scores)
 
 

@@ -1,14 +1,15 @@
 """The leaderboard: every point of a results folder in one table, best first, as CSV and Markdown.
 
-The same folder makes the same bytes: no dates, no paths, shares rounded.
+The same folder makes the same bytes: no dates, no paths, shares rounded. So do the same files of predictions.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.words import curve_notes
@@ -17,6 +18,9 @@ from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown, no_formula
 from icl_bench.metrics.scores import corpus_numbers, score_columns, scored, title
 from icl_bench.results.cells import AXES, short_hash
+from icl_bench.results.exporting import Origin, imported_origins
+from icl_bench.results.facts import Facts
+from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, imported_hashes, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
@@ -30,6 +34,11 @@ LINE = [*(axis for axis in AXES if axis != "draw"), "variant"]
 """What a line of the table stands for."""
 
 
+PROVENANCE = ("fingerprint", "dtype", "backend", "hardware")
+"""Columns that say which model file made a point's predictions, in which number format, with which backend and on which
+machine; empty where it is not known. An import may have columns of these names."""
+
+
 def shares() -> tuple[str, ...]:
     """The columns that are shares of 1."""
     return ("accuracy", "ci_low", "ci_high", "macro_f1", *score_columns(), *corpus_numbers())
@@ -38,11 +47,14 @@ def shares() -> tuple[str, ...]:
 def csv_columns() -> tuple[str, ...]:
     """The columns of the CSV file, in this order."""
     first = (*LINE[:-1], "draws", "test_rows")
-    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws")
+    last = ("saturation_k", "version", "data_hash", "variant", "interval_over", "outlying_draws", *PROVENANCE, "metric")
     return (*first, *shares(), *last)
 
 
 DIGITS = 6
+
+NAMES = (("version", "version"), ("data_hash", "data"), ("variant", "variant"))
+"""The last columns that people are shown, with their titles."""
 
 
 def leaderboard(results: Place) -> pd.DataFrame:
@@ -53,8 +65,8 @@ def leaderboard(results: Place) -> pd.DataFrame:
     within the tested k, or where :func:`icl_bench.analysis.curves.saturation` has a reason to say
     nothing. The point without demonstrations (k=0) has one line, and counts as a
     tested k of all curves that begin with it. ``version`` is the icl-bench that
-    made the predictions (several with commas), empty for imports; ``data_hash`` is of the data
-    files and test rows, for imports of the imported file.
+    made the predictions (several with commas), empty for imports that do not say it; ``data_hash`` is of the data
+    files and test rows, for imports of the imported file. An import of an export has what the export says.
 
     What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
     chosen on the test rows, halves of a label space, which are easier tasks, and perturbed
@@ -79,9 +91,12 @@ def leaderboard(results: Place) -> pd.DataFrame:
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
     names = dict.fromkeys(setting, object)  # categories of two tables need not agree
     table = points.astype(names).merge(saturated.astype(names), on=setting, how="left")
-    versions, data = _versions(stored), _data_hashes(stored, results)
-    table["version"] = [versions.get(key, "") for key in table[LINE].itertuples(index=False, name=None)]
+    origins = imported_origins(results)
+    data = _data_hashes(stored, results, origins)
     table["data_hash"] = [data.get(variant, "") for variant in table["variant"]]
+    for name, known in _provenance(stored, frame, origins).items():
+        of_points = (known.get(key, ()) for key in table[LINE].itertuples(index=False, name=None))
+        table[name] = [", ".join(sorted(values)) for values in of_points]
     table["saturation_k"] = table["saturation_k"].astype("Int64")
     table = table.reindex(columns=[*table, *(name for name in shares() if name not in table)])
     for name in shares():
@@ -91,24 +106,60 @@ def leaderboard(results: Place) -> pd.DataFrame:
     return table[list(csv_columns())].reset_index(drop=True)
 
 
-def _versions(stored: Stored) -> dict[tuple[Any, ...], str]:
-    """Versions of this program that made a point's predictions, several joined."""
-    by_point: dict[tuple[Any, ...], set[str]] = {}
+def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
+    """The table of :func:`leaderboard` of files of predictions, as ``icl-bench import`` reads them.
+
+    Raises ``UserError`` where a file cannot be imported, or none has anything for the table.
+    """
+    with TemporaryDirectory() as folder:
+        for file in files:
+            import_predictions(file, Path(folder))
+        try:
+            return leaderboard(Path(folder))
+        except UserError:
+            names = ", ".join(map(plain, files))
+            raise UserError(
+                f"{names}: nothing for a leaderboard (only upper bounds, halves or perturbations)"
+            ) from None
+
+
+Known = dict[tuple[Any, ...], set[str]]
+"""What is known of each point, with the columns of ``LINE``."""
+
+
+def _provenance(stored: Stored, frame: pd.DataFrame, origins: Mapping[str, Origin]) -> dict[str, Known]:
+    """What made each point's predictions: the version of this program, and the columns ``PROVENANCE``."""
+    found: dict[str, Known] = {name: {} for name in ("version", *PROVENANCE)}
+
+    def add(name: str, point: tuple[Any, ...], values: Iterable[Any]) -> None:
+        if known := {str(value) for value in values if value is not None}:
+            found[name].setdefault(point, set()).update(known)
+
     for cell in stored.cells.values():
         named = {**cell.spec.model_dump(), "variant": cell.variant}
-        if (version := cell.versions.get("icl-bench")) is not None:
-            by_point.setdefault(tuple(named[name] for name in LINE), set()).add(version)
-    return {key: ", ".join(sorted(versions)) for key, versions in by_point.items()}
+        point = tuple(named[name] for name in LINE)
+        add("version", point, [cell.versions.get("icl-bench")])
+        add("hardware", point, [cell.run.hardware])
+    own = [name for name in PROVENANCE if name != "backend" and name in frame]  # an import's columns
+    for key, rows in frame.groupby(LINE, observed=True):
+        point = tuple(key)
+        origin = origins.get(point[-1])
+        facts = origin.facts if origin else stored.variants.get(point[-1], Facts())
+        for name in ("fingerprint", "dtype", "backend"):
+            add(name, point, [getattr(facts, name)])
+        if origin:
+            add("version", point, [versions.get("icl-bench") for versions in origin.versions])
+        for name in own:
+            add(name, point, rows[name].dropna().unique())
+    return found
 
 
-def _data_hashes(stored: Stored, results: Place) -> dict[str, str]:
+def _data_hashes(stored: Stored, results: Place, origins: Mapping[str, Origin]) -> dict[str, str]:
     """Variant -> hash of the data files and test rows behind it, or of the imported file."""
     imports = {name: ", ".join(sorted(hashes)) for name, hashes in imported_hashes(results).items()}
-    return imports | {
-        variant: short_hash({"data": facts.data, "test": facts.test})
-        for variant, facts in stored.variants.items()
-        if facts.imported is None
-    }
+    known = {variant: facts for variant, facts in stored.variants.items() if facts.imported is None}
+    known |= {variant: origin.facts for variant, origin in origins.items() if variant not in known}
+    return imports | {variant: short_hash({"data": facts.data, "test": facts.test}) for variant, facts in known.items()}
 
 
 # -- as text ------------------------------------------------------------------------------------
@@ -171,7 +222,8 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
         values = [shown(row) for row in rows]
         if name == "saturated at k" or set(values) != {DASH}:
             texts.append((name, True, values))
-    for key, name in (("version", "version"), ("data_hash", "data"), ("variant", "variant")):
+    made_by = [name for name in ("dtype", "backend", "hardware") if any(row[name] for row in rows)]
+    for key, name in (*zip(made_by, made_by, strict=True), *NAMES):
         texts.append((name, False, [_word(row[key]) for row in rows]))
     return texts
 

@@ -13,7 +13,7 @@ from icl_bench.report import libraries
 from icl_bench.wording import counted, nearest
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "bertsch2025.parquet"
-"""Three of ten draws of each published setting, which come with the package."""
+"""Ten draws of each published setting, three of each reordering of them, which come with the package."""
 
 
 def published_predictions() -> Path:

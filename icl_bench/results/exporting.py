@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from icl_bench.escaping import no_formula
 from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.label_scores import HOW_TO_STORE
-from icl_bench.results.reading import EXPORT_META, finished_cells, read_table
-from icl_bench.results.storage import Place
+from icl_bench.results.reading import EXPORT_META, IMPORTED, finished_cells, read_table
+from icl_bench.results.storage import Place, storage_at
 from icl_bench.results.stored_meta import CellMeta
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
@@ -88,7 +89,7 @@ class Origin(StoredModel):
 
 
 NO_ORIGIN = Origin(facts=UNKNOWN)
-"""The origin of an import."""
+"""The origin of an import of another program's predictions."""
 
 
 def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
@@ -106,3 +107,28 @@ def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
 def read_origins(stored: bytes) -> dict[str, Origin]:
     """Parse the origins stored in an export. Raises ``ValueError``."""
     return TypeAdapter(dict[str, Origin]).validate_json(stored)
+
+
+def stated_origins(raw: bytes) -> bytes | None:
+    """The origins in a Parquet file's metadata; None where the file is another, has none, or they cannot be read."""
+    import pyarrow.parquet as pq
+
+    try:
+        stored = (pq.read_schema(pa.BufferReader(raw)).metadata or {}).get(EXPORT_META)
+        if stored is not None:
+            read_origins(stored)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    return stored
+
+
+def imported_origins(place: Place) -> dict[str, Origin]:
+    """Variant -> its origin, of the imports that were exports of this program."""
+    storage, by_variant = storage_at(place), dict[str, Origin]()
+    for name in sorted(storage.names()):
+        if f"/{name}".rpartition("/")[0].rpartition("/")[2] != IMPORTED:
+            continue
+        with suppress(OSError):
+            if (stored := stated_origins(storage.read(name))) is not None:
+                by_variant |= read_origins(stored)
+    return by_variant

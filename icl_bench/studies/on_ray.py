@@ -218,7 +218,10 @@ class Engine:
         return self._part[1]
 
 
-SAME_DTYPE = "give --dtype and --device, so that all machines compute the same"
+SAME_DTYPE = (
+    "give --dtype and --device (of a study: dtype and device under engines: in its file), so that all machines compute "
+    "the same"
+)
 
 
 # -- in the study's own process -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks a task's data: counts, labels, duplicates, leaks and token lengths."""
+"""Checks a task's data: counts, labels, duplicates, leaks, token lengths, and how many demonstrations fit a window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from icl_bench.demonstrations.selector_spec import SelectorSpec
+from icl_bench.models.attention_patterns import FULL
 from icl_bench.models.registry import load_tokenizer, resolve
+from icl_bench.sweep.combinations import default_order
+from icl_bench.sweep.plan import draws_of
+from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import load_data
@@ -29,13 +34,26 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
         report["tokens"] = {
             "model": resolved.name,
             "demonstration": _spread(task.lengths),
+            "pool_demonstration": _spread(task.lengths[task.pool.rows]),
             "query": _spread(task.query_lengths),
             "answer_longest": task.answer_tokens,
             "dropped_from_pool": task.pool.dropped,
             "too_long": [data.test[i].id for i in np.flatnonzero(task.query_lengths > task.room)],
             "context_tokens": resolved.context_tokens,
+            "fitting": _fitting(task),
         }
     return report
+
+
+def _fitting(task: TokenizedTask) -> dict[str, int]:
+    """The largest k of random demonstrations that fits the window behind every query, and of how many draws.
+
+    It is the ``max`` of ``--k`` without further options.
+    """
+    choice = SelectorSpec()
+    draws = draws_of(choice, None)
+    groups = (PromptGroup(task, choice, default_order(choice), draw, FULL) for draw in range(draws))
+    return {"demonstrations": min(group.largest() for group in groups), "draws": draws}
 
 
 def _spread(lengths: np.ndarray) -> dict[str, float]:

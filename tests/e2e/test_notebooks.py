@@ -81,7 +81,7 @@ def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, request: pytest
     assert pictures or name == "04_against_the_paper"
     assert not [out for out in shown if out.get("name") == "stderr"]
     if name in PUBLISHED:
-        assert shown[0]["text"] == "158,750 predictions\n"
+        assert shown[0]["text"] == "304,000 predictions\n"
 
 
 def test_every_notebook_is_run_here():

@@ -7,9 +7,11 @@ import html
 import json
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -18,15 +20,31 @@ import yaml
 
 import icl_bench
 from icl_bench import registry
+from icl_bench.choosing.options import ChooseSpec
 from icl_bench.cli import program
+from icl_bench.errors import UserError
+from icl_bench.options import Options
+from icl_bench.studies.file import load_study
+from icl_bench.studies.options import MachineOptions
+from icl_bench.studies.rules import Rule
+from icl_bench.sweep.perplexity import PerplexitySpec
+from icl_bench.sweep.rationale_options import RationalesOptions
+from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.task_files import known_tasks
+from icl_bench.training.adaptation.spec import AdaptationSpec
+from icl_bench.training.spec import FinetuneSpec
+from icl_bench.training.vectors.spec import VectorSpec
+from icl_bench.wording import comma_list
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MODULES = sorted((ROOT / "icl_bench").rglob("*.py"))
-FILES = [*PAGES, *BOOKS, *MODULES, *sorted(ROOT.glob("tasks/*.yaml")), *sorted(ROOT.glob("studies/*.yaml"))]
+SHELL = [ROOT / "Makefile", *sorted((ROOT / ".github" / "workflows").glob("*.yml")), *sorted(ROOT.glob(".ci/*"))]
+"""Files with commands in lines of a shell."""
+YAML = [*sorted(ROOT.glob("tasks/*.yaml")), *sorted(ROOT.glob("studies/*.yaml"))]
+FILES = [*PAGES, *BOOKS, *MODULES, *YAML, *SHELL]
 OPTIONS = (DOCS / "options.md").read_text(encoding="utf-8")
 LINK = re.compile(r"""\]\(([^()\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)")
@@ -45,6 +63,20 @@ OF_OTHERS = {
 }
 NO_COMMANDS = {"measures", "itself", "looks", "needs", "that"}
 """Words behind the program's name in sentences."""
+SPECS: dict[str, type[Options]] = {
+    "run": RunSpec,
+    "plan": RunSpec,
+    "finetune": FinetuneSpec,
+    "choose": ChooseSpec,
+    "perplexity": PerplexitySpec,
+    "adapt": AdaptationSpec,
+    "train-vectors": VectorSpec,
+    "rationales": RationalesOptions,
+}
+"""Commands -> what reads the values of their options."""
+USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
+WITH_OPTIONS = re.compile(rf"(?:icl-bench )?(?P<words>(?:{'|'.join(GROUP.commands)}) .*--.+)")
+"""Inline code that is a command with options; the program's name may be left out."""
 KINDS = {
     "selector": registry.SELECTORS,
     "order": registry.ORDERS,
@@ -112,27 +144,94 @@ def texts_of(file: Path) -> Iterator[str]:
         yield text
 
 
-def commands(file: Path) -> list[str]:
-    """The program's command lines in a file's blocks of code, and what its inline code and sentences name."""
-    found = []
+def lines_of(file: Path) -> list[str]:
+    """The program's whole command lines in a file: in blocks of code, in cells of notebooks, in shells."""
+    text = text_of(file)
+    if file in SHELL:
+        texts = [*_yaml_texts(yaml.safe_load(text))] if file.suffix == ".yml" else [re.sub(r"\\\n\s*", "", text)]
+        lines = re.sub(r'"| +\([^)]*\)(?=")', "\n", "\n".join(texts)).splitlines()  # what a line echoes
+    elif file.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        lines = re.sub(r"\\\n\s*", "", "\n".join(code)).splitlines()
+        lines += [line for cell in cells for line in blocks("".join(cell["source"]) + "\n")]
+    else:
+        lines = list(blocks(text)) if file.suffix == ".md" else []
+    shell = (line for line in lines if not line.lstrip().startswith("#"))
+    return [words for line in shell for words in re.findall(r"\bicl-bench ([^|;&>\n]*)", line)]
+
+
+def _yaml_texts(value: Any) -> Iterator[str]:
+    """All texts in a YAML document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _yaml_texts(part)
+
+
+def named_in(file: Path) -> list[str]:
+    """Commands and their options that inline code and sentences of a file name."""
     page = file.suffix in (".md", ".ipynb")
-    for text in texts_of(file):
-        for line in blocks(text) if page else ():
-            found += [f"$ {words}" for words in re.findall(r"\bicl-bench ([^|;&>\n]*)", line)]
-        named = "\n".join(spans(text)) if page else text
-        found += [match["words"] for match in NAMED.finditer(named)]
-    return found
+    texts = ("; ".join(spans(text)) if page else text for text in texts_of(file))
+    return [match["words"] for text in texts for match in NAMED.finditer(text)]
+
+
+def commands(file: Path) -> list[str]:
+    """All commands that a file names, whole ones first."""
+    return [*lines_of(file), *named_in(file)]
+
+
+def parse(words: list[str]) -> dict[str, Any]:
+    """The values of a command line's options, read as the program reads them, without carrying it out.
+
+    Raises what Typer raises, or ``UserError``.
+    """
+    name, *rest = words
+    given: dict[str, Any] = GROUP.commands[name].make_context(name, rest).params
+    known = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items() if v not in (None, False, ())}
+    if spec := SPECS.get(name):
+        options = {option: known[option] for option in spec.declared() if option in known}
+        for several in ("task", "model"):  # of several, any
+            if isinstance(options.get(several), str):
+                options[several] = comma_list(options[several])[0]
+        read = spec(**options)
+        if isinstance(read, FinetuneSpec):
+            read.check()
+    machines = {option: known[option] for option in MachineOptions.declared() if option in known}
+    assert "on" in machines or not machines
+    if name == "study":
+        _check_parts(known.get("file"), known.get("only"))
+    return given
+
+
+def _check_parts(file: str | None, only: list[str] | None) -> None:
+    """Whether a shipped study has the parts that are asked for."""
+    rule = Rule.parse(only) if only else None
+    if file is None or file.endswith((".yaml", ".yml")):
+        return
+    jobs = load_study(file).jobs
+    for key, values in (rule.values if rule else {}).items():
+        if key in ("task", "model", "setting"):
+            assert values <= {getattr(job, key) for job in jobs}, f"{file}: {key}={', '.join(values)}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_commands_exist_and_have_the_options_that_are_named(file: Path):
-    for command in commands(file):
-        whole, words = command.startswith("$ "), shlex.split(command.removeprefix("$ "), comments=True)
-        name, *rest = words
+def test_commands_can_be_parsed(file: Path):
+    """Whole ones with all of their values; of those in sentences, the options exist."""
+    for line in lines_of(file):
+        words = shlex.split(line, comments=True)
+        if words[0].startswith("-"):
+            assert words[0] in OF_GROUP, f"{name_of(file)}: icl-bench {line}"
+        elif words[0] not in NO_COMMANDS and "--help" not in words:
+            try:
+                parse(words)
+            except (UserError, USAGE_ERROR) as error:
+                pytest.fail(f"{name_of(file)}: icl-bench {line}: {error}")
+    for command in named_in(file):
+        name, *rest = shlex.split(command)
         if name.startswith("-"):
             assert name in OF_GROUP, f"{name_of(file)}: icl-bench {command}"
-        elif whole and "--help" not in words:
-            GROUP.commands[name].make_context(name, rest)
         elif name not in NO_COMMANDS:
             assert name in GROUP.commands, f"{name_of(file)}: icl-bench {command}"
             assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= OPTIONS_OF[name], command
@@ -148,7 +247,72 @@ def test_every_command_of_the_tables_of_the_papers_is_accepted_whole():
             GROUP.commands[name].make_context(name, rest)
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+WRONG = {
+    "study bertsch2025 --on ray --dtype bfloat16": "No such option",
+    "study bertsch2025 --only setting=nothing": "setting=nothing",
+    "study bertsch2025 --only nothing=1": "unknown key",
+    "study bertsch2025 --engines 2": "",
+    "run --task trec": "Missing parameter: model",
+    "run --task trec --model m --k many": "--k",
+    "run --task trec --model m --k 1 --select nearest": "--select",
+    "plan --task trec --model m --k 1 --score often": "--score",
+    "finetune --task trec --model m --k 1 --method sft": "--method",
+    "check --results new": "Missing parameter: baseline",
+    "report --to page.html": "No such option",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_a_command_that_would_be_refused_is_found(command: str):
+    with pytest.raises((UserError, USAGE_ERROR, AssertionError), match=WRONG[command]):
+        parse(command.split())
+
+
+def fenced(page: Path, *languages: str) -> list[str]:
+    """The contents of a page's blocks of code in these languages ("" where none is named)."""
+    found = re.findall(r"^```([a-z]*)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    return [content for language, content in found if language in languages]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_blocks_of_yaml_are_yaml_and_studies_are_studies(page: Path, tmp_path: Path):
+    for number, content in enumerate(fenced(page, "yaml", "yml")):
+        values = yaml.safe_load(content)
+        if isinstance(values, dict) and "settings" in values:
+            (tmp_path / f"{number}.yaml").write_text(content, encoding="utf-8")
+            for job in load_study(tmp_path / f"{number}.yaml").jobs:
+                job.spec()
+
+
+def test_scripts_for_clusters_are_whole():
+    scripts = fenced(DOCS / "clusters.md", "", "sh", "bash")
+    assert sum("srun" in script for script in scripts) == 2
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_actions_of_workflows_are_pinned_to_commits():
+    for path in (ROOT / ".github" / "workflows" / "regression.yml",):
+        used = re.findall(r"uses: (\S+)", text_of(path))
+        assert used
+        assert [name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)] == []
+        workflow = yaml.safe_load(text_of(path))
+        assert {"name", "jobs", "permissions"} <= workflow.keys()  # "on" is a truth value in YAML 1.1
+        assert all({"runs-on", "timeout-minutes", "steps"} <= job.keys() for job in workflow["jobs"].values())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_with_options_in_inline_code_have_these_options(page: Path):
+    """Also without the program's name, as in ``study --plan``."""
+    for span in spans(text_of(page)):
+        if found := WITH_OPTIONS.fullmatch(span):
+            name, *rest = found["words"].split()
+            options = {word.partition("=")[0].rstrip(",.;)") for word in rest if word.startswith("--")}
+            assert options <= OPTIONS_OF[name], f"{name_of(page)}: {span}"
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in SHELL], ids=name_of)
 def test_every_option_that_is_named_exists(file: Path):
     """Of the program, of a benchmark that the file names, or of one of the other programs."""
     text = "\n".join(texts_of(file))

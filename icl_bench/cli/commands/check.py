@@ -11,7 +11,9 @@ from icl_bench.cli import options as o
 
 Baseline = Annotated[
     Path,
-    typer.Option("--baseline", metavar="FILE", help="A Parquet file of icl-bench export, or another results folder."),
+    typer.Option(
+        "--baseline", metavar="FILE", help="A Parquet file of export, another results folder, or a leaderboard's CSV."
+    ),
 ]
 
 
@@ -45,17 +47,20 @@ def check(
     tolerance and significant (corrected for the number of points); all points together are tested in
     the same way. A run that lacks points of the baseline is refused (exit with 2), and so is a run with
     other data, template, labels, test rows, pool, seed or scoring. Model files, backend and versions
-    may differ: their effect is what is checked.
+    may differ: their effect is what is checked. Against a leaderboard's CSV, means are compared with
+    their intervals, which finds large losses only.
     """
     from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
+    from icl_bench.report.leaderboard_check import check_leaderboard, is_table
 
+    compare = check_leaderboard if is_table(baseline) else check_results
     with working() as say:
         place = watched(results, say)
-        comparison = check_results(baseline, place, tolerance, alpha, allow_missing)
+        comparison = compare(baseline, place, tolerance, alpha, allow_missing)
     if json:
         print_json(comparison.as_json())
     elif not quiet:

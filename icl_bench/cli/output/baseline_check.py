@@ -43,7 +43,9 @@ def print_check(check: Check, console: Console) -> None:
         print_lines(console, *cautions(group["select"]))
     for text in (*_changes(check), *_prompts(check), *_alone(check), *_torn(check), *_flips(check)):
         _line(console, text)
-    if check.overall.points > 1:
+    for text in check.notes:
+        _line(console, text)
+    if check.overall.points > 1 and not math.isnan(check.overall.p):
         _line(console, _overall(check.overall), style=STYLES.get(check.overall.verdict, ""))
     _line(console, _verdict(check), style="green" if check.passed else "bold red")
 
@@ -132,6 +134,8 @@ def _torn(check: Check) -> Iterator[str]:
 
 
 def _flips(check: Check) -> Iterator[str]:
+    if check.flips.empty:
+        return
     for row in check.points.to_dict("records"):
         if row["score"] != "correct" or not row["lost"] + row["gained"]:
             continue

@@ -254,7 +254,11 @@ def print_report(report: dict[str, Any], console: Console) -> None:
                 f"{t['shortest']:,} to {t['longest']:,} ({tokens['model']})",
             )
         line("longest answer", f"{tokens['answer_longest']} tokens")
-        line("too long for the pool", f"{tokens['dropped_from_pool']:,} train rows")
+        pool = f"the pool's others have {tokens['pool_demonstration']['mean']:.1f} tokens on average"
+        line("too long for the pool", f"{tokens['dropped_from_pool']:,} train rows; {pool}")
+        fit = tokens["fitting"]
+        where = f"{tokens['context_tokens']:,} tokens with every query, in each of {fit['draws']} draws"
+        line("fit the context", f"{counted(fit['demonstrations'], 'random demonstration')} ({where})")
         if tokens["too_long"]:
             count = counted(len(tokens["too_long"]), "test row")
             line(

@@ -3,7 +3,8 @@
 A file is read and checked completely before anything is stored. Predictions that the analysis could
 not count correctly are refused: repeated rows, percentages instead of shares, rows that contradict
 each other or themselves. Draws without some test rows are accepted: tables compare draws on their
-common rows and report the omitted ones. An import is one file in ``imported/`` with all its cells.
+common rows and report the omitted ones. An import is one file in ``imported/`` with all its cells. Of an export
+(``icl-bench export``) it keeps the facts of the variants, too.
 
 A file is a table of predictions, or one of the files of another harness (:mod:`icl_bench.results.importing.formats`).
 """
@@ -21,10 +22,11 @@ import pyarrow as pa
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import FINISHED, PROTOCOL, slug
+from icl_bench.results.exporting import stated_origins
 from icl_bench.results.importing.columns import NEEDED, checked_columns
 from icl_bench.results.importing.formats import file_of, parse, stem_of
 from icl_bench.results.importing.samples import NOTHING_STATED, Stated
-from icl_bench.results.reading import IMPORT_META, IMPORTED, DamagedError, read_whole, warn
+from icl_bench.results.reading import EXPORT_META, IMPORT_META, IMPORTED, DamagedError, read_whole, warn
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import ImportMeta, as_stored
 from icl_bench.table_files import parquet_bytes
@@ -71,7 +73,10 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
     rows = len(checked.known["gold"])
     about = ImportMeta(source=file.name, sha256=sha256, rows=rows, protocol=PROTOCOL)
     whole = pa.table({**checked.known, **checked.further})
-    _put(storage, name, whole.replace_schema_metadata({IMPORT_META: json.dumps(as_stored(about))}), file.name)
+    meta: dict[bytes, bytes] = {IMPORT_META: json.dumps(as_stored(about)).encode()}
+    if stated == NOTHING_STATED and (origins := stated_origins(raw)) is not None:
+        meta[EXPORT_META] = origins
+    _put(storage, name, whole.replace_schema_metadata(meta), file.name)
     for note in checked.notes:
         warn(f"{shown}: {note}")
     return Import(storage.where(name), rows, tuple(checked.further), notes=parsed.notes)

@@ -412,6 +412,26 @@ def test_imported_predictions_have_no_facts_to_compare(check: Check, folders: Pa
     assert check(tmp_path / "now", tmp_path / "now").code == 0
 
 
+def test_an_imported_export_keeps_its_facts_and_is_compared(check: Check, folders: Path, tmp_path: Path):
+    import_predictions(folders / "base.parquet", tmp_path / "theirs")
+    run(tmp_path / "now", 0.8, dtype="bfloat16")  # another variant: the facts decide
+    for baseline, results in ((tmp_path / "theirs", tmp_path / "now"), (tmp_path / "now", tmp_path / "theirs")):
+        done = check(baseline, results)
+        assert (done.code, done.err) == (0, "")
+        assert "differs: dtype: " in done.out
+    assert check(tmp_path / "theirs", folders / "worse").code == 1
+    run(tmp_path / "other", 0.8, dtype="bfloat16", template={"input": "q: {text}", "output": "a: {label}"})
+    refused(check(tmp_path / "theirs", tmp_path / "other"), "template")
+
+
+def test_facts_of_an_export_that_cannot_be_read_are_not_used(check: Check, folders: Path, tmp_path: Path):
+    table = pq.read_table(folders / "base.parquet")
+    pq.write_table(table.replace_schema_metadata({EXPORT_META: b"{"}), tmp_path / "torn.parquet")
+    import_predictions(tmp_path / "torn.parquet", tmp_path / "theirs")
+    run(tmp_path / "now", 0.8, dtype="bfloat16")
+    refused(check(tmp_path / "theirs", tmp_path / "now"), "nothing is known of the data")
+
+
 def test_a_baseline_without_facts_is_refused(check: Check, folders: Path, tmp_path: Path):
     table = pq.read_table(folders / "base.parquet").replace_schema_metadata()
     pq.write_table(table, tmp_path / "old.parquet")

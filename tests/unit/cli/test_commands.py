@@ -403,6 +403,12 @@ def test_a_tasks_data_is_checked(icl: Run, task: Path, tiny: Path):
     assert done.code == 0
     assert "train rows  40" in done.out
     assert "tokens per demonstration  mean" in done.out
+    tokens = json.loads(icl("tasks", "--check", task, "--model", tiny, "--json").out)["tokens"]
+    assert f"have {tokens['pool_demonstration']['mean']:.1f} tokens on average" in done.out
+    fit = tokens["fitting"]["demonstrations"]
+    assert f"fit the context  {fit} random demonstrations ({tokens['context_tokens']:,} tokens" in done.out
+    planned = json.loads(icl("plan", "--task", task, "--model", tiny, "--k", "max", "--json").out)
+    assert {cell["k"] for cell in planned} == {fit}
     report = json.loads(icl("tasks", "--check", task, "--json").out)
     assert report["train_rows"] == 40
 

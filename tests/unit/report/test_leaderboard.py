@@ -22,7 +22,7 @@ from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_markdown
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.report.leaderboard import as_csv, as_markdown, csv_columns, leaderboard, write
+from icl_bench.report.leaderboard import as_csv, as_markdown, csv_columns, leaderboard, leaderboard_of, write
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import read_results
@@ -119,6 +119,71 @@ def test_free_text_has_its_scores_and_no_accuracy(tmp_path: Path):
     assert "ROUGE-1" in text
     assert "BERTScore" not in text
     assert "nan" not in text.lower()
+
+
+# -- of files of predictions ---------------------------------------------------------------------
+
+
+def test_files_of_predictions_make_the_table_that_their_import_makes(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "all.parquet")
+    frame = pd.read_parquet(tmp_path / "all.parquet")
+    for task, rows in frame.groupby("task", observed=True):
+        rows.drop(columns=["variant", "cell"]).to_parquet(tmp_path / f"{task}.parquet")
+        import_predictions(tmp_path / f"{task}.parquet", tmp_path / "results")
+    files = [tmp_path / "cards.parquet", tmp_path / "other.parquet"]
+    done = board(*files, "--out", tmp_path / "board.csv")
+    assert (done.code, done.err) == (0, f"written: {tmp_path}/board.csv and {tmp_path}/board.md\n")
+    assert (tmp_path / "board.csv").read_text() == as_csv(leaderboard(tmp_path / "results"))
+    assert done.out == (tmp_path / "board.md").read_text()
+
+
+def test_an_export_keeps_what_made_its_predictions(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "all.parquet")
+    table = leaderboard_of([tmp_path / "all.parquet"])
+    known = ["task", "k", "version", "data_hash", "variant", "backend", "accuracy", "ci_low", "ci_high"]
+    expected = leaderboard(results)
+    # a variant's versions are those of all its cells
+    of_all = expected.groupby("variant")["version"].transform("max")
+    pd.testing.assert_frame_equal(table[known], expected.assign(version=of_all)[known], check_dtype=False)
+
+
+def test_an_import_may_say_what_made_it_in_columns_of_its_own(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "all.parquet")
+    frame = pd.read_parquet(tmp_path / "all.parquet").drop(columns=["variant", "cell"])
+    dtypes = ["bfloat16" if task == "cards" else None for task in frame["task"]]
+    frame.assign(dtype=dtypes, hardware="a card").to_parquet(tmp_path / "mine.parquet")
+    table = leaderboard_of([tmp_path / "mine.parquet"])
+    said = table[["task", "dtype", "hardware"]].drop_duplicates().to_numpy().tolist()
+    assert said == [["cards", "bfloat16", "a card"], ["other", "", "a card"]]
+    assert "| bfloat16 | a card |" in as_markdown(table)
+
+
+def test_files_that_cannot_be_used_are_refused_in_one_line(results: Path, tmp_path: Path):
+    (tmp_path / "none.csv").write_text("a,b\n1,2\n")
+    export_results(results, tmp_path / "all.parquet")
+    bound = pd.read_parquet(tmp_path / "all.parquet").assign(select="lora-paper")
+    bound.drop(columns=["variant", "cell"]).to_parquet(tmp_path / "bound.parquet")
+    for words, said in [
+        ((tmp_path / "none.csv",), "lacks the columns task"),
+        ((tmp_path / "gone.parquet",), "gone.parquet"),
+        ((tmp_path / "bound.parquet",), "bound.parquet: nothing for a leaderboard"),
+        ((tmp_path / "all.parquet", "--results", results), "--results: cannot be combined"),
+    ]:
+        done = board(*words, "--out", tmp_path / "board.csv")
+        assert (done.code, done.out) == (2, "")
+        assert re.fullmatch(rf"error: .*{re.escape(said)}.*\n", done.err)
+    assert not (tmp_path / "board.csv").exists()
+
+
+STORED = Path(__file__).parents[3] / "results"
+
+
+def test_the_projects_leaderboard_is_what_the_stored_predictions_make(tmp_path: Path):
+    """``icl-bench leaderboard results/headlines.parquet --out results/leaderboard.csv`` (docs/replication.md)."""
+    done = board(STORED / "headlines.parquet", "--out", tmp_path / "leaderboard.csv", "--quiet")
+    assert done == Ended(0, "", "")
+    for name in ("leaderboard.csv", "leaderboard.md"):
+        assert (tmp_path / name).read_text() == (STORED / name).read_text()
 
 
 # -- files --------------------------------------------------------------------------------------

@@ -1,0 +1,282 @@
+"""Compare a results folder with a leaderboard's CSV: means with intervals, without predictions.
+
+Without predictions nothing is paired. Both sides are taken as samples of their own, so that they may have other draws
+and other test rows. Only large losses can be found; an exported Parquet file as the baseline finds smaller ones
+(:mod:`icl_bench.analysis.baseline_check`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.analysis.baseline_check import NEW, Check, point_name, refuse_limits
+from icl_bench.analysis.regression import COMPARED, PAIR, ROUNDING, Overall
+from icl_bench.analysis.statistics.paired import holm
+from icl_bench.errors import UserError
+from icl_bench.escaping import formula_of
+from icl_bench.metrics.scores import ACCURACY, score_columns
+from icl_bench.report.leaderboard import PROVENANCE, leaderboard
+from icl_bench.results.storage import Place
+from icl_bench.table_files import check_names, csv_rows, gunzip
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import one_line, plain, short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NEEDED = (*COMPARED, "draws", "test_rows", "accuracy", "ci_low", "ci_high")
+"""The columns that a CSV file must have; others are read where they are there."""
+
+TEXTS = ("metric", "version", "data_hash", "variant", *PROVENANCE)
+
+COUNTS = {"k": 0, "draws": 1, "test_rows": 1}
+"""Columns of whole numbers -> the smallest."""
+
+ROUNDED = 1e-5
+"""Shares of a file are rounded to six digits."""
+
+SAID = ("draws", "test_rows", "version", "data_hash", *PROVENANCE)
+"""What may differ between the two sides, and is reported."""
+
+NOTE = (
+    "compared: means and their intervals, as of two samples (large losses only). A smaller loss, one in all points "
+    "together, changed answers, and whether template, pool and scoring are the same need predictions: "
+    "icl-bench export --out FILE.parquet"
+)
+
+
+def is_table(baseline: Path) -> bool:
+    """Whether a baseline is a CSV file, which holds no facts."""
+    return baseline.name.lower().endswith((".csv", ".csv.gz")) and not baseline.is_dir()
+
+
+def check_leaderboard(
+    baseline: Path, results: Place, tolerance: float = 0.01, alpha: float = 0.05, allow_missing: bool = False
+) -> Check:
+    """Compare a results folder with the CSV file of a leaderboard.
+
+    Raises ``UserError`` where either cannot be read, or they have no point in common.
+    """
+    refuse_limits(tolerance, alpha)
+    base, now = read_leaderboard(baseline), leaderboard(results)
+    return compare_leaderboards(base, now, (plain(baseline), plain(results)), tolerance, alpha, allow_missing)
+
+
+def read_leaderboard(path: Path) -> pd.DataFrame:
+    """Read a leaderboard's CSV file, or any with the columns ``NEEDED``, one row a point.
+
+    Raises ``UserError`` with the line of the first value that is not valid.
+    """
+    import pandas as pd
+
+    shown, raw = plain(path), read_file(path)
+    text = decode(gunzip(raw, shown) if path.name.lower().endswith(".gz") else raw, shown)
+    lines = csv_rows(text, shown)
+    _, names = next(lines, ("", []))
+    check_names(names, shown)
+    if "prediction" in names:
+        raise UserError(
+            f"{shown}: CSV holds no facts of predictions; a baseline is a Parquet file or a leaderboard's CSV: {NEW}"
+        )
+    if lacking := [name for name in NEEDED if name not in names]:
+        raise UserError(f"{shown}: no leaderboard, it lacks the column {lacking[0]}; {NEW}")
+    rows = [_row(dict(zip(names, cells, strict=True)), where) for where, cells in lines]
+    if not rows:
+        raise UserError(f"{shown}: has no points; {NEW}")
+    return pd.DataFrame(rows)
+
+
+def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
+    """A line of the file, with checked values. Raises ``UserError``."""
+    row: dict[str, Any] = {name: formula_of(cells[name]) for name in COMPARED if name != "k"}
+    row |= {name: formula_of(cells.get(name, "")) for name in TEXTS}
+    row |= {name: _whole(cells[name], f"{where}: {name}", least) for name, least in COUNTS.items()}
+    row |= {n: _share(cells.get(n, ""), f"{where}: {n}") for n in ("accuracy", "ci_low", "ci_high", *score_columns())}
+    low, high, value = row["ci_low"], row["ci_high"], _value(row)
+    if value < low - ROUNDED or value > high + ROUNDED:
+        raise UserError(f"{where}: {value:g} is not between ci_low {low:g} and ci_high {high:g}")
+    return row
+
+
+def _whole(text: str, where: str, least: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) < least:
+        raise UserError(f"{where}: {short(text)}; expected a whole number from {least}")
+    return int(text)
+
+
+def _share(text: str, where: str) -> float:
+    try:
+        value = float(text) if text else math.nan
+    except ValueError:
+        value = math.inf
+    if not (math.isnan(value) or -1 <= value <= 1):
+        raise UserError(f"{where}: {short(text)}; expected a share of 1, not a percentage")
+    return value
+
+
+def _metric(row: Mapping[str, Any]) -> str:
+    return str(row["metric"] or ACCURACY)
+
+
+def _value(row: Mapping[str, Any]) -> float:
+    """The score that a row's interval is of."""
+    value = row.get(_metric(row))
+    return math.nan if value is None else float(value)
+
+
+def compare_leaderboards(
+    base: pd.DataFrame,
+    now: pd.DataFrame,
+    shown: tuple[str, str],
+    tolerance: float = 0.01,
+    alpha: float = 0.05,
+    allow_missing: bool = False,
+) -> Check:
+    """Compare two leaderboards, of which ``shown`` has the names, point by point.
+
+    A difference has the limits that follow from both intervals (Zou & Donner 2008, Stat Med 27:1693), and p values are
+    Holm-corrected over all points (:func:`loss_p`). Points of several variants are compared with those of their own
+    variant. Raises ``UserError`` where no point is common, or one has several variants and none in common.
+    """
+    import pandas as pd
+
+    pairs = _pairs(base, now, shown)
+    points = [_compared(before, after) for before, after in pairs]
+    table = pd.DataFrame(points).sort_values(PAIR, kind="stable", ignore_index=True)
+    table["p_holm"] = holm(table["p"])
+    lost = table["p_holm"] <= alpha
+    large = table["difference"] < -tolerance - ROUNDING
+    table["verdict"] = [
+        "no score" if math.isnan(p) else ("loss" if much else "small loss") if low else "ok"
+        for p, low, much in zip(table["p"], lost, large, strict=True)
+    ]
+    scored = table[table["p"].notna()]
+    if scored.empty:
+        why = "nothing was compared: no common point has the same score on both sides"
+        raise UserError(f"{shown[1]} and {shown[0]}: {why}; {NEW}")
+    nothing = (math.nan,) * 6
+    whole = Overall(len(scored), int(scored["rows"].sum()), 0, *nothing, math.nan, alpha, "no score")
+    compared = [tuple(row[name] for name in COMPARED) for row, _ in pairs]
+    return Check(
+        *shown,
+        tolerance,
+        alpha,
+        allow_missing,
+        whole,
+        table,
+        pd.DataFrame(columns=[*PAIR, "draw", "test_id", "gold", "before", "now", "change", "perturbation"]),
+        _alone(base, compared),
+        _alone(now, compared),
+        [change for before, after in pairs for change in _changes(before, after)],
+        notes=(NOTE,),
+    )
+
+
+Row = Mapping[str, Any]
+
+
+def _pairs(base: pd.DataFrame, now: pd.DataFrame, shown: tuple[str, str]) -> list[tuple[Row, Row]]:
+    """The rows of both sides that are of one point. Raises ``UserError``."""
+    sides: list[dict[tuple[Any, ...], list[Row]]] = [{}, {}]
+    for side, table in zip(sides, (base, now), strict=True):
+        for row in table.to_dict("records"):
+            named = {str(name): value for name, value in row.items()}
+            side.setdefault(tuple(named[name] for name in COMPARED), []).append(named)
+    common = [point for point in sides[1] if point in sides[0]]
+    if not common:
+        first = [point_name(table.iloc[0]) for table in (base, now)]
+        raise UserError(
+            one_line(
+                f"{shown[1]} and {shown[0]} have no point in common: the one has {first[1]} ..., the baseline "
+                f"{first[0]} ...; run what the baseline has, or make a new baseline with icl-bench leaderboard"
+            )
+        )
+    pairs = []
+    for point in common:
+        before, after = (side[point] for side in sides)
+        same = [(a, b) for a in before for b in after if a["variant"] and a["variant"] == b["variant"]]
+        if not same and (len(before) > 1 or len(after) > 1):
+            where = shown[0] if len(before) > 1 else shown[1]
+            raise UserError(
+                one_line(
+                    f"{where}: {point_name(after[0])} is there with several variants, of which none is in both; keep "
+                    "the one that is to be compared"
+                )
+            )
+        pairs += same or [(before[0], after[0])]
+    return pairs
+
+
+def _compared(before: Row, now: Row) -> dict[str, Any]:
+    """A point of the table of a check, without what depends on other points."""
+    same_score = _metric(before) == _metric(now)
+    old, new = (_value(before), _value(now)) if same_score else (math.nan, math.nan)
+    below, above = (
+        math.hypot(new - now["ci_low"], before["ci_high"] - old),
+        math.hypot(now["ci_high"] - new, old - before["ci_low"]),
+    )
+    difference = new - old
+    return {
+        **{name: now[name] for name in COMPARED},
+        "base_variant": before["variant"],
+        "variant": now["variant"],
+        "score": "correct" if _metric(now) == ACCURACY else _metric(now),
+        "draws": now["draws"],
+        "rows": now["test_rows"],
+        "left_out": 0,
+        "base_mean": old,
+        "mean": new,
+        "difference": difference,
+        "ci_low": max(difference - below, -1.0),
+        "ci_high": min(difference + above, 1.0),
+        "p": loss_p(difference, above, min(_freedom(before), _freedom(now))),
+        "lost": None,
+        "gained": None,
+        "other_prompts": 0,
+        "missing": 0,
+        "perturbation": None,
+    }
+
+
+def _freedom(row: Row) -> int:
+    """The fewest degrees of freedom of an interval: of several draws their number less one, else the test rows'."""
+    return int(row["draws"] - 1 if row["draws"] > 1 else max(row["test_rows"] - 1, 1))
+
+
+def loss_p(difference: float, above: float, freedom: int) -> float:
+    """One-sided p value of a loss, from a difference and how far its upper 97.5% limit is ``above`` it.
+
+    The interval's own distribution is not known: it is between Student's with ``freedom`` degrees of freedom and the
+    normal one. Both are scaled to the limit, and the larger p value is taken. NaN where something is not known.
+
+    >>> round(loss_p(-0.1, 0.1, 4), 3)
+    0.025
+    """
+    from icl_bench.analysis.statistics.special import ndtr, ndtri, stdtr, stdtrit
+
+    if math.isnan(difference + above) or above <= 0:
+        return math.nan
+    size = difference / above
+    return float(max(stdtr(freedom, size * stdtrit(freedom, 0.975)), ndtr(size * ndtri(0.975))))
+
+
+def _alone(table: pd.DataFrame, compared: list[tuple[Any, ...]]) -> pd.DataFrame:
+    """The points of a side that are not in both."""
+    there = [tuple(row) in compared for row in table[COMPARED].itertuples(index=False, name=None)]
+    points = table.loc[[not known for known in there], [*COMPARED, "variant"]]
+    return points.assign(perturbation=None).reset_index(drop=True)
+
+
+def _changes(before: Row, now: Row) -> list[dict[str, Any]]:
+    """What differs of that which both sides say of a point. Without a version, a hash is an imported file's."""
+    variants = {"base_variant": before["variant"], "variant": now["variant"]}
+    hashed = bool(before["version"] and now["version"])
+    values = [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]
+    return [
+        {**variants, "fact": name, "before": old, "now": new}
+        for name, old, new in values
+        if old not in ("", None) and new not in ("", None) and old != new
+    ]
