@@ -57,6 +57,10 @@ class Display(Listener):
         """What one of several could not be done for: said even if quiet."""
         print(visible(f"error: {text}"), file=sys.stderr)
 
+    def remark(self, text: str) -> None:
+        """A note that is printed even if quiet."""
+        print(visible(f"note: {text}"), file=sys.stderr)
+
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
         """A word on what is being prepared; on a terminal with a spinner and the time."""
