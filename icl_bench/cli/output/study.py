@@ -10,7 +10,7 @@ from rich.console import Console
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import duration
-from icl_bench.cli.output.progress import Display, SharedBars
+from icl_bench.cli.output.progress import Display, SharedBars, SharedLines
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener, Part, PlannedCell, StudyProgress
 from icl_bench.studies.study import Study
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class StudyDisplay(Listener):
-    """Prints the current part of a study; on a cluster, progress bars of the whole study."""
+    """Prints the current part of a study; on a cluster, the progress of the whole study."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self._bars: SharedBars | None = None
+        self._bars: SharedBars | SharedLines | None = None
         self._part: Part | None = None
         """The part that started last."""
 
@@ -55,9 +55,9 @@ class StudyDisplay(Listener):
         self._display.note(f"  {text}")
 
     def cluster_progress(self, state: StudyProgress) -> None:
-        """Update the bars, on a terminal."""
+        """Update the bars; without a terminal, print a line now and then."""
         if self._bars is None:
-            self._bars = self._display.shared_bars()
+            self._bars = self._display.shared_progress()
         if self._bars is not None:
             self._bars.show(state)
 
