@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
-from icl_bench.cli.output.plan import duration
+from icl_bench.cli.output.plan import duration, total_in_words
 from icl_bench.cli.output.progress import Display, SharedBars, SharedLines
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener, Part, PlannedCell, StudyProgress
@@ -137,10 +137,9 @@ def unplanned_lines(study: Study) -> list[str]:
 def _whole(cells: Sequence[PlannedCell]) -> str:
     tokens = sum(cell.tokens or 0 for cell in cells)
     known = [cell.seconds for cell in cells if cell.seconds is not None]
-    about = f", about {duration(sum(known))} on this machine" if known else ""
     rest = len(cells) - len(known)
     without = f" without {counted(rest, 'cell')} of unknown time" if known and rest else ""
-    return f"{counted(len(cells), 'cell')}, {tokens:,} tokens to compute{about}{without}"
+    return total_in_words(len(cells), tokens, sum(known) if known else None) + without
 
 
 def _tokens(cells: Sequence[PlannedCell]) -> str:
