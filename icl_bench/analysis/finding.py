@@ -99,7 +99,7 @@ class Printed:
     option: Literal["", "cost", "cascade", "forecast", "provenance"] = ""
     """The option of ``summary`` that has to ask for it."""
     place: int = 0
-    """The smallest number comes first; of equals, as they are in the registry."""
+    """Of no effect: :mod:`icl_bench.analysis.questions` has the order. Other packages may give it."""
 
 
 @dataclass(frozen=True)

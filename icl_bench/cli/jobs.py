@@ -232,8 +232,9 @@ def run_and_print(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Carry out ``icl-bench run`` or ``icl-bench finetune``: print tables after each task and model and what to do next, or JSON.
+    """Carry out ``icl-bench run`` or ``icl-bench finetune``.
 
+    Prints tables after each task and model, and at the end what to do next; or JSON.
     Raises ``UserError``, and ``typer.Exit`` with 1 if a cell failed.
     """
     import typer

@@ -212,12 +212,12 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
     from icl_bench.sweep.notes import notes, queries_in_words
 
     data, model = sweep.task.data, sweep.model
-    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
     seconds, works, finished = sweep.estimates(), sweep.costs(), _finished(sweep, results)
     curves: dict[tuple[str, ...], dict[int, list[PlannedRow]]] = {}
     for row in zip(sweep.plan.cells, seconds, works, finished, strict=True):
         curves.setdefault(_curve(row[0]), {}).setdefault(row[0].spec.k, []).append(row)
     heads = PLANNED if any(finished) else PLANNED[:-1]
+    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
     for curve, points in curves.items():
         rows = [_folded(draws)[: len(heads)] for draws in points.values()]
         print_table(console, heads, rows, names=[", ".join(curve)])
