@@ -141,8 +141,8 @@ def print_table(
 ) -> None:
     """Print a table of strings that fits the console.
 
-    ``heading`` is printed above it, ``above`` before that, and ``names`` begin the title of each subtable. The table is split by
-    at most the first ``splits`` names (default: all); a split by more would break the order of rows.
+    ``heading`` is printed above it, ``above`` before that, and ``names`` begin the title of each subtable. The table
+    is split by at most the first ``splits`` names (default: all); a split by more would break the order of rows.
     """
     fit = fitted(heads, rows, console.width, splits)  # takes a while, and Ctrl-C leaves no empty heading
     if above:
