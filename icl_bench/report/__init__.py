@@ -56,9 +56,9 @@ def write_report(
 ) -> Written:
     """Write the page of a results folder, or of what in it has these values (task, model).
 
-    ``figures`` is a folder for the charts as files, which look as ``style`` says; ``data_dir`` is where prompts are rebuilt from;
-    ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
-    written, or a library of the extra ``report`` is missing.
+    ``figures`` is a folder for the charts as files, ``style`` how they look (:mod:`icl_bench.report.figure_style`);
+    ``data_dir`` is where prompts are rebuilt from; ``say`` gets progress messages. Raises ``UserError`` where there
+    are no results, a file cannot be written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):
         from icl_bench.report.build import make_report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 import textwrap
@@ -102,6 +103,9 @@ def _files(one: Drawn, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
     """The figure in each format."""
     spec = _with_names(one.spec, style.names) if style.names else one.spec
     svg = _fitted_svg(spec, style)
+    if style.units and (inches := size_of(svg)[0] / UNITS) > 1.01 * style.units / UNITS:
+        needs = f"{one.name} is {inches:.1f} inches wide, because its names need the room; --rename gives shorter ones"
+        warnings.warn(f"--width {style.width:g}: {needs}", stacklevel=3)
     for kind in style.formats:
         match kind:
             case "svg":
@@ -138,7 +142,7 @@ def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
             break
         columns = min(spec["columns"], len(charts)) if charts else 1
         for chart in charts or [spec]:
-            chart["width"] = max(NARROWEST, chart["width"] - over / columns)
+            chart["width"] = max(NARROWEST, chart["width"] - math.copysign(max(1, abs(over) / columns), over))
         svg = _svg(spec)
     return svg
 
@@ -230,9 +234,7 @@ def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[st
         spec |= _size(spec, units) | {"title": _lines(panel.title, units)}
     spec = {
         "$schema": specs[0]["$schema"],
-        "concat": [
-            {key: spec[key] for key in ("title", "data", "layer", "width", "height") if key in spec} for spec in specs
-        ],
+        "concat": [{key: spec[key] for key in CHART if key in spec} for spec in specs],
         "columns": columns,
         "datasets": datasets,
         "params": specs[0].get("params", []),
@@ -242,6 +244,9 @@ def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[st
     shown: dict[str, Any] = all_visible(spec)
     return shown
 
+
+CHART = ("title", "data", "layer", "width", "height")
+"""What a chart keeps of its specification within a figure of several."""
 
 CHANNELS = ("color", "shape", "strokeDash")
 """What tells series apart."""
@@ -290,19 +295,17 @@ def _paper(style: FigureStyle, title: str, specs: Sequence[Mapping[str, Any]]) -
 
 
 def _small(settings: Mapping[str, Any], names: Sequence[str], units: float) -> dict[str, Any]:
-    """Type and legend for a figure so many units wide. Warns of names for which it has no room."""
+    """Type and legend for a figure so many units wide."""
     room = units - MARGIN
-    each = [LETTER * LABEL_SIZE * len(name) + SYMBOL for name in names]
-    if cut := [name for name, width in zip(names, each, strict=True) if width > room]:
-        warnings.warn(f"--width: {plain(cut[0])} is cut in the legend; --rename gives it a shorter name", stacklevel=2)
+    widest = max((LETTER * LABEL_SIZE * len(name) + SYMBOL for name in names), default=room)
     small = {"labelFontSize": LABEL_SIZE, "titleFontSize": TITLE_SIZE}
     return {
         "axis": {**settings["axis"], **small, "titlePadding": 4},
         "legend": {
             **settings["legend"],
             **small,
-            "labelLimit": room - SYMBOL,
-            "columns": max(1, min(4, int(room // max(each, default=room)))),
+            "labelLimit": 0,
+            "columns": max(1, min(4, int(room // widest))),
             "columnPadding": 6,
             "rowPadding": 1,
             "offset": 6,

@@ -164,6 +164,9 @@ def _shape(
     if gradient := re.fullmatch(r"url\(#(.+)\)", fill):
         yield from _gradient(segments, matrix, gradients[gradient[1]])
         fill = "none"
+    thickness = float(brush.attributes.get("stroke-width", 1))
+    if not thickness:  # PGF draws it as the thinnest line there is
+        stroke = "none"
     uses = [use for use, colour in (("fill", fill), ("stroke", stroke)) if colour not in ("none", "transparent")]
     if len(segments) < 2 or not uses:
         return
@@ -174,7 +177,7 @@ def _shape(
             yield rf"\definecolor{{iclbench}}{{HTML}}{{{_html(colour)}}}\pgfset{use}color{{iclbench}}"
             yield rf"\pgfset{use}opacity{{{opacity:g}}}"
     if "stroke" in uses:
-        yield rf"\pgfsetlinewidth{{{float(brush.attributes.get('stroke-width', 1)):g}bp}}"
+        yield rf"\pgfsetlinewidth{{{thickness:g}bp}}"
         dashes = NUMBER.findall(brush.attributes.get("stroke-dasharray", ""))
         if any(float(dash) for dash in dashes[1::2]):
             yield rf"\pgfsetdash{{{''.join(f'{{{dash}bp}}' for dash in dashes)}}}{{0bp}}"

@@ -44,8 +44,7 @@ Rename = Annotated[
     Path | None,
     _of_figures(
         "--rename",
-        "Names of tasks, models and selectors in figures: lines like gemma3-270m: Gemma 3 (YAML or JSON), or two columns "
-        "(CSV).",
+        "Names of tasks, models and selectors in figures: gemma3-270m: Gemma 3 (YAML or JSON), or two columns (CSV).",
         "FILE",
     ),
 ]
@@ -96,12 +95,12 @@ def report(
         "--width": width,
         "--font": font,
         "--rename": rename,
+        "--no-title": no_title or None,
         "--dpi": dpi,
         "--panels": panels,
     }
-    of_figures = [name for name, value in {**asked, "--no-title": no_title or None}.items() if value is not None]
-    if of_figures and figures is None:
-        raise UserError(f"{of_figures[0]}: is of figures; name their folder (--figures DIR)")
+    if figures is None and (given := [name for name, value in asked.items() if value is not None]):
+        raise UserError(f"{given[0]}: is of figures; name their folder (--figures DIR)")
     style = FigureStyle(
         width=None if width is None else check_width(width),
         font=font,

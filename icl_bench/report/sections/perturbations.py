@@ -15,7 +15,16 @@ from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import BY_CURVE, Drawing, Panel, groups, panel, point_tips, with_limits
+from icl_bench.report.sections.panels import (
+    BY_CURVE,
+    Drawing,
+    Panel,
+    common_look,
+    groups,
+    panel,
+    point_tips,
+    with_limits,
+)
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
