@@ -198,7 +198,10 @@ def test_names_are_read_from_yaml_json_and_csv(tmp_path: Path):
         (["--figures", "f", "--format", "jpg"], "--format jpg: not a format of figures; known: svg, pdf, png, pgf"),
         (["--figures", "f", "--format", ","], "--format: needs svg, pdf, png or pgf"),
         (["--figures", "f", "--font", "No Such Font"], "--font No Such Font: is not installed here"),
-        (["--figures", "f", "--rename", "names.yaml"], "--rename: smal: no figure shows this name; did you mean small?"),
+        (
+            ["--figures", "f", "--rename", "names.yaml"],
+            "--rename: smal: no figure shows this name; did you mean small?",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line_and_writes_no_figure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from support.fakes import FakeBackend, plan, runner
 from support.in_process import run_command, said
 
 from icl_bench.analysis.questions import QUESTIONS
-from icl_bench.cli.output import fitting
+from icl_bench.cli.output import findings, fitting
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import top_rows
-from icl_bench.cli.output.terminal import console
+from icl_bench.cli.output.terminal import Terminal, console
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +86,16 @@ def test_an_interrupt_while_a_table_is_laid_out_leaves_no_heading(
     with pytest.raises(KeyboardInterrupt):
         print_table(console(), [ColumnHead("k")], [["1"]], above="A question?", heading="a finding")
     assert capsys.readouterr().out == ""
+
+
+def test_advice_is_broken_at_words_on_a_terminal_and_a_line_each_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    words = "the cheapest point that is as good as the best one: random, k = 10, 56.3% (40.4 to 71.1) for 12 tokens"
+    for terminal, longest in ((True, 40), (False, len(words))):
+        text = io.StringIO()
+        shown = Terminal(file=text, force_terminal=terminal, width=40)
+        monkeypatch.setattr("icl_bench.cli.output.terminal.console", lambda shown=shown: shown)
+        findings._print_texts({}, [words, "another line"], json=False)
+        lines = [line.rstrip() for line in text.getvalue().splitlines()]
+        assert max(map(len, lines)) <= longest
+        assert " ".join(lines) == f"{words} another line"
+        assert lines[-1] == "another line"
