@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
     from icl_bench.analysis.baseline_check import Check
     from icl_bench.analysis.label_score_arrays import LabelScores
+    from icl_bench.report.figure_style import FigureStyle
     from icl_bench.report.notebook import Charts
     from icl_bench.report.prompt_trace import Shown
 
@@ -373,17 +374,24 @@ class Results:
         return charts(self.findings, section, *words)
 
     def report(
-        self, path: str | Path = "report.html", *, figures: str | Path | None = None, data_dir: str | Path | None = None
+        self,
+        path: str | Path = "report.html",
+        *,
+        figures: str | Path | None = None,
+        style: FigureStyle | None = None,
+        data_dir: str | Path | None = None,
     ) -> Path:
         """Write one HTML page of all findings, and with ``figures`` its charts as files into a folder.
 
+        ``style`` is how figures look (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names, ...).
         Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, or
         without the extra ``report``.
         """
         from icl_bench.report import write_report
 
         folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
-        return write_report(self._place, Path(path), only=self._only, figures=folders[0], data_dir=folders[1]).page
+        place, only = self._place, self._only
+        return write_report(place, Path(path), only=only, figures=folders[0], style=style, data_dir=folders[1]).page
 
     # -- how they look --------------------------------------------------------------------------
 

@@ -14,6 +14,10 @@ DASH = "\N{EN DASH}"
 HUGE_BITS, MOST_DIGITS = 200, 12
 
 
+LONG_LIST = 40
+"""Known names from which on a message does not list all."""
+
+
 def counted(count: int, what: str) -> str:
     """``1 cell``, ``2 cells``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
@@ -101,10 +105,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean banking77?'
     """
     known = sorted(known)
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"known: {', '.join(known)}"
+    return close(name, known) or f"known: {few(known, LONG_LIST) if len(known) > LONG_LIST else ', '.join(known)}"
+
+
+def close(name: str, known: Iterable[str]) -> str:
+    """Ask whether one of the known names is meant, capitals aside; empty if none is close.
+
+    >>> close("Labels", ["text", "label"])
+    'did you mean label?'
+    """
+    written = {one.casefold(): one for one in sorted(known, reverse=True)}
+    found = get_close_matches(name.casefold(), sorted(written), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(plain(written[one]) for one in found)}?" if found else ""
 
 
 def plain(text: object) -> str:

@@ -262,12 +262,12 @@ def _unspoken(points: pd.DataFrame) -> str | None:
         return f"{counted(len(points), 'k')} tested, of at least {LEAST_POINTS}"
     if not points["score"].max() > 0:
         return "no answer is right"
-    if (points["metric"] == ACCURACY).all() and _at_chance(points):
+    if (points["metric"] == ACCURACY).all() and at_chance(points):
         return "at chance at every k"
     return None
 
 
-def _at_chance(points: pd.DataFrame) -> bool:
+def at_chance(points: pd.DataFrame) -> bool:
     """Whether each interval holds an accuracy without skill, or is below the lower one."""
     if not {"majority", "uniform", "ci_low", "ci_high"} <= set(points):
         return False

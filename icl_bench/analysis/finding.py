@@ -98,8 +98,6 @@ class Printed:
     """Columns that mean something else in these rows than in the table."""
     option: Literal["", "cost", "cascade", "forecast", "provenance"] = ""
     """The option of ``summary`` that has to ask for it."""
-    place: int = 0
-    """The smallest number comes first; of equals, as they are in the registry."""
 
 
 @dataclass(frozen=True)

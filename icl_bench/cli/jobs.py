@@ -232,27 +232,34 @@ def run_and_print(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Carry out ``icl-bench run`` or ``icl-bench finetune``: print tables after each task and model, or JSON.
+    """Carry out ``icl-bench run`` or ``icl-bench finetune``.
 
+    Prints tables after each task and model, and at the end what to do next; or JSON.
     Raises ``UserError``, and ``typer.Exit`` with 1 if a cell failed.
     """
     import typer
 
-    from icl_bench.analysis.summary import summarise_folder
+    from icl_bench.analysis.next_step import next_step
+    from icl_bench.analysis.summary import Summary, summarise_folder
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.summary import print_summary
-    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.tables import print_json, print_lines
     from icl_bench.cli.output.terminal import console
     from icl_bench.results.storage import CellsOf
 
+    summaries: list[Summary] = []
+
     def print_tables(finished: Finished) -> None:
         if not (json or quiet) and finished.outcome.has_results:
-            print_summary(summarise_folder(CellsOf(results, finished.outcome.names)), console())
+            summaries.append(summarise_folder(CellsOf(results, finished.outcome.names)))
+            print_summary(summaries[-1], console())
 
     done, problem = carry_out(spec, options, machines, results, Display(quiet=quiet or json), print_tables)
     shown = [finished for finished in done if finished.outcome.has_results]
     if not (json or quiet):
         _print_group_means(shown, results)
+        if summaries:
+            print_lines(console(), f"next: {next_step(summaries)}")
     if json and shown:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]
         print_json(each[0] if len(each) == 1 else each)

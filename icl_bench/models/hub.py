@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from icl_bench.errors import NotHereError
 from icl_bench.wording import first_line, one_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+HUB_SECONDS = 5.0
+"""The time limit for the hub's first response."""
 
 TOKENIZER_FILES = ("*.json", "tokenizer.model", "*.txt")
 """The files of a checkpoint without weights: configs and tokenizer."""
@@ -19,16 +27,52 @@ def fetch(
 
     Raises ``NotHereError``, whose message begins with ``subject`` and ends with ``hint``.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
+    silent = None
+    if revision is not None and not constants.HF_HUB_OFFLINE:
+        # a listing of a commit is tried for half a minute, that of a branch once
+        silent = unreachable(lambda api: api.model_info(hub, revision=revision, expand=["sha"], timeout=HUB_SECONDS))
     try:
-        return Path(
-            snapshot_download(hub, revision=revision, allow_patterns=list(files), ignore_patterns=list(ignore) or None)
+        folder = snapshot_download(
+            hub,
+            revision=revision,
+            allow_patterns=list(files),
+            ignore_patterns=list(ignore) or None,
+            local_files_only=silent is not None,
         )
     except Exception as error:  # requests, hub and file errors alike
-        raise NotHereError(
-            one_line(f"{subject} cannot be downloaded from the hub ({first_line(error)}); {hint}")
-        ) from None
+        reason = silent or first_line(error)
+        raise NotHereError(one_line(f"{subject} cannot be downloaded from the hub ({reason}); {hint}")) from None
+    return Path(folder)
+
+
+def unreachable(ask: Callable[[HfApi], object]) -> str | None:
+    """Why the hub does not respond to a request, or None if it does. An HTTP error is a response.
+
+    This makes one short request, because the libraries retry for half a minute. The request runs in
+    a thread: if packets are dropped, its own timeout starts again for each address of the host.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    reason: str | None = f"no answer in {HUB_SECONDS:g} s"
+
+    def request() -> None:
+        nonlocal reason
+        try:
+            ask(HfApi())
+        except (HfHubHTTPError, ValueError):
+            reason = None
+        except Exception as error:  # whatever the library and its transports raise
+            reason = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            reason = None
+
+    thread = Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return reason
 
 
 def cached_file(hub: str, file: str, revision: str | None = None) -> Path | None:

@@ -21,6 +21,7 @@ from icl_bench.text_files import write_whole
 if TYPE_CHECKING:
     import socket
 
+    from icl_bench.report.figure_style import FigureStyle
     from icl_bench.report.viewer.folder import Folder
 
 EXTRA_MODULES = {"altair", "jinja2", "markupsafe", "vl_convert", "starlette", "uvicorn"}
@@ -49,23 +50,25 @@ def write_report(
     *,
     only: Mapping[str, str] | None = None,
     figures: Path | None = None,
+    style: FigureStyle | None = None,
     data_dir: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a results folder, or of what in it has these values (task, model).
 
-    ``figures`` is a folder for the charts as files; ``data_dir`` is where prompts are rebuilt from;
-    ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
-    written, or a library of the extra ``report`` is missing.
+    ``figures`` is a folder for the charts as files, ``style`` how they look (:mod:`icl_bench.report.figure_style`);
+    ``data_dir`` is where prompts are rebuilt from; ``say`` gets progress messages. Raises ``UserError`` where there
+    are no results, a file cannot be written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):
         from icl_bench.report.build import make_report
+        from icl_bench.report.figure_style import PLAIN
         from icl_bench.report.figures import prepare, write_figures
         from icl_bench.report.page import page
     _check(out)
     _check_data(data_dir)
     if figures is not None:
-        prepare(figures)
+        prepare(figures, style or PLAIN)
     report = make_report(results, only, data_dir, say=say)
     say("writing the page")
     content = page(report).encode()
@@ -75,7 +78,7 @@ def write_report(
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
     if figures is not None:
         say("drawing figures")
-    written = write_figures(report, figures) if figures is not None else []
+    written = write_figures(report, figures, style or PLAIN) if figures is not None else []
     return Written(out, len(content), tuple(written))
 
 

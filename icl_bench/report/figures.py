@@ -1,14 +1,18 @@
-"""The report's charts as files for papers and slides: SVG, PDF and PNG."""
+"""The report's charts as files for papers and slides: SVG, PDF, PNG and PGF."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
+import textwrap
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from xml.sax.saxutils import escape
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
 
 import vl_convert
 
@@ -16,20 +20,34 @@ from icl_bench import __version__
 from icl_bench.errors import UserError
 from icl_bench.escaping import all_visible
 from icl_bench.report.build import Report
-from icl_bench.report.charts import VEGA_LITE
+from icl_bench.report.charts import HEIGHT, VEGA_LITE
+from icl_bench.report.figure_style import PLAIN, UNITS, FigureStyle, check_names, parts, renamed
+from icl_bench.report.pgf import pgf
 from icl_bench.report.sections.panels import Choice, Panel, ReportSection, file_name
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 from icl_bench.text_files import write_whole
+from icl_bench.wording import plain
 
 WIDTH = 420
+"""Units of a chart in a figure of no given width."""
 
 
 PNG_SCALE = 2.0
-"""Pixels of a PNG for each of the figure's."""
+"""Pixels of a chart in a notebook for each of the figure's units."""
 
 
-def prepare(folder: Path) -> None:
-    """Make the folder. Raises ``UserError`` where it cannot be written to."""
+LABEL_SIZE, TITLE_SIZE = 8, 9
+"""Points of type in figures of a given width."""
+
+
+LETTER = 0.58
+"""The width of a letter over the size of type, about."""
+
+
+def prepare(folder: Path, style: FigureStyle = PLAIN) -> None:
+    """Make the folder. Raises ``UserError`` where it cannot be written to or the font is missing."""
+    if style.font is not None:
+        _check_font(style.font)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -38,26 +56,22 @@ def prepare(folder: Path) -> None:
         raise UserError(f"--figures {folder}: cannot be written ({error.strerror})") from None
 
 
-def write_figures(report: Report, folder: Path) -> list[Path]:
-    """Write every chart in three formats; a chart of single points shows its first, or each of
+def write_figures(report: Report, folder: Path, style: FigureStyle = PLAIN) -> list[Path]:
+    """Write every chart in the formats of the style; a chart of single points shows its first, or each of
     those that it names for files.
 
-    Raises ``UserError`` where the folder cannot be written to.
+    Raises ``UserError`` where the folder cannot be written to, and for names to be shown that no figure has.
     """
-    prepare(folder)
+    prepare(folder, style)
+    drawn = [*_drawn(report, style)]
+    if style.names:
+        known = {part for one in drawn for name in _series(one.spec.get("concat", [one.spec])) for part in parts(name)}
+        texts = (text for one in drawn for text in _texts(one.spec))
+        check_names(style.names, texts, known | {*report.tasks, *report.models})
     written = []
-    for name, section, panel, choice in _named(report):
-        spec = figure(panel, section.short, choice)
-        svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-        png = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=PNG_SCALE)
-        origin = provenance(report, panel)
-        parts = {
-            "svg": svg_with(svg, origin).encode(),
-            "pdf": vl_convert.vegalite_to_pdf(spec, vl_version=VEGA_LITE),
-            "png": png_with(png, origin),
-        }
-        for kind, content in parts.items():
-            path = folder / f"{name}.{kind}"
+    for one in drawn:
+        for kind, content in _files(one, style):
+            path = folder / f"{one.name}.{kind}"
             try:
                 write_whole(path, content)
             except OSError as error:
@@ -66,10 +80,103 @@ def write_figures(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def provenance(report: Report, panel: Panel) -> str:
-    """What made the predictions that a panel is of, as JSON: a row for each variant."""
-    about = {name: value for name, value in panel.about._asdict().items() if value}
-    rows = [row for row in report.provenance if about.items() <= row.items()]
+class Drawn(NamedTuple):
+    """A figure with its file's name, and what made it."""
+
+    name: str
+    spec: dict[str, Any]
+    origin: str
+
+
+def _drawn(report: Report, style: FigureStyle) -> Iterator[Drawn]:
+    """The figures of a report, before names are replaced."""
+    for name, section, shown in _named(report, style):
+        panels = [panel for panel, _ in shown]
+        if len(shown) == 1:
+            spec = figure(panels[0], section.short, shown[0][1], style)
+        else:
+            spec = together(panels, section.short, style)
+        yield Drawn(name, spec, provenance(report, *panels))
+
+
+def _files(one: Drawn, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
+    """The figure in each format."""
+    spec = _with_names(one.spec, style.names) if style.names else one.spec
+    svg = _fitted_svg(spec, style)
+    if style.units and (inches := size_of(svg)[0] / UNITS) > 1.01 * style.units / UNITS:
+        needs = f"{one.name} is {inches:.1f} inches wide, because its names need the room; --rename gives shorter ones"
+        warnings.warn(f"--width {style.width:g}: {needs}", stacklevel=3)
+    for kind in style.formats:
+        match kind:
+            case "svg":
+                yield kind, svg_with(_in_inches(svg) if style.width else svg, one.origin).encode()
+            case "pdf":
+                yield kind, vl_convert.svg_to_pdf(svg)
+            case "pgf":
+                yield kind, pgf(svg, one.origin).encode()
+            case _:
+                yield kind, png_with(vl_convert.svg_to_png(svg, ppi=style.dpi), one.origin)
+
+
+def _svg(spec: dict[str, Any]) -> str:
+    return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+
+
+SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
+
+
+def size_of(svg: str) -> tuple[float, float]:
+    """Width and height of a drawn figure in its units."""
+    found = SIZE.search(svg)
+    assert found is not None, "an SVG of Vega states its size"
+    return float(found[1]), float(found[2])
+
+
+def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
+    """The figure as SVG, as wide as asked for: charts are narrowed by what legends and axes take."""
+    svg = _svg(spec)
+    charts = spec.get("concat")
+    for _ in range(FITS if style.units else 0):
+        over = size_of(svg)[0] - (style.units or 0)
+        if abs(over) < 1:
+            break
+        columns = min(spec["columns"], len(charts)) if charts else 1
+        for chart in charts or [spec]:
+            chart["width"] = max(NARROWEST, chart["width"] - math.copysign(max(1, abs(over) / columns), over))
+        svg = _svg(spec)
+    return svg
+
+
+FITS, NARROWEST = 5, 40
+"""How often a figure is drawn to fit, and the fewest units of a chart's width."""
+
+
+def _in_inches(svg: str) -> str:
+    """The SVG with its size on paper."""
+    width, height = size_of(svg)
+    return SIZE.sub(f'width="{width / UNITS:g}in" height="{height / UNITS:g}in"', svg, count=1)
+
+
+def _check_font(font: str) -> None:
+    """Raise ``UserError`` for a font that this machine lacks: another one would be drawn in its place."""
+
+    def drawn(family: str) -> bytes:
+        text = f"<text y='30' font-size='24' font-family={quoteattr(family)}>Rag 0123 fi</text>"
+        svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='200' height='40'>{text}</svg>"
+        return bytes(vl_convert.svg_to_png(svg))
+
+    if font.lower() not in KNOWN_FONTS and drawn(f"'{font}'") == drawn("'no such font'"):
+        raise UserError(f"--font {plain(font)}: is not installed here, and another font would take its place (fc-list)")
+
+
+KNOWN_FONTS = {"liberation sans", "sans-serif"}
+"""Families that are drawn where another one is missing."""
+
+
+def provenance(report: Report, *panels: Panel) -> str:
+    """What made the predictions that panels are of, as JSON: a row for each variant."""
+    subjects = [{name: value for name, value in panel.about._asdict().items() if value} for panel in panels]
+    rows = [row for row in report.provenance if any(about.items() <= row.items() for about in subjects)]
     return json.dumps({"icl-bench": __version__, "provenance": rows})  # no XML holds all characters
 
 
@@ -92,28 +199,154 @@ def png_with(png: bytes, text: str) -> bytes:
     return png[:behind] + chunk + png[behind:]
 
 
-def figure(panel: Panel, about: str = "", choice: Choice | None = None) -> dict[str, Any]:
+def figure(panel: Panel, about: str = "", choice: Choice | None = None, style: FigureStyle = PLAIN) -> dict[str, Any]:
     """A panel's specification with a title, a fixed width and colours for white paper.
 
     ``about`` is what the title begins with, ``choice`` what is shown of several.
     """
     title = f"{about}: {panel.title}" if about else panel.title
-    with_legend = _with_legend(panel)
+    spec = _with_legend(panel)
     if panel.choices:
-        chosen = with_legend["params"][0]
+        chosen = spec["params"][0]
         if choice is not None:
             chosen["value"] = choice.value
         title = f"{title} · {chosen['value']}"
+    spec |= _size(spec, style.units) | _paper(style, title, [spec])
+    shown: dict[str, Any] = all_visible(spec)
+    return shown
+
+
+def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[str, Any]:
+    """Panels as one figure, so many side by side as the style says, with one legend below."""
+    specs = [_with_legend(panel) for panel in panels]
+    columns = min(style.panels or 1, len(panels))
+    units = None if style.units is None else style.units / columns
+    datasets: dict[str, Any] = {}
+    series = _series(specs)
+    for number, (panel, spec) in enumerate(zip(panels, specs, strict=True)):
+        for legend in _legends(spec):
+            legend["values"] = series
+        for name, rows in spec.pop("datasets").items():
+            datasets[f"{name}-{number}"] = rows
+        for of_data in (spec, *spec["layer"]):
+            if "data" in of_data:
+                of_data["data"] = {"name": f"{of_data['data']['name']}-{number}"}
+        spec |= _size(spec, units) | {"title": _lines(panel.title, units)}
     spec = {
-        **with_legend,
-        "title": title,
-        "width": WIDTH,
-        "autosize": {"type": "pad"},
-        "padding": 10,
-        "config": {**config(LIGHT, FIGURE_FONT), "background": "white"},
+        "$schema": specs[0]["$schema"],
+        "concat": [{key: spec[key] for key in CHART if key in spec} for spec in specs],
+        "columns": columns,
+        "datasets": datasets,
+        "params": specs[0].get("params", []),
+        "resolve": {"scale": dict.fromkeys(CHANNELS, "shared")},
+        **_paper(style, about, specs),
     }
     shown: dict[str, Any] = all_visible(spec)
     return shown
+
+
+CHART = ("title", "data", "layer", "width", "height")
+"""What a chart keeps of its specification within a figure of several."""
+
+CHANNELS = ("color", "shape", "strokeDash")
+"""What tells series apart."""
+
+
+def _legends(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The legends of a chart's series."""
+    for layer in spec["layer"]:
+        for channel in CHANNELS:
+            encoding = layer["encoding"].get(channel, {})
+            if encoding.get("field") == "series" and encoding.get("legend"):
+                yield encoding["legend"]
+
+
+def _series(specs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names in the legends of charts, each once."""
+    return list(dict.fromkeys(name for spec in specs for legend in _legends(spec) for name in legend["values"]))
+
+
+def _size(spec: Mapping[str, Any], units: float | None) -> dict[str, Any]:
+    """Width and height of a chart: in a figure of a given width, charts of the usual height keep their proportions."""
+    if units is None:
+        return {"width": WIDTH}
+    height = spec["height"]
+    if height % HEIGHT == 0:
+        height = round(height * min(1.0, units / (WIDTH + MARGIN)))
+    return {"width": max(NARROWEST, units - MARGIN), "height": height}
+
+
+MARGIN = 50
+"""Units beside a chart that its axis takes, about."""
+
+
+def _paper(style: FigureStyle, title: str, specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Title, margins, colours and type of a figure of these charts."""
+    font = FIGURE_FONT if style.font is None else f"'{style.font}', {FIGURE_FONT}"
+    settings = {**config(LIGHT, font), "background": "white"}
+    paper: dict[str, Any] = {"title": title, "autosize": {"type": "pad"}, "padding": 10}
+    if style.units:
+        names = [renamed(name, style.names) for name in _series(specs)]
+        settings |= _small(settings, names, style.units)
+        paper |= {"title": _lines(title, style.units), "padding": 2}
+    if not style.title:
+        paper["title"] = None
+    return {**paper, "config": settings}
+
+
+def _small(settings: Mapping[str, Any], names: Sequence[str], units: float) -> dict[str, Any]:
+    """Type and legend for a figure so many units wide."""
+    room = units - MARGIN
+    widest = max((LETTER * LABEL_SIZE * len(name) + SYMBOL for name in names), default=room)
+    small = {"labelFontSize": LABEL_SIZE, "titleFontSize": TITLE_SIZE}
+    return {
+        "axis": {**settings["axis"], **small, "titlePadding": 4},
+        "legend": {
+            **settings["legend"],
+            **small,
+            "labelLimit": 0,
+            "columns": max(1, min(4, int(room // widest))),
+            "columnPadding": 6,
+            "rowPadding": 1,
+            "offset": 6,
+        },
+        "title": {**settings["title"], "fontSize": TITLE_SIZE, "offset": 4},
+        "text": {**settings["text"], "fontSize": LABEL_SIZE},
+    }
+
+
+SYMBOL = 22
+"""Units of a legend's symbol, with the space around it."""
+
+
+def _lines(text: str, units: float | None) -> str | list[str]:
+    """A title in lines that fit."""
+    return text if units is None else textwrap.wrap(text, max(10, int(units / (LETTER * TITLE_SIZE))))
+
+
+SHOWN = {"title", "domain", "values", "value", "datasets", "sort"}
+"""Keys of a specification below which there are names."""
+
+
+def _with_names(node: Any, names: Mapping[str, str], shown: bool = False) -> Any:
+    """A specification with other names in it."""
+    if isinstance(node, dict):
+        return {key: _with_names(value, names, shown or key in SHOWN) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_with_names(value, names, shown) for value in node]
+    return renamed(node, names) if shown and isinstance(node, str) else node
+
+
+def _texts(node: Any, shown: bool = False) -> Iterator[str]:
+    """The texts of a specification that may have names."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _texts(value, shown or key in SHOWN)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _texts(value, shown)
+    elif shown and isinstance(node, str):
+        yield node
 
 
 def _with_legend(panel: Panel) -> dict[str, Any]:
@@ -122,7 +355,7 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
     hidden = {name for p in spec.get("params", ()) if p["name"] == "hidden" for name in p["value"]}
     drawn_series = [row["series"] for row in panel.rows if row.get("series") not in (None, *hidden)]
     for layer in spec["layer"]:
-        for channel in ("color", "shape", "strokeDash"):
+        for channel in CHANNELS:
             encoding = layer["encoding"].get(channel, {})
             if encoding.get("field") == "series":
                 shown = {"values": list(dict.fromkeys(drawn_series))}
@@ -131,13 +364,37 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
     return spec
 
 
-def _named(report: Report) -> Iterator[tuple[str, ReportSection, Panel, Choice | None]]:
-    """Panels with names that no two share, in any writing of capitals, and what they show."""
+Shown = Sequence[tuple[Panel, Choice | None]]
+"""Panels of a figure, each with what it shows of several points."""
+
+
+def _named(report: Report, style: FigureStyle) -> Iterator[tuple[str, ReportSection, Shown]]:
+    """What stands in each figure, with names that no two share, in any writing of capitals."""
     seen: dict[str, int] = {}
     for section in report.sections:
-        for panel in section.panels:
-            for choice in panel.in_files or (None,):
-                chosen = "" if choice is None else f"-{file_name(choice.text)}"
-                name = panel.name + chosen
-                count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-                yield name if count == 1 else f"{name}-{count}", section, panel, choice
+        for name, shown in _of_section(section, style):
+            count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
+            yield name if count == 1 else f"{name}-{count}", section, shown
+
+
+def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[str, Shown]]:
+    """The figures of a section: a figure a panel or choice, or panels with equal legends together."""
+    alike: dict[str, list[Panel]] = {}
+    for panel in section.panels:
+        alike.setdefault(_legend_key(panel) if style.panels else panel.name, []).append(panel)
+    for panels in alike.values():
+        if len(panels) > 1:
+            yield f"{section.name}-panels", [(panel, None) for panel in panels]
+            continue
+        for choice in panels[0].in_files or (None,):
+            chosen = "" if choice is None else f"-{file_name(choice.text)}"
+            yield panels[0].name + chosen, [(panels[0], choice)]
+
+
+def _legend_key(panel: Panel) -> str:
+    """What panels with one legend have in common; the panel's own name where it stands alone."""
+    spec = _with_legend(panel)
+    if panel.choices or not any(_legends(spec)):
+        return panel.name
+    channels = ((layer["encoding"], channel) for layer in spec["layer"] for channel in CHANNELS)
+    return json.dumps([encoding[channel].get("scale") for encoding, channel in channels if channel in encoding])

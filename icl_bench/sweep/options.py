@@ -236,8 +236,10 @@ class RunOptions(BackendSpec):
         Option(
             "How prompts change the demonstrations: none; labels:permuted (over the whole train split); "
             "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
+            "labels:model[,k=N] (those that the model itself gives, asked first with N true ones); "
             "inputs-only[,format=N] (behind a preamble, before N complete ones); labels-only; "
-            "nearest-removed:P (without the P percent most similar to the test row, so fewer than k).",
+            "nearest-removed:P (without the P percent most similar to the test row, so fewer than k); "
+            "farthest-removed:P (without the P percent least similar).",
             PROMPTS,
             "HOW",
             more=PERTURBATIONS.added,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -162,6 +162,7 @@ def make_plan(
     attention: Sequence[Pattern] = (FULL,),
     able: CombinationCheck = lambda _: None,
     calibrations: Sequence[Calibration] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Lay out all cells and count their tokens.
 
@@ -170,6 +171,7 @@ def make_plan(
     draws have the same prompts: one cell, named as a single draw of random selection.
     Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
     do not support. Queries of ``calibrations`` are cells of their own behind those that they calibrate.
+    ``say`` receives how many draws are laid out.
     Raises ``UserError`` if no cell can run, or none can be calibrated as requested.
     """
     combinations = Combinations.of(
@@ -178,8 +180,11 @@ def make_plan(
     combinations.require_some()
     groups = _zero_shot(task, [one.attention for one in combinations.possible if one.k == 0])
     curves = dict.fromkeys((one.select, one.order) for one in combinations.possible if one.k != 0)
-    for choice, order in curves:
-        groups += _Curves(task, choice, order, draws, combinations).groups(k_values)
+    count = _DrawCount(say)
+    laid_out = [_Curves(task, choice, order, draws, combinations, count) for choice, order in curves]
+    count.draws = sum(curve.draw_count for curve in laid_out)
+    for curve in laid_out:
+        groups += curve.groups(k_values)
     plan = Plan(task, groups, combinations)
     if not groups:
         raise UserError(combinations.refusal)
@@ -256,6 +261,29 @@ def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[Planne
 
 
 @dataclass
+class _DrawCount:
+    """Says at which of all draws the planning is."""
+
+    say: Callable[[str], None]
+    draws: int = 0
+    """The draws of all curves and patterns."""
+    begun: int = 0
+
+    def searched(self, groups: Sequence[PromptGroup]) -> Iterator[PromptGroup]:
+        """The groups whose largest k is searched for, one for each draw."""
+        for number, group in enumerate(groups, 1):
+            self.say(f"searching for the largest k of {group.choice}: {number:,} of {counted(len(groups), 'draw')}")
+            yield group
+
+    def laid_out(self, groups: Sequence[PromptGroup]) -> Iterator[PromptGroup]:
+        """The groups to lay out, one for each draw. One that is laid out anew does not count beyond the last."""
+        for group in groups:
+            self.begun = min(self.begun + 1, self.draws)
+            self.say(f"choosing demonstrations and counting tokens: {self.begun:,} of {counted(self.draws, 'draw')}")
+            yield group
+
+
+@dataclass
 class _Curves:
     """The cells of one selector and order, for all patterns and draws."""
 
@@ -265,19 +293,29 @@ class _Curves:
     draws: int | None
     combinations: Combinations
     """Updated: combinations that turn out to be impossible are left out."""
+    count: _DrawCount
+
+    @property
+    def draw_count(self) -> int:
+        """The draws of all its patterns."""
+        return draws_of(self.choice, self.draws) * len({one.attention for one in self._mine})
+
+    @property
+    def _mine(self) -> list[Combination]:
+        curve = self.choice, self.order
+        return [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
 
     def groups(self, k_values: KValues) -> list[PlannedGroup]:
         """The groups with at least one possible k. Raises ``UserError``."""
         count = draws_of(self.choice, self.draws)
-        curve = self.choice, self.order
-        mine = [one for one in self.combinations.possible if (one.select, one.order) == curve and one.k != 0]
+        mine = self._mine
         by_pattern = {
             pattern: [PromptGroup(self.task, self.choice, self.order, draw, pattern) for draw in range(count)]
             for pattern in dict.fromkeys(one.attention for one in mine)
         }
         first = next(iter(by_pattern.values()))
         # a k is compared over draws: the largest is one that fits in each of them
-        largest = min(group.largest() for group in first) if k_values.largest else 0
+        largest = min(group.largest() for group in self.count.searched(first)) if k_values.largest else 0
         numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
         planned = []
         for pattern, groups in by_pattern.items():
@@ -315,7 +353,9 @@ class _Curves:
         if not numbers:
             return []
         try:
-            return _with_same_prompts([PlannedGroup(group, _cells(group, numbers)) for group in groups])
+            return _with_same_prompts(
+                [PlannedGroup(group, _cells(group, numbers)) for group in self.count.laid_out(groups)]
+            )
         except ChoiceError:
             refused = {k: reason for k in numbers if (reason := _why_not(groups, k)) is not None}
             if not refused:

@@ -112,7 +112,7 @@ class Sweep:
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)
         calibrations = spec.calibrate or ()
-        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able, calibrations)
+        plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able, calibrations, say)
         narrowed = spec.narrowed(plan.combinations)
         # combinations left out must not decide the backend
         backend = chosen if narrowed == spec else narrowed.backend_for(spec_of_task)

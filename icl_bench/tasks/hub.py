@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any
 
 from icl_bench.errors import UserError
+from icl_bench.models import hub as hub_files
 from icl_bench.tasks.file_readers import hold_out, wanted_columns
 from icl_bench.tasks.spec import HubSource
 from icl_bench.tasks.splits import Source, Split, StoredRow, name_classes, rows_digest
 from icl_bench.wording import few, first_line, listed_or, one_line, plain
-
-HUB_SECONDS = 5.0
-"""The time limit for the hub's first response."""
 
 
 class HubError(Exception):
@@ -69,34 +66,12 @@ def from_hub(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
 
 
 def _hub_unreachable(path: str) -> str | None:
-    """Why the hub does not respond, or None if it does. An HTTP error is a response.
-
-    This makes one short request, because ``datasets`` retries for half a minute. The request runs in
-    a thread: if packets are dropped, its own timeout starts again for each address of the host.
-    """
+    """Why the hub does not respond, or None if it does."""
     from datasets import config
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     if config.HF_HUB_OFFLINE:
         return None  # datasets uses its cache only
-    reason: str | None = f"no answer in {HUB_SECONDS:g} s"
-
-    def ask() -> None:
-        nonlocal reason
-        try:
-            HfApi().dataset_info(path, expand=["sha"], timeout=HUB_SECONDS)
-        except (HfHubHTTPError, ValueError):
-            reason = None
-        except Exception as error:  # whatever the library and its transports raise
-            reason = f"{type(error).__name__}: {error}"
-        else:
-            reason = None
-
-    thread = Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(HUB_SECONDS)
-    return reason
+    return hub_files.unreachable(lambda api: api.dataset_info(path, expand=["sha"], timeout=hub_files.HUB_SECONDS))
 
 
 Rows = list[dict[str, Any]]

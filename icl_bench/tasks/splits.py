@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import one_line, plain, short
+from icl_bench.wording import close, one_line, plain, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,10 @@ class Source:
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> str:
     """The message for a missing column."""
-    names = ", ".join(plain(c) for c in columns) or "none"
-    return one_line(f"{where}: no column {column!r}; columns: {names}")
+    names = list(columns)
+    meant = close(column, names)
+    listing = f"columns: {', '.join(map(plain, names)) or 'none'}"
+    return one_line(f"{where}: no column {column!r}; {meant + ' ' if meant else ''}{listing}")
 
 
 def encodable(text: str, row: StoredRow, column: str) -> str:

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.file_readers import kind_of
+from icl_bench.tasks.file_readers import TABLE_FILES, kind_of
 from icl_bench.tasks.lm_eval import converted, is_lm_eval
 from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader, Group, is_group
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
 from icl_bench.text_files import read_file
-from icl_bench.wording import first_line, nearest, one_line, plain, short
+from icl_bench.wording import first_line, listed_or, nearest, one_line, plain, short
 
 if TYPE_CHECKING:
     from icl_bench.tasks.drafts import Draft
@@ -81,12 +81,16 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
         if name in groups:
             raise UserError(f"{name}: is a group of tasks, and one is needed here: {', '.join(groups[name])}")
         if name not in shipped:
+            if Path(name).exists():
+                raise UserError(_no_rows(Path(name)))
             hint = "a task file of your own is given by its path, like ./mine.yaml"
             raise UserError(f"no task {name!r}; {nearest(name, [*shipped, *groups])} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(file)
     if path.name == file and not path.exists() and path.stem in (*known_tasks(), *known_groups()):
         raise UserError(f"{plain(name)}: there is no such file; the shipped one is named {path.stem}")
+    if path.is_dir():
+        raise UserError(_no_rows(path))
     spec = _parse_task(read_file(path), name)
     if spec.pool.file is not None and spec.data.kind != "folder":
         spec = spec.model_copy(update={"pool": spec.pool.model_copy(update={"file": path.parent / spec.pool.file})})
@@ -95,6 +99,19 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     files = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
     paths = {name: path.parent / file for name, file in files.items() if file is not None}
     return spec.model_copy(update={"data": spec.data.model_copy(update=paths)})
+
+
+ROWS_HINT = f"a file of rows ends in {listed_or(TABLE_FILES)}: --task tickets.csv --text COLUMN --label COLUMN"
+"""How a file of rows becomes a task, for messages."""
+
+
+def _no_rows(path: Path) -> str:
+    """The message for a folder, or a file in the working folder whose ending says nothing, as a task."""
+    if not path.is_dir():
+        return f"{path}: is a file, but no task file (.yaml), and {ROWS_HINT}"
+    inside = (f for f in path.iterdir() if f.is_file() and (kind_of(f) is not None or f.suffix in (".yaml", ".yml")))
+    like = f", like {min(inside, default=path / 'tickets.csv')}"
+    return f"{path}: is a folder; give a task file (.yaml) or a file of rows{like}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -181,7 +198,8 @@ def _parse_task(raw: bytes, name: str) -> TaskSpec:
     values, tree = read_yaml(raw, name, FunctionLoader)
     if not isinstance(values, dict) or tree is None:
         description = "empty" if values is None else short(values)
-        raise UserError(f"{name}: a task file holds fields (name: …), and this one is {description}")
+        problem = f"{name}: a task file holds fields (name: …), and this one is {description}"
+        raise UserError(problem if name.endswith((".yaml", ".yml")) else f"{problem}; {ROWS_HINT}")
     try:
         if is_lm_eval(values) or MEMBER in name:
             return TaskSpec.model_validate(converted(Path(name)))

@@ -30,6 +30,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import resolve
+from icl_bench.report.figure_style import FigureStyle
 from icl_bench.results.calibration import Calibration
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
@@ -448,10 +449,11 @@ def test_charts_and_the_report_are_made(made: Made, tmp_path: Path):
     assert repr(charts) == "1 chart; .save(folder) writes PNG files"
     assert [path.read_bytes() for path in charts.save(tmp_path / "charts")] == list(charts)
     assert refused(lambda: made.found.plot("acuracy")) == "no section acuracy; did you mean accuracy?"
-    page = made.found.report(tmp_path / "report.html", figures=tmp_path / "figures")
+    style = FigureStyle(width=3.3, formats=("pdf",))
+    page = made.found.report(tmp_path / "report.html", figures=tmp_path / "figures", style=style)
     assert page == tmp_path / "report.html"
     assert "cards" in page.read_text()
-    assert any((tmp_path / "figures").iterdir())
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".pdf"}
 
 
 def test_a_check_says_whether_results_lost_against_a_baseline(made: Made, tmp_path: Path):

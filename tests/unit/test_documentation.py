@@ -345,6 +345,21 @@ def test_whatever_is_registered_is_in_the_page_of_options(kind: str, name: str):
     assert any(ends.match(span) for span in spans), f"{kind} {name}: not in docs/options.md"
 
 
+OPTION_OF = {
+    "selector": "select",
+    "order": "order",
+    "perturbation": "perturbation",
+    "attention pattern": "attention",
+    "backend": "backend",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in OPTION_OF for name in KINDS[kind]])
+def test_whatever_run_can_be_given_is_in_its_help(kind: str, name: str):
+    helps = {option.name: str(getattr(option, "help", "")) for option in GROUP.commands["run"].params}
+    assert name in helps[OPTION_OF[kind]]
+
+
 def test_every_option_of_every_command_is_in_the_page_of_options():
     said = set(re.findall(r"--[a-z][a-z-]*", OPTIONS))
     for name, command in GROUP.commands.items():

@@ -148,5 +148,5 @@ CALIBRATION_ERROR = Finding(
     (Column("error", "calibration error", "share", short="error"),),
     caption="Expected calibration error",
     shown="task model series k error ci_low ci_high predictions left_out",
-    printed=Printed("calibration: expected calibration error, %", "task model select order k error ci_low", place=1),
+    printed=Printed("calibration: expected calibration error, %", "task model select order k error ci_low"),
 )

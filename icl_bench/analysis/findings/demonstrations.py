@@ -212,9 +212,7 @@ COPYING = Finding(
     caption="Copied queries",
     shown="task model series k predictions accuracy ci_low ci_high",
     printed=Printed(
-        "copying: accuracy on queries that are among the demonstrations, %",
-        "task model select order k accuracy ci_low",
-        place=1,
+        "copying: accuracy on queries that are among the demonstrations, %", "task model select order k accuracy ci_low"
     ),
     section=Section(
         "copying",

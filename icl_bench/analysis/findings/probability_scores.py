@@ -119,6 +119,5 @@ PROBABILITY_SCORES = Finding(
     printed=Printed(
         "label probabilities, and the share of rows that can be answered at an accuracy, %",
         "task model select order k top_3 top_5 log_loss brier share_answered wanted",
-        place=1,
     ),
 )

@@ -325,9 +325,7 @@ LABEL_SPACES = Finding(
     caption="Label spaces",
     shown="task model series full half subsets",
     printed=Printed(
-        "half of the labels: saturation k over the largest tested k, %",
-        "task model select order full half subsets",
-        place=1,
+        "half of the labels: saturation k over the largest tested k, %", "task model select order full half subsets"
     ),
     section=Section(
         "label-spaces",

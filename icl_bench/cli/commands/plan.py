@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Annotated, Any
 
 import typer
@@ -49,9 +51,16 @@ def plan(
     Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
     written.
     """
-    from icl_bench.cli.output.plan import plan_records, print_plan, print_planned_money, print_planned_power
+    from icl_bench.cli.output.plan import (
+        PlanTotal,
+        plan_records,
+        plan_total,
+        print_plan,
+        print_planned_money,
+        print_planned_power,
+    )
     from icl_bench.cli.output.progress import Display
-    from icl_bench.cli.output.tables import print_json
+    from icl_bench.cli.output.tables import print_json, print_lines
     from icl_bench.cli.output.terminal import console
     from icl_bench.errors import UserError
     from icl_bench.studies.cluster import ClusterSpec
@@ -69,6 +78,8 @@ def plan(
         wanted = check_points(detect)
     display = Display(quiet=json)
     records: list[dict[str, Any]] = []
+    totals: list[PlanTotal] = []
+    what = "in all" if results is None else "left"
 
     def print_one(spec: RunSpec) -> None:
         with display.preparing() as say:
@@ -85,8 +96,12 @@ def plan(
                 print_planned_power(sweep, console(), results, wanted)
             if prices is not None:
                 print_planned_money(sweep, console(), results, prices)
+            totals.append(plan_total(sweep, results, prices))
+            print_lines(console(), f"{what}: {totals[-1]}")
 
     _, problem = do_each(RunSpec, options, print_one, display.problem)
+    if len(totals) > 1:
+        print_lines(console(), f"{what}, of {len(totals):,} plans: {reduce(add, totals)}")
     if json and (records or problem is None):
         print_json(records)
     if problem is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,8 +12,55 @@ from icl_bench.cli import options as o
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")]
 
 
-Figures = Annotated[
-    Path | None, typer.Option("--figures", metavar="DIR", help="Folder for the charts as SVG, PDF and PNG.")
+FIGURES = "Figures"
+"""The group of the options of figures."""
+
+
+def _of_figures(flag: str, help_text: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=FIGURES, **more)
+
+
+Figures = Annotated[Path | None, _of_figures("--figures", "Folder for the charts as files.", "DIR")]
+
+
+Format = Annotated[
+    str | None,
+    _of_figures("--format", "Kinds of files, with commas: svg, pdf, png, pgf (default: svg,pdf,png).", "FORMATS"),
+]
+
+
+Width = Annotated[
+    float | None,
+    _of_figures(
+        "--width", "Width of a figure in inches, such as 3.3 for a column; type is of 8 and 9 points.", "INCHES"
+    ),
+]
+
+
+Font = Annotated[str | None, _of_figures("--font", "Font family of the figures, which this machine has.", "NAME")]
+
+
+Rename = Annotated[
+    Path | None,
+    _of_figures(
+        "--rename",
+        "Names of tasks, models and selectors in figures: gemma3-270m: Gemma 3 (YAML or JSON), or two columns (CSV).",
+        "FILE",
+    ),
+]
+
+
+NoTitle = Annotated[bool, _of_figures("--no-title", "Figures without a title, for those with a caption.")]
+
+
+Dpi = Annotated[int | None, _of_figures("--dpi", "Pixels per inch of PNG files (default: 300).", "N", min=72, max=1200)]
+
+
+Panels = Annotated[
+    int | None,
+    _of_figures(
+        "--panels", "Put the panels of a finding into one figure with one legend, N side by side.", "N", min=1, max=8
+    ),
 ]
 
 
@@ -23,6 +70,13 @@ def report(
     task: o.Only = None,
     model: o.Only = None,
     figures: Figures = None,
+    formats: Format = None,
+    width: Width = None,
+    font: Font = None,
+    rename: Rename = None,
+    no_title: NoTitle = False,
+    dpi: Dpi = None,
+    panels: Panels = None,
     data_dir: o.DataDir = None,
 ) -> None:
     """Write one HTML page of all findings.
@@ -32,11 +86,33 @@ def report(
     """
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
+    from icl_bench.errors import UserError
     from icl_bench.report import write_report
+    from icl_bench.report.figure_style import DPI, USUAL_FORMATS, FigureStyle, check_width, parse_formats, read_names
 
+    asked = {
+        "--format": formats,
+        "--width": width,
+        "--font": font,
+        "--rename": rename,
+        "--no-title": no_title or None,
+        "--dpi": dpi,
+        "--panels": panels,
+    }
+    if figures is None and (given := [name for name, value in asked.items() if value is not None]):
+        raise UserError(f"{given[0]}: is of figures; name their folder (--figures DIR)")
+    style = FigureStyle(
+        width=None if width is None else check_width(width),
+        font=font,
+        names={} if rename is None else read_names(rename),
+        title=not no_title,
+        formats=USUAL_FORMATS if formats is None else parse_formats(formats),
+        dpi=dpi or DPI,
+        panels=panels,
+    )
     filters = {"task": task, "model": model}
     only = {name: value for name, value in filters.items() if value}
     with working() as say:
         place = watched(results, say)
-        written = write_report(place, out, only=only, figures=figures, data_dir=data_dir, say=say)
+        written = write_report(place, out, only=only, figures=figures, style=style, data_dir=data_dir, say=say)
     console().print(written.in_words(), soft_wrap=True)

@@ -77,7 +77,7 @@ def study(
         if json:
             print_json(plan_records(laid_out))
             for text in unplanned_lines(laid_out):
-                display.problem(text)
+                display.remark(text)
         else:
             print_plan(laid_out, console())
     else:

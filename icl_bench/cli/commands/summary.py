@@ -130,6 +130,18 @@ Across = Annotated[
 ]
 
 
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top",
+        metavar="N",
+        min=1,
+        help="Print at most N rows of a table: the points of the highest scores, the comparisons of the smallest p, "
+        "with --frontier first the points on it.",
+    ),
+]
+
+
 def summary(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
     task: o.Only = None,
@@ -146,6 +158,7 @@ def summary(
     queries: QueryCount = None,
     price: Price = None,
     across: Across = None,
+    top: Top = None,
     json: o.Json = False,
 ) -> None:
     """Show the results: accuracy by k, and what follows from it.
@@ -182,12 +195,14 @@ def summary(
         of_costs = {"--queries": queries, "--price": price, "--across": across}
         for option in [name for name, value in of_costs.items() if value is not None][:1]:
             raise UserError(f"{option}: goes with --frontier or --advice")
+    if top is not None and (json or advice is not None or detect is not None):
+        raise UserError("--top: is of printed tables; leave it out with --json, --advice and --detect")
     share = None if wanted is None else check_wanted(wanted)
     only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:
         from icl_bench.cli.output.frontier import print_frontier
 
-        print_frontier(results, queries, price, only, across=across, json=json)
+        print_frontier(results, queries, price, only, across=across, top=top, json=json)
         return
     if advice is not None:
         print_advice(results, advice, only, queries=queries, price=price, across=across, json=json)
@@ -208,4 +223,4 @@ def summary(
         selects = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]
         print_json({**findings.as_json(), "cautions": cautions(selects)})
     else:
-        print_findings(findings, console(), options)
+        print_findings(findings, console(), options, top)

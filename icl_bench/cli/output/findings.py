@@ -11,8 +11,9 @@ from rich.text import Text
 
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.columns import COLUMNS, Column
-from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.label_probabilities import missing_scores
+from icl_bench.analysis.questions import by_question
 from icl_bench.analysis.words import (
     USUAL_ORDERS,
     cautions_of,
@@ -23,7 +24,7 @@ from icl_bench.analysis.words import (
 )
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
-from icl_bench.cli.output.tables import print_lines, print_notes
+from icl_bench.cli.output.tables import print_lines, print_notes, top_rows
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
@@ -76,15 +77,21 @@ def _shown(column: Column, value: Any) -> str:
     return str(value)
 
 
-def print_findings(findings: Findings, console: Console, options: Collection[str] = ()) -> None:
-    """Print the curves, then each table with rows, including those of ``options``."""
-    print_summary(findings.summary, console, order=False)
+def print_findings(findings: Findings, console: Console, options: Collection[str] = (), top: int | None = None) -> None:
+    """Print the curves, then each table with rows, including those of ``options``, by the question that it answers.
+
+    ``top`` is the largest number of rows of a table.
+    """
+    print_summary(findings.summary, console, order=False, top=top)
     if findings.context.stored.predictions.empty and not findings.summary.failed:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
-    for finding, _ in _printed(options):
-        print_finding(finding, findings, console, numbers)
+    for question, names in by_question(finding.name for finding in _printed(options)):
+        title = question
+        for name in names:
+            if print_finding(FINDINGS[name], findings, console, numbers, title=title, top=top):
+                title = ""
     print_lines(
         console,
         *missing_scores(findings.context.stored),
@@ -92,30 +99,42 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     )
 
 
-def print_finding(finding: Finding, findings: Findings, console: Console, numbers: Mapping[str, int]) -> None:
-    """Print the table of one finding if it has rows. ``numbers`` are as for :func:`laid_out`."""
+def print_finding(
+    finding: Finding,
+    findings: Findings,
+    console: Console,
+    numbers: Mapping[str, int],
+    *,
+    title: str = "",
+    top: int | None = None,
+) -> bool:
+    """Print the table of one finding, below a title. Returns whether it has rows; else nothing is printed.
+
+    ``numbers`` are as for :func:`laid_out`. Of more rows than ``top`` those of the smallest p are printed.
+    """
     assert finding.printed is not None
     with FINDINGS.skipping(finding.name):
         table = finding.printed.rows(findings.context.table(finding.name))
         if not len(table):
-            return
-        heading, heads, cells = laid_out(finding, table, numbers)
-        print_table(console, heads, cells, heading=heading)
+            return False
+        first, more = top_rows(table, top, [name for name in ("p_holm",) if name in table])
+        heading, heads, cells = laid_out(finding, first, numbers)
         notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
-        print_notes(console, *notes, *cautions_of(table))
+        print_table(console, heads, cells, above=title, heading=heading)
+        print_notes(console, *more, *notes, *cautions_of(table))
+        return True
+    return False
 
 
 def made_for(options: Collection[str]) -> list[str]:
     """Names of the findings that ``print_findings`` prints with these options."""
     first = ["curves", "saturation", "order_sensitivity", "perturbed_curves"]
-    return list(dict.fromkeys([*first, *(finding.name for finding, _ in _printed(options))]))
+    return list(dict.fromkeys([*first, *(finding.name for finding in _printed(options))]))
 
 
-def _printed(options: Collection[str]) -> list[tuple[Finding, Printed]]:
-    """The findings to print, in order, each with its way of printing."""
-    printable = [(finding, finding.printed) for finding in FINDINGS.values() if finding.printed]
-    requested = [both for both in printable if both[1].option in ("", *options)]
-    return sorted(requested, key=lambda both: (both[1].option, both[1].place))
+def _printed(options: Collection[str]) -> list[Finding]:
+    """The findings to print."""
+    return [one for one in FINDINGS.values() if one.printed and one.printed.option in ("", *options)]
 
 
 def _compares(finding: Finding) -> bool:

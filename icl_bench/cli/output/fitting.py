@@ -134,18 +134,21 @@ def print_table(
     heads: Sequence[ColumnHead],
     rows: Sequence[Sequence[TableCell]],
     *,
+    above: str = "",
     heading: str = "",
     names: Sequence[str] = (),
     splits: int | None = None,
 ) -> None:
     """Print a table of strings that fits the console.
 
-    ``heading`` is printed above it, and ``names`` begin the title of each subtable. The table is split by
-    at most the first ``splits`` names (default: all); a split by more would break the order of rows.
+    ``heading`` is printed above it, ``above`` before that, and ``names`` begin the title of each subtable. The table
+    is split by at most the first ``splits`` names (default: all); a split by more would break the order of rows.
     """
+    fit = fitted(heads, rows, console.width, splits)  # takes a while, and Ctrl-C leaves no empty heading
+    if above:
+        console.print(above, style="bold underline")
     if heading:
         console.print(heading, style="bold")
-    fit = fitted(heads, rows, console.width, splits)
     for part in fit.parts:
         if title := " · ".join([*names, *part.constants]):
             console.print(title, style="" if heading else "bold")

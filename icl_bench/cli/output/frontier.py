@@ -16,7 +16,7 @@ from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import USUAL_ORDERS, rows_left_out_notes, variant_names
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
-from icl_bench.cli.output.tables import print_json, print_lines
+from icl_bench.cli.output.tables import print_json, print_lines, top_rows
 from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import watched, working
 from icl_bench.metrics.scores import measure
@@ -44,9 +44,14 @@ def print_frontier(
     only: Mapping[str, str],
     *,
     across: str | None = None,
+    top: int | None = None,
     json: bool,
 ) -> None:
-    """Print every point with its costs and verdict, cheapest first. Raises ``UserError``."""
+    """Print every point with its costs and verdict, cheapest first. Raises ``UserError``.
+
+    Of more points than ``top``, those on the frontier come before undecided and dominated ones, and higher scores
+    before lower ones.
+    """
     prices = given_prices(price)
     number = QUERIES if queries is None else queries
     check_queries(number)
@@ -63,7 +68,11 @@ def print_frontier(
         table = table.assign(named=table["model"].astype(str) + " · ")
     for key, part in table.groupby(compared_within(models), sort=True):
         title = f"{' · '.join(map(str, key))}{', all models' if models else ''}, for {counted_queries(number)}"
-        _print(part.sort_values([first, "score"]), title, costs, first)
+        ranks = part[f"verdict_{first}"].astype(object).map({verdict: rank for rank, verdict in enumerate(VERDICTS)})
+        ranked = part.assign(rank=ranks.fillna(len(VERDICTS)), below=-part["score"]).sort_values([first, "score"])
+        shown, more = top_rows(ranked, top, ["rank", "below"])
+        _print(shown, title, costs, first)
+        print_lines(console(), *more)
     print_lines(
         console(),
         f"by {first}: dominated: another point costs no more and scores more; on the frontier: no other point that "
@@ -104,6 +113,9 @@ def prices_in_words(given: Mapping[str, Any]) -> str:
     """Prices of tokens as ``--price`` takes them."""
     return ",".join(f"{name}={given[name]:g}" for name in (*TOKENS, "write") if name in given)
 
+
+VERDICTS = ("on the frontier", "undecided", "dominated")
+"""Verdicts, the most important first."""
 
 VERDICT_STYLES = {"on the frontier": "green", "dominated": "red"}
 """Verdict -> its colour."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
@@ -105,8 +106,8 @@ def print_planned_money(sweep: Sweep, console: Console, results: Place | None, p
     from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
 
     of_model = sweep_prices(sweep, prices)
-    rows = zip(sweep.plan.cells, _finished(sweep, results), sweep_money(sweep, of_model), strict=True)
-    left = [(cell, money) for cell, finished, money in rows if cell.problem is None and not finished]
+    of_cells = sweep_money(sweep, of_model)
+    left = [(sweep.plan.cells[at], of_cells[at]) for at in _left(sweep, results)]
     of_points: dict[tuple[str, int], list[MoneyRange]] = {}
     for cell, money in left:
         of_points.setdefault((", ".join(_curve(cell)), cell.spec.k), []).append(money)
@@ -146,26 +147,80 @@ def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
     return [None] * len(sweep.plan.cells) if results is None else sweep.finished(results)
 
 
-def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> None:
-    """Print the plan: a row per cell, a table per selector, order and attention.
+def _left(sweep: Sweep, results: Place | None) -> list[int]:
+    """The places of the cells that can run and are not finished in the results."""
+    finished = _finished(sweep, results)
+    return [at for at, cell in enumerate(sweep.plan.cells) if cell.problem is None and not finished[at]]
 
-    With ``results``, also print how many cells are left to compute.
+
+@dataclass(frozen=True)
+class PlanTotal:
+    """What cells take together."""
+
+    cells: int
+    tokens: int
+    """Prompt tokens to compute."""
+    seconds: float | None
+    """Estimated; None where that is not known."""
+    money: tuple[MoneyRange, ...] | None = None
+    """Of each cell; None without prices."""
+
+    def __add__(self, other: PlanTotal) -> PlanTotal:
+        known = None not in (self.seconds, other.seconds)
+        return PlanTotal(
+            self.cells + other.cells,
+            self.tokens + other.tokens,
+            (self.seconds or 0.0) + (other.seconds or 0.0) if known else None,
+            None if self.money is None or other.money is None else (*self.money, *other.money),
+        )
+
+    def __str__(self) -> str:
+        """As :func:`total_in_words`, with the price where there is one."""
+        price = ""
+        if self.money:
+            cached, uncached = _in_words(self.money)
+            price = f", price {cached}" + (f" ({uncached} if nothing is cached)" if uncached != cached else "")
+        return total_in_words(self.cells, self.tokens, self.seconds) + price
+
+
+def total_in_words(cells: int, tokens: int, seconds: float | None) -> str:
+    """As ``8 cells, 12,345 tokens to compute, about 3 min on this machine``, the time where it is known."""
+    about = f", about {duration(seconds)} on this machine" if cells and seconds is not None else ""
+    return f"{counted(cells, 'cell')}, {tokens:,} tokens to compute{about}"
+
+
+def plan_total(sweep: Sweep, results: Place | None = None, prices: Prices | None = None) -> PlanTotal:
+    """What the cells take that can run and are not finished in the results."""
+    from icl_bench.sweep.plan_money import sweep_money, sweep_prices
+
+    left, estimates = _left(sweep, results), sweep.estimates()
+    seconds = [estimate for at in left if (estimate := estimates[at]) is not None]
+    money = None if prices is None else sweep_money(sweep, sweep_prices(sweep, prices))
+    return PlanTotal(
+        len(left),
+        sum(sweep.plan.cells[at].new_tokens for at in left),
+        sum(seconds) if len(seconds) == len(left) else None,
+        None if money is None else tuple(money[at] for at in left),
+    )
+
+
+def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> None:
+    """Print the plan: a row for each k, a table per selector, order and attention.
+
+    What differs between the draws of a row is a range. With ``results``, also print how many cells are finished.
     """
     from icl_bench.sweep.notes import notes, queries_in_words
 
     data, model = sweep.task.data, sweep.model
-    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
     seconds, works, finished = sweep.estimates(), sweep.costs(), _finished(sweep, results)
-    rows = list(zip(sweep.plan.cells, seconds, works, finished, strict=True))
-    for curve in dict.fromkeys(map(_curve, sweep.plan.cells)):
-        cells = [_row(*row) for row in rows if _curve(row[0]) == curve]
-        heads = PLANNED if results is not None else PLANNED[:-1]
-        print_table(console, heads, [cell[: len(heads)] for cell in cells], names=[", ".join(curve)])
-    total = sum(estimate or 0.0 for estimate in seconds)
-    about = f", about {duration(total)} on this machine" if None not in seconds else ""
-    left = [row for row in rows if row[0].problem is None and not row[3]]
-    remaining = sum(estimate or 0.0 for _, estimate, *_ in left)
-    time_left = f", about {duration(remaining)} on this machine" if left and None not in seconds else ""
+    curves: dict[tuple[str, ...], dict[int, list[PlannedRow]]] = {}
+    for row in zip(sweep.plan.cells, seconds, works, finished, strict=True):
+        curves.setdefault(_curve(row[0]), {}).setdefault(row[0].spec.k, []).append(row)
+    heads = PLANNED if any(finished) else PLANNED[:-1]
+    console.print(f"{data.spec.name} · {model.name}, tokens", style="bold")
+    for curve, points in curves.items():
+        rows = [_folded(draws)[: len(heads)] for draws in points.values()]
+        print_table(console, heads, rows, names=[", ".join(curve)])
     why = f" ({sweep.backend.reason})" if sweep.backend.reason else ""  # if the program chose it
     print_lines(
         console,
@@ -173,11 +228,9 @@ def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> 
         *(f"skipped: {problem}" for problem in sweep.plan.problems),
         *(f"left out: {reason}" for reason in sweep.plan.combinations.reasons),
         f"backend: {sweep.backend.name}{why}",
-        f"{counted(sum(cell.problem is None for cell, *_ in rows), 'cell')}, "
-        f"{queries_in_words(sweep.task)}{about}; {model.name} reads "
-        f"{model.context_tokens:,} tokens; data: {data.origin}",
-        *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}; left: {len(left):,}{time_left}"]
-        * (results is not None),
+        f"each cell: {queries_in_words(sweep.task)}; {model.name} reads {model.context_tokens:,} tokens; "
+        f"data: {data.origin}",
+        *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}"] * (results is not None),
         *_stored_scores(sweep),
         *["TFLOP: of a cell without sharing, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
@@ -208,8 +261,12 @@ def _curve(cell: CellPlan) -> tuple[str, ...]:
     return (cell.spec.select, cell.spec.order, cell.spec.attention, *asked)
 
 
+PlannedRow = tuple["CellPlan", "float | None", "ComputeCost | None", "bool | None"]
+"""A cell, its estimated seconds, its cost and whether it is finished; each None if unknown."""
+
 PLANNED = (
-    *(ColumnHead(name, "key") for name in ("draw", "k")),
+    ColumnHead("draws", "count"),
+    ColumnHead("k", "key"),
     *map(ColumnHead, ("prefix", "longest query", "needs")),
     ColumnHead("fits", "count"),
     *map(ColumnHead, ("shared", "to compute", "TFLOP", "cache", "time", "finished")),
@@ -217,23 +274,46 @@ PLANNED = (
 """The columns of a plan; ``fits`` moves to the title if every cell fits and there is little room."""
 
 
-def _row(cell: CellPlan, estimate: float | None, work: ComputeCost | None, finished: bool | None) -> list[str]:
-    """The cells of a row, for the columns of ``PLANNED``."""
-    spec, fits = cell.spec, cell.problem is None
-    lengths = (cell.prefix_tokens, cell.longest_prompt - cell.prefix_tokens, cell.needed_tokens)
-    tokens = (cell.shared_tokens, cell.new_tokens)
-    known = cell.longest_prompt > 0
+def _folded(draws: Sequence[PlannedRow]) -> list[str]:
+    """The cells of a row, for the columns of ``PLANNED``: numbers of each draw, as a range where they differ."""
+    cells = [cell for cell, *_ in draws]
+    known = [cell for cell in cells if cell.longest_prompt > 0]
+    fitting = [cell for cell in cells if cell.problem is None]
+    works = [(cell, work) for cell, _, work, _ in draws if work is not None]
+
+    def whole(values: Iterable[int]) -> str:
+        return _range(values, lambda n: f"{n:,}")
+
     return [
-        str(spec.draw),
-        f"{spec.k:,}",
-        *(f"{n:,}" if known else "" for n in lengths),
-        "yes" if fits else "no",
-        *(f"{n:,}" if fits else "" for n in tokens),
-        f"{(work.prefix_flops + cell.queries * work.query_flops) / 1e12:,.1f}" if work else "",
-        in_bytes(work.cache_bytes) if work else "",
-        duration(estimate) if fits and estimate is not None else "",
-        "yes" if finished else "",
+        f"{len(draws):,}",
+        f"{cells[0].spec.k:,}",
+        whole(cell.prefix_tokens for cell in known),
+        whole(cell.longest_prompt - cell.prefix_tokens for cell in known),
+        whole(cell.needed_tokens for cell in known),
+        _share(len(fitting), len(draws), none="no"),
+        whole(cell.shared_tokens for cell in fitting),
+        whole(cell.new_tokens for cell in fitting),
+        _range(
+            ((work.prefix_flops + cell.queries * work.query_flops) / 1e12 for cell, work in works),
+            lambda n: f"{n:,.1f}",
+        ),
+        _range((work.cache_bytes for _, work in works), in_bytes),
+        _range((time for cell, time, *_ in draws if cell.problem is None and time is not None), duration),
+        _share(sum(bool(finished) for *_, finished in draws), len(draws), none=""),
     ]
+
+
+def _range(values: Iterable[float], write: Callable[[Any], str]) -> str:
+    """The smallest and the largest value, or one text where both are written alike; empty without values."""
+    present = sorted(values)
+    return DASH.join(dict.fromkeys(map(write, (present[0], present[-1])))) if present else ""
+
+
+def _share(count: int, of: int, none: str) -> str:
+    """For how many of the draws something holds."""
+    if count in (0, of):
+        return "yes" if count else none
+    return f"{count:,} of {of:,}"
 
 
 def in_bytes(count: float) -> str:

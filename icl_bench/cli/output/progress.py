@@ -1,4 +1,4 @@
-"""What a run shows while it works: bars on a terminal or below a notebook's cell, nothing elsewhere."""
+"""What a run shows while it works: bars on a terminal or below a notebook's cell, elsewhere a line a cell."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ from icl_bench.wording import counted, percent
 INVALID_SHARE = 0.1
 """Share of invalid answers from which some of them are shown."""
 
+SELDOM_SECONDS = 30.0
+"""Without a terminal, the least time between two lines about what takes long."""
+
 SAMPLE = 80
 """Letters of an invalid answer that are shown."""
 
@@ -57,9 +60,13 @@ class Display(Listener):
         """What one of several could not be done for: said even if quiet."""
         print(visible(f"error: {text}"), file=sys.stderr)
 
+    def remark(self, text: str) -> None:
+        """A note that is printed even if quiet."""
+        print(visible(f"note: {text}"), file=sys.stderr)
+
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
-        """A word on what is being prepared; on a terminal with a spinner and the time."""
+        """A word on what is being prepared; on a terminal with a spinner and the time, elsewhere now and then."""
         hush_libraries()
         if self._cell is not None:
             self._cell.show("starting")
@@ -69,7 +76,7 @@ class Display(Listener):
                 self._cell.clear()
             return
         if not self._live:
-            yield lambda _: None
+            yield _Seldom(self.note).say
             return
         spinner = Spinner(self._console, self._began)
         spinner.say("starting")
@@ -88,16 +95,21 @@ class Display(Listener):
 
     @contextmanager
     def running(self, plan: Plan) -> Iterator[Watcher]:
-        """Bars while cells are computed."""
-        if not self._live and self._cell is None:
+        """Bars while cells are computed; without a terminal, a line for each cell."""
+        if self._quiet:
             yield Watcher()
+            return
+        if not self._live and self._cell is None:
+            yield _Lines(plan, self.note)
             return
         with _Bar(plan, self._area, self._began) as bar:
             yield bar
 
-    def shared_bars(self) -> SharedBars | None:
-        """Bars of a study that several processes compute; None where nobody would see them."""
-        return SharedBars(self._area, self._began) if self._live or self._cell is not None else None
+    def shared_progress(self) -> SharedBars | SharedLines | None:
+        """Bars of a study that several processes compute, without a terminal lines; None if quiet."""
+        if self._live or self._cell is not None:
+            return SharedBars(self._area, self._began)
+        return None if self._quiet else SharedLines(self.note)
 
     def _area(self, content: RenderableType) -> _OnTerminal | _BelowCell:
         """Where something that changes is shown."""
@@ -168,47 +180,49 @@ Area = Callable[["RenderableType"], _OnTerminal | _BelowCell]
 """Makes the place where something that changes is shown."""
 
 
-class _Bar(Watcher):
-    """The scores so far; the cell at hand; a bar over the whole run, predictions, speed, time left.
+class _Seldom:
+    """Lines about what takes long: one at most every half minute, and the first after that time."""
 
-    The bar and the time left are weighted by the tokens that each cell has to compute. The time is
-    that since the command began.
-    """
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note, self._last, self._said = note, time.monotonic(), ""
 
-    def __init__(self, plan: Plan, area: Area, began: float) -> None:
-        cells = [cell for cell in plan.cells if cell.problem is None]
+    def say(self, text: str) -> None:
+        """Print the text if the last line is long ago and was another one."""
+        if time.monotonic() - self._last >= SELDOM_SECONDS and text != self._said:
+            self._last, self._said = time.monotonic(), text
+            self._note(text)
+
+
+class _Pace(Watcher):
+    """How much of a run is done, and what time is left, weighted by the tokens that each cell has to compute."""
+
+    def __init__(self, cells: Sequence[CellPlan]) -> None:
         self._left = float(sum(cell.new_tokens for cell in cells))
         self._predictions = sum(cell.queries for cell in cells)
-        self._draws = max(cell.spec.draw for cell in cells) + 1
         self._done, self._computed, self._weight = 0, 0, 0.0
         self._follows = False
         """Whether a server answers batches, whose time says nothing of what is left."""
         self._cell: CellPlan | None = None
         self._working_seconds, self._since = 0.0, time.monotonic()
-        self._title = Text("looking for what is there already")
-        self._scores = _Scores(cells)
-        self._bar = _bar(began)
-        self._task = self._bar.add_task("", total=self._left, said="")
-        self._live = area(Group(self._scores.text, self._title, self._bar))
 
-    def __enter__(self) -> _Bar:
-        self._live.__enter__()
-        return self
+    @property
+    def _knows_pace(self) -> bool:
+        return bool(self._weight and self._working_seconds and not self._follows)
 
-    def __exit__(self, *error: Any) -> None:
-        self._live.__exit__(*error)
+    @property
+    def _time_left(self) -> str:
+        """The time left in words, empty if unknown."""
+        if not self._knows_pace:
+            return ""
+        left = max(0.0, self._left) * self._working_seconds / self._weight
+        return f"{timedelta(seconds=round(left))} left"
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
         self._cell, self._since = cell, time.monotonic()
-        self._name_cell()
         self._advance(cell, already)
-
-    def backend_loading(self) -> None:
-        self._say("loading the model")
 
     def backend_ready(self) -> None:
         self._since = time.monotonic()
-        self._name_cell()
 
     def predicted(self, predictions: int, computed_tokens: int) -> None:
         assert self._cell is not None
@@ -223,16 +237,89 @@ class _Bar(Watcher):
         if outcome == "kept":
             self._advance(cell, cell.queries)
 
-    def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
-        self._scores.add(cell, measure, scores)
-        self._live.changed()
-
     def following(self, batches: int, done: int, requests: int) -> None:
         self._follows = True
         self._say(f"{done:,} of {requests:,} requests done, in {batches:,} {'batch' if batches == 1 else 'batches'}")
 
     def waiting(self, cells: int) -> None:
         self._say(f"waiting for another process, which is at work on {cells} of the cells")
+
+    def _say(self, text: str) -> None:
+        """Show what is going on."""
+
+    def _advance(self, cell: CellPlan, predictions: int) -> None:
+        self._done += predictions
+        self._left -= cell.new_tokens * predictions / cell.queries
+
+
+def _runnable(plan: Plan) -> list[CellPlan]:
+    return [cell for cell in plan.cells if cell.problem is None]
+
+
+class _Lines(_Pace):
+    """Without a terminal: a line for each cell that ends, with its point's score so far and the time left."""
+
+    def __init__(self, plan: Plan, note: Callable[[str], None]) -> None:
+        cells = _runnable(plan)
+        super().__init__(cells)
+        self._note, self._seldom = note, _Seldom(note)
+        self._scores, self._cells, self._ended = _Scores(cells), len(cells), 0
+
+    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
+        super().cell_ended(cell, outcome)
+        self._ended += 1
+        if outcome == "kept":
+            return
+        result = (
+            self._scores.so_far(cell) if outcome == "done" else f"{_point(cell)}, draw {cell.spec.draw + 1}: failed"
+        )
+        left = f"; {self._time_left}" if self._time_left and self._ended < self._cells else ""
+        self._note(f"  {self._ended:,} of {counted(self._cells, 'cell')} · {result}{left}")
+
+    def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+        self._scores.add(cell, measure, scores)
+
+    def _say(self, text: str) -> None:
+        self._seldom.say(f"  {text}")
+
+
+class _Bar(_Pace):
+    """The scores so far; the cell at hand; a bar over the whole run, predictions, speed, time left.
+
+    The time is that since the command began.
+    """
+
+    def __init__(self, plan: Plan, area: Area, began: float) -> None:
+        cells = _runnable(plan)
+        super().__init__(cells)
+        self._draws = max(cell.spec.draw for cell in cells) + 1
+        self._title = Text("looking for what is there already")
+        self._scores = _Scores(cells)
+        self._bar = _bar(began)
+        self._task = self._bar.add_task("", total=self._left, said="")
+        self._live = area(Group(self._scores.text, self._title, self._bar))
+
+    def __enter__(self) -> _Bar:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+
+    def cell_started(self, cell: CellPlan, already: int) -> None:
+        super().cell_started(cell, already)
+        self._name_cell()
+
+    def backend_loading(self) -> None:
+        self._say("loading the model")
+
+    def backend_ready(self) -> None:
+        super().backend_ready()
+        self._name_cell()
+
+    def scored(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
+        self._scores.add(cell, measure, scores)
+        self._live.changed()
 
     def _say(self, text: str) -> None:
         self._title.plain = text
@@ -242,17 +329,14 @@ class _Bar(Watcher):
         assert self._cell is not None
         spec = self._cell.spec
         draw = f", draw {spec.draw + 1} of {self._draws}" if self._draws > 1 else ""
-        self._say(f"{spec.task} · {spec.select}, {spec.order}, k={spec.k:,}{draw}")
+        self._say(f"{spec.task} · {_point(self._cell)}{draw}")
 
     def _advance(self, cell: CellPlan, predictions: int) -> None:
-        share = cell.new_tokens * predictions / cell.queries
-        self._done += predictions
-        self._left -= share
+        super()._advance(cell, predictions)
         said = [f"{self._done:,} of {self._predictions:,} predictions"]
-        if self._weight and self._working_seconds and not self._follows:
-            left = self._left * self._working_seconds / self._weight
-            said.append(f"{self._computed / self._working_seconds:,.0f} tokens/s")
-            said.append(f"{timedelta(seconds=round(left))} left")
+        if self._knows_pace:
+            said += [f"{self._computed / self._working_seconds:,.0f} tokens/s", self._time_left]
+        share = cell.new_tokens * predictions / cell.queries
         self._bar.update(self._task, advance=share, said=", ".join(said))
         self._live.changed()
 
@@ -279,19 +363,24 @@ class _Scores:
         point = _point(cell)
         self._done[point] = [*self._done.pop(point, []), scores]
         self._measure = title(measure)
-        shown = [self._line(one) for one in list(self._done)[-self.LINES :]]
+        shown = [f"  {self._line(one)}" for one in list(self._done)[-self.LINES :]]
         more = len(self._done) - len(shown)
         above = f"{self._measure} so far, of the cells that this run finished"
         if more:
             above += f" ({counted(more, 'earlier point')} not shown)"
         self.text.plain = "\n".join([f"{above}:", *shown])
 
-    def _line(self, point: str) -> str:
+    def so_far(self, cell: CellPlan) -> str:
+        """The cell's point with the mean score of its finished cells."""
+        point = _point(cell)
+        return self._line(point, f"{self._measure} ") if point in self._done else f"{point}: done"
+
+    def _line(self, point: str, measure: str = "") -> str:
         each = self._done[point]
         mean = percent(sum(map(sum, each)) / sum(map(len, each)))
         planned = self._planned[point]
         cells = f"{len(each)} of {counted(planned, 'draw')}" if planned > 1 else "done"
-        return visible(f"  {point}: {mean}%, {cells}")
+        return visible(f"{point}: {measure}{mean}%, {cells}")
 
 
 def _point(cell: CellPlan) -> str:
@@ -323,12 +412,32 @@ class SharedBars:
         more = len(state.at_work) - self.LINES
         lines = [f"  {visible(one)}" for one in state.at_work[: self.LINES]]
         self._engines.plain = "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
-        said = f"{state.predictions_done:,} of {state.predictions:,} predictions"
-        if state.seconds_left is not None:
-            said += f", {timedelta(seconds=round(state.seconds_left))} left"
-        self._bar.update(self._task, completed=state.share, said=said)
+        self._bar.update(self._task, completed=state.share, said=_predictions(state))
         self._live.changed()
 
     def close(self) -> None:
         """Take it away."""
         self._live.__exit__(None, None, None)
+
+
+class SharedLines:
+    """The same without a terminal: a line whenever engines have finished groups."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note, self._done = note, 0
+
+    def show(self, state: Shared) -> None:
+        """Print how far it is if that has changed."""
+        if state.units_done > self._done:
+            self._done = state.units_done
+            self._note(f"  {state.units_done:,} of {counted(state.units, 'group')} · {_predictions(state)}")
+
+    def close(self) -> None:
+        """Nothing to take away."""
+
+
+def _predictions(state: Shared) -> str:
+    said = f"{state.predictions_done:,} of {state.predictions:,} predictions"
+    if state.seconds_left is not None:
+        said += f", {timedelta(seconds=round(state.seconds_left))} left"
+    return said

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
-from icl_bench.cli.output.plan import duration
-from icl_bench.cli.output.progress import Display, SharedBars
+from icl_bench.cli.output.plan import duration, total_in_words
+from icl_bench.cli.output.progress import Display, SharedBars, SharedLines
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener, Part, PlannedCell, StudyProgress
 from icl_bench.studies.study import Study
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class StudyDisplay(Listener):
-    """Prints the current part of a study; on a cluster, progress bars of the whole study."""
+    """Prints the current part of a study; on a cluster, the progress of the whole study."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self._bars: SharedBars | None = None
+        self._bars: SharedBars | SharedLines | None = None
         self._part: Part | None = None
         """The part that started last."""
 
@@ -55,9 +55,9 @@ class StudyDisplay(Listener):
         self._display.note(f"  {text}")
 
     def cluster_progress(self, state: StudyProgress) -> None:
-        """Update the bars, on a terminal."""
+        """Update the bars; without a terminal, print a line now and then."""
         if self._bars is None:
-            self._bars = self._display.shared_bars()
+            self._bars = self._display.shared_progress()
         if self._bars is not None:
             self._bars.show(state)
 
@@ -137,10 +137,9 @@ def unplanned_lines(study: Study) -> list[str]:
 def _whole(cells: Sequence[PlannedCell]) -> str:
     tokens = sum(cell.tokens or 0 for cell in cells)
     known = [cell.seconds for cell in cells if cell.seconds is not None]
-    about = f", about {duration(sum(known))} on this machine" if known else ""
     rest = len(cells) - len(known)
     without = f" without {counted(rest, 'cell')} of unknown time" if known and rest else ""
-    return f"{counted(len(cells), 'cell')}, {tokens:,} tokens to compute{about}{without}"
+    return total_in_words(len(cells), tokens, sum(known) if known else None) + without
 
 
 def _tokens(cells: Sequence[PlannedCell]) -> str:

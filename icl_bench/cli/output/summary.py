@@ -13,7 +13,7 @@ from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import Summary
 from icl_bench.analysis.words import READS_TEST_INPUTS, USUAL_ORDERS, curve_notes
 from icl_bench.cli.output.fitting import ColumnHead, print_table
-from icl_bench.cli.output.tables import print_lines, print_notes
+from icl_bench.cli.output.tables import print_lines, print_notes, top_rows
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.models.attention_patterns import FULL
@@ -24,11 +24,11 @@ PERTURBED = ["task", "model", "perturbation"]
 """Columns that distinguish tables of perturbed demonstrations."""
 
 
-def print_summary(summary: Summary, console: Console, order: bool = True) -> None:
+def print_summary(summary: Summary, console: Console, order: bool = True, top: int | None = None) -> None:
     """Print one table per task and model, in percent, with notes on its curves below.
 
-    Notes are about saturation and, with ``order``, about the effect of the demonstrations' order.
-    Failed cells come last.
+    Of more rows than ``top`` those of the highest scores are printed. Notes are about saturation and, with ``order``,
+    about the effect of the demonstrations' order. Failed cells come last.
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
@@ -36,9 +36,10 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     saturation = saturation[saturation["shots"] > 1]  # saturation needs more than one k
     for (task, model), group in summary.curves.groupby(["task", "model"], observed=True):
         named, settings = numbered_settings(group, summary.settings)
-        _print_curves([str(task), str(model)], group, settings, console)
+        more = _print_curves([str(task), str(model)], group, settings, console, top)
         print_notes(
             console,
+            *more,
             *named,
             *([READS_TEST_INPUTS] if any(ON_TEST_INPUTS.search(text) for text in named) else []),
             *_gaps(group, settings),
@@ -50,8 +51,8 @@ def print_summary(summary: Summary, console: Console, order: bool = True) -> Non
     for (task, model, perturbation), group in summary.perturbed_curves.groupby(PERTURBED, observed=True):
         named, settings = numbered_settings(group, summary.settings)
         names = [str(task), f"{model}, perturbed demonstrations: {perturbation}"]
-        _print_curves(names, group, settings, console)
-        notes = [*named, *_gaps(group, settings), *curve_notes(group)]
+        more = _print_curves(names, group, settings, console, top)
+        notes = [*more, *named, *_gaps(group, settings), *curve_notes(group)]
         print_notes(console, *notes, *cautions(group["select"]))
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
@@ -138,9 +139,12 @@ WAYS = (
 """Columns that distinguish the curves of a task and model."""
 
 
-def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console) -> None:
-    """Print the points of a task and model's curves, in percent."""
+def _print_curves(
+    names: Sequence[str], group: Any, settings: Mapping[str, int], console: Console, top: int | None
+) -> list[str]:
+    """Print the points of a task and model's curves, in percent. Returns a note on those that are not printed."""
     scores = _scores(group)
+    group, more = top_rows(group, top, ["score"], largest=True)
     first, *others = sorted(scores, key=lambda name: name != group["metric"].iloc[0])
     heads = [
         *WAYS,
@@ -164,6 +168,7 @@ def _print_curves(names: Sequence[str], group: Any, settings: Mapping[str, int],
         for row in group.to_dict("records")
     ]
     print_table(console, heads, rows, names=names)
+    return more
 
 
 def _scores(group: Any) -> dict[str, str]:

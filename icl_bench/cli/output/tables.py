@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
 
 from icl_bench.cli.output import terminal
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def print_json(value: object) -> None:
@@ -25,6 +28,23 @@ def print_records(records: Any, print_table: Callable[[Any, Console], None], *, 
         print_json(records)
     else:
         print_table(records, terminal.console())
+
+
+def top_rows(
+    table: pd.DataFrame, top: int | None, by: Sequence[str], *, largest: bool = False
+) -> tuple[pd.DataFrame, list[str]]:
+    """At most ``top`` rows in the table's order, and a note on the rows that are not among them.
+
+    The rows with the smallest values of the columns ``by`` are taken (``largest``: with the largest), of equals
+    the first.
+    """
+    if top is None or len(table) <= top:
+        return table, []
+    ranked = table.reset_index(drop=True)
+    if by:
+        ranked = ranked.sort_values(list(by), ascending=not largest, kind="stable")
+    note = f"{len(table) - top:,} of {len(table):,} rows are not shown (--top)"
+    return table.iloc[sorted(ranked.index[:top])], [note]
 
 
 def print_lines(console: Console, *texts: str) -> None:

@@ -15,7 +15,16 @@ from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.over_k import TESTED, differences_over_k
-from icl_bench.report.sections.panels import BY_CURVE, Drawing, Panel, groups, panel, point_tips, with_limits
+from icl_bench.report.sections.panels import (
+    BY_CURVE,
+    Drawing,
+    Panel,
+    common_look,
+    groups,
+    panel,
+    point_tips,
+    with_limits,
+)
 from icl_bench.report.tables import of_finding
 
 if TYPE_CHECKING:
@@ -33,7 +42,8 @@ def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawi
     both = _both_sides(findings, naming, frame)
     names = tuple(dict.fromkeys(both["series"]))
     compared, look = differences_over_k(finding, frame, tuple(BY_CURVE), names)
-    curves = _curves(both, replace(look, values=(0.0, 1.0)))
+    whole = common_look(both)  # unperturbed curves may reach further than what is compared
+    curves = _curves(both, replace(look, values=(0.0, 1.0), shots=whole.shots, zero_shot=whole.zero_shot))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
     tables = [of_finding(finding, shown)]
     for name in finding.section.also if finding.section else ():

@@ -177,7 +177,9 @@ def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tup
     done = icl("plan", *words)
     assert done.code == 0
     assert "skipped: k=41 is more than the pool's 40 demonstrations" in done.out
-    assert "2 cells, 6 test examples, about" in done.out
+    assert "each cell: 6 test examples; tiny reads" in done.out
+    last = done.out.splitlines()[-1]
+    assert re.fullmatch(r" +in all: 2 cells, [\d,]+ tokens to compute, about \d+ s on this machine *", last)
     records = json.loads(icl("plan", *words, "--json").out)
     assert [(r["k"], r["draw"], r["fits"]) for r in records] == [
         (1, 0, True),
@@ -186,6 +188,36 @@ def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tup
         (41, 1, False),
     ]
     assert not Path("results").exists()
+
+
+def test_a_plan_has_a_row_for_each_k_with_the_range_of_its_draws(icl: Run, sweep: tuple[Any, ...]):
+    words = [*sweep[:5], "1,3,41", "--draws", 3, *sweep[8:]]
+    records = json.loads(icl("plan", *words, "--json").out)
+    assert len(records) == 9
+    lines = icl("plan", *words).out.splitlines()
+    cells = {int(row[1]): row for row in map(str.split, lines) if len(row) > 2 and row[0] == "3" and row[1].isdigit()}
+    assert [*cells] == [1, 3, 41]
+    for k in (1, 3):
+        numbers = sorted(record["prefix_tokens"] for record in records if record["k"] == k)
+        low, high = numbers[0], numbers[-1]
+        assert cells[k][2] == (f"{low}" if low == high else f"{low}\N{EN DASH}{high}")
+        assert "yes" in cells[k]
+    assert cells[41][2:] == ["no"]
+    tokens = sum(record["new_tokens"] for record in records if record["fits"])
+    assert f"in all: 6 cells, {tokens:,} tokens to compute" in lines[-1]
+
+
+def test_several_plans_have_a_common_total(icl: Run, sweep: tuple[Any, ...], tmp_path: Path):
+    other = write_task(tmp_path / "other", name="others")
+    words = ["--task", f"{sweep[1]},{other}", *sweep[2:]]
+    tokens = sum(record["new_tokens"] for record in json.loads(icl("plan", *words, "--json").out))
+    assert f"in all, of 2 plans: 8 cells, {tokens:,} tokens to compute" in icl("plan", *words).out
+    assert icl("run", "--task", other, *sweep[2:], "--quiet").code == 0
+    left = icl("plan", *words, "--results", "results").out
+    assert "finished in results: 4 cells" in left
+    assert "left, of 2 plans: 4 cells, " in left
+    assert icl("run", "--task", sweep[1], *sweep[2:], "--quiet").code == 0
+    assert "left, of 2 plans: 0 cells, 0 tokens to compute" in icl("plan", *words, "--results", "results").out
 
 
 def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(

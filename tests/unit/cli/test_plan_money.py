@@ -90,6 +90,8 @@ def test_each_cell_and_the_whole_sweep_have_a_price_from_the_table(monkeypatch: 
     assert "money_cached_most" not in records[0]
     in_all = three_digits(sum(row["money_uncached"] for row in records))
     assert f"{in_all} if it has nothing; answers without thoughts" in told
+    cached = three_digits(sum(row["money_cached"] for row in records))
+    assert told.endswith(f"tokens to compute, price {cached} ({in_all} if nothing is cached)")
     thinking = json.loads(in_process.said(*words, "--json", "--server-arg", "max_completion_tokens=4000"))
     for row, longer in zip(records, thinking, strict=True):
         assert longer["money_cached"] == row["money_cached"]

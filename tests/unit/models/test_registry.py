@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pickle
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from support.models import llama_tokenizer, tiny_checkpoint
 
 from icl_bench.errors import UserError
-from icl_bench.models import fingerprints
+from icl_bench.models import fingerprints, hub
 from icl_bench.models.fingerprints import folder_fingerprint
 from icl_bench.models.packaged import PackagedModel
 from icl_bench.models.packaged_gemma import GEMMA3_270M
@@ -243,6 +244,28 @@ def test_a_hub_model_without_a_network_is_refused_in_one_line(asked: str, offlin
         resolve(asked)
     assert "\n" not in str(refused.value)
     assert "give a local folder as --model" in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", ["refuses", "is silent"])
+def test_a_pinned_hub_model_is_not_asked_for_again_and_again(
+    answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    from huggingface_hub import HfApi, constants
+
+    def model_info(*_: Any, **__: Any) -> None:
+        if answer == "is silent":
+            threading.Event().wait(60)
+        raise OSError("Name or service not known\nat all")
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr(HfApi, "list_repo_tree", lambda *_, **__: pytest.fail("asks with the library's retries"))
+    assert REGISTRY["llama2"].revision
+    reason = "OSError: Name or service not known" if answer == "refuses" else "no answer in 0.2 s"
+    with pytest.raises(UserError, match=rf"cannot be downloaded from the hub \({reason}\); give a local folder"):
+        resolve("llama2")
 
 
 def test_a_hub_model_with_pickled_weights_alone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

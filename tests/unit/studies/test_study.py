@@ -11,6 +11,7 @@ from support.in_process import said
 from support.models import tiny_checkpoint
 
 from icl_bench.analysis.all_findings import read_findings
+from icl_bench.cli import main
 from icl_bench.errors import NotHereError, UserError
 from icl_bench.models import registry
 from icl_bench.results.reading import read_results
@@ -260,6 +261,15 @@ def test_without_the_hub_a_plan_says_what_it_cannot_know(without_hub: Path):
     only = PointFilter(file.exclude, Rule.parse(["select=bm25,knn", "k=2,12"]))
     some = Study.prepare(file, only, to_run=False)
     assert {one.job.setting: one.cells for one in some.unplanned} == {"counted": 3, "open": None, "trained": 2}
+
+
+def test_what_a_plan_cannot_know_is_a_note_and_no_error(without_hub: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(without_hub), "--plan", "--json"])
+    said = capsys.readouterr()
+    assert not ended.value.code
+    assert json.loads(said.out)
+    assert [line[:27] for line in said.err.splitlines()] == ["note: not known for 3 parts"]
 
 
 def test_without_the_hub_a_packaged_model_is_planned_and_others_are_not_run(without_hub: Path):

@@ -57,6 +57,18 @@ def pairs(made: Plan) -> list[tuple[PromptGroup, CellPlan]]:
     return [(planned.group, cell) for planned in made.groups for cell in planned.cells]
 
 
+def test_planning_says_at_which_draw_it_is(tmp_path: Path):
+    said: list[str] = []
+    task = tokenized_task(tmp_path, context_tokens=100)
+    selects = [SelectorSpec.parse(text) for text in ("random", "bm25")]
+    made = make_plan(task, KValues.parse("1,2,max"), selects, draws=3, say=said.append)
+    assert len(made.groups) == 6
+    counts = [text.partition(": ")[2] for text in said if text.startswith("choosing")]
+    assert counts == [f"{n} of 6 draws" for n in range(1, 7)]
+    searches = [text for text in said if text.startswith("searching for the largest k of bm25")]
+    assert [text.partition(": ")[2] for text in searches] == [f"{n} of 3 draws" for n in range(1, 4)]
+
+
 @pytest.mark.parametrize(("select", "order"), KINDS)
 def test_a_cells_counts_are_those_of_its_prompts(tmp_path: Path, select: str, order: str):
     made = plan(tmp_path, "1,3,12", selects=[select], orders=[order])

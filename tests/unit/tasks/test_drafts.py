@@ -340,6 +340,47 @@ def test_the_command_takes_columns_and_a_place_and_gives_json(table: Path, tmp_p
     assert load_task(tmp_path / "x.yaml").data.fields == {"text": "subject", "label": "queue"}
 
 
+ROWS = "a file of rows ends in .jsonl, .ndjson, .json, .csv, .tsv, .xlsx or .parquet: --task tickets.csv --text COLUMN"
+
+
+@pytest.mark.parametrize("task", ["tickets.txt", "tickets", "./tickets.txt", "./tickets"])
+def test_a_file_that_is_no_task_says_what_a_file_of_rows_is(task: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(task).write_text("body,queue\nwhere is my card,cards\n")
+    with pytest.raises(UserError) as refused:
+        load_task(task)
+    assert ROWS in str(refused.value)
+    assert str(refused.value).startswith(f"{task}: ")
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("task", ["own", "./own"])
+def test_a_folder_as_a_task_names_a_file_in_it(task: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own").mkdir()
+    with pytest.raises(
+        UserError, match=r"^own: is a folder; give a task file \(.yaml\) or a file of rows, like own/ti"
+    ):
+        load_task(task)
+    Path("own/queues.csv").write_text("body,queue\n")
+    with pytest.raises(UserError, match=r"like own/queues.csv$"):
+        load_task(task)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("quue", "did you mean queue? columns: "),
+        ("QUEUE", "did you mean queue? columns: "),
+        ("zzz", "'zzz'; columns: "),
+    ],
+)
+def test_a_mistyped_column_asks_for_the_nearest(table: Path, column: str, said: str):
+    with pytest.raises(UserError, match=f"no column '{column}'; ") as refused:
+        draft_task(table, label=column)
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize("option", ["--text", "--label"])
 def test_columns_without_a_file_are_refused(option: str):
     assert f"{option}: needs --from-csv" in said("tasks", option, "body", code=2)

@@ -23,8 +23,8 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from icl_bench.errors import UserError
+from icl_bench.models import hub as hub_files
 from icl_bench.seeds import generator
-from icl_bench.tasks import hub as hub_module
 from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import Example, TaskData, load_data
 from icl_bench.tasks.spec import TaskSpec
@@ -605,7 +605,7 @@ def test_where_neither_folder_nor_hub_has_the_task_everything_tried_is_named(hub
     ("answer", "reason"), [(no_network, "OSError: Name or service not known"), (no_answer, "no answer in 0.2 s")]
 )
 def test_without_a_network_the_error_comes_at_once(cache, monkeypatch, answer, reason):
-    monkeypatch.setattr(hub_module, "HUB_SECONDS", 0.2)
+    monkeypatch.setattr(hub_files, "HUB_SECONDS", 0.2)
     monkeypatch.setattr(HfApi, "dataset_info", answer)
     with pytest.raises(UserError) as error:
         load_data(hub_task())

@@ -6,6 +6,7 @@ import io
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,10 @@ from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.progress import Display, _Scores
 from icl_bench.cli.output.terminal import Terminal
 from icl_bench.cli.output.working import watched, working
+from icl_bench.errors import CellError
 from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.reading import read_results
+from icl_bench.studies.parts import StudyProgress
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -116,6 +120,71 @@ def test_the_clock_of_a_run_goes_while_it_prepares(screen: Screen):
         say("reading the data")
         time.sleep(0.3)
     assert "0:01:01 reading the data" in screen()
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Standard error is a file; gives what was written there."""
+    text = io.StringIO()
+    monkeypatch.setattr("icl_bench.cli.output.progress.console", lambda **_: Terminal(file=text, width=200))
+    return text.getvalue
+
+
+def test_without_a_terminal_each_cell_that_ends_is_a_line_with_its_score_so_far(tmp_path: Path, log: Screen):
+    made = plan(tmp_path / "task", "1,2", draws=2)
+    with Display(quiet=False).running(made) as watcher:
+        runner(made, tmp_path / "results", FakeBackend(), watcher=watcher).run()
+    lines = log().splitlines()
+    points = ["k=1", "k=2", "k=1", "k=2"]
+    for number, (line, point) in enumerate(zip(lines, points, strict=True), 1):
+        said = rf"  {number} of 4 cells · random, drawn, {point}: accuracy \d+\.\d%, {1 + (number > 2)} of 2 draws"
+        assert re.fullmatch(said + (r"; \d:\d\d:\d\d left" if number < 4 else ""), line)
+    scores = {k: 100 * read_results(tmp_path / "results").query("k == @k")["correct"].mean() for k in (1, 2)}
+    assert f"k=1: accuracy {scores[1]:.1f}%" in lines[2]
+    assert f"k=2: accuracy {scores[2]:.1f}%" in lines[3]
+
+
+def test_without_a_terminal_cells_that_were_there_count_and_failed_ones_say_so(tmp_path: Path, log: Screen):
+    made = plan(tmp_path / "task", "1", draws=1)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    more = plan(tmp_path / "task", "1,2", draws=1)
+
+    def fails(_: Any) -> None:
+        raise CellError("out of memory")
+
+    with Display(quiet=False).running(more) as watcher:
+        runner(more, tmp_path / "results", FakeBackend(fails=fails), watcher=watcher).run()
+    assert log() == "  2 of 2 cells · random, drawn, k=2, draw 1: failed\n"
+
+
+def test_quiet_says_nothing_of_cells(tmp_path: Path, log: Screen):
+    made = plan(tmp_path / "task", "1", draws=1)
+    display = Display(quiet=True)
+    with display.running(made) as watcher:
+        runner(made, tmp_path / "results", FakeBackend(), watcher=watcher).run()
+    assert display.shared_progress() is None
+    assert log() == ""
+
+
+def test_without_a_terminal_long_preparations_are_a_line_now_and_then(log: Screen, monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    monkeypatch.setattr("icl_bench.cli.output.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Display(quiet=False).preparing() as say:
+        for second in range(0, 100, 10):
+            now[0] = second
+            say(f"draw {second}")
+    assert log() == "draw 30\ndraw 60\ndraw 90\n"
+
+
+def test_without_a_terminal_a_study_on_a_cluster_says_which_groups_are_done(log: Screen):
+    progress = Display(quiet=False).shared_progress()
+    assert progress is not None
+    state = StudyProgress(2, 0, 3, 1, 40, 10, 0.25, 65.0, ())
+    progress.show(state)
+    progress.show(state)
+    progress.show(replace(state, units_done=2, predictions_done=20, seconds_left=None))
+    progress.close()
+    assert log() == ("  1 of 3 groups · 10 of 40 predictions, 0:01:05 left\n  2 of 3 groups · 20 of 40 predictions\n")
 
 
 def test_scores_so_far_are_means_of_finished_cells_and_say_so():

@@ -1,0 +1,144 @@
+"""How figures look: width, font, names, title and file formats, as a paper asks for them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from icl_bench.errors import UserError
+from icl_bench.tasks.yaml_files import read_yaml
+from icl_bench.text_files import decode, read_file
+from icl_bench.wording import comma_list, counted, listed_or, nearest, one_line, plain
+
+FORMATS = ("svg", "pdf", "png", "pgf")
+"""The kinds of files that figures can be."""
+
+USUAL_FORMATS = ("svg", "pdf", "png")
+
+DPI = 300
+"""Pixels per inch of raster files."""
+
+UNITS = 72
+"""A figure's units per inch: a unit is a point of PDF."""
+
+
+@dataclass(frozen=True)
+class FigureStyle:
+    """What is asked of all figures of a folder."""
+
+    width: float | None = None
+    """Inches of a whole figure, axes and legend included; None for the page's width."""
+    font: str | None = None
+    """A font family of this machine; None for a sans-serif one."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Name of a task, a model or a selector -> how it is shown."""
+    title: bool = True
+    """Whether a figure has a title."""
+    formats: tuple[str, ...] = USUAL_FORMATS
+    dpi: int = DPI
+    """Pixels per inch of raster files."""
+    panels: int | None = None
+    """How many panels of a finding stand side by side in one figure with one legend; None for a figure a panel."""
+
+    @property
+    def units(self) -> float | None:
+        """The width in units of the figure."""
+        return None if self.width is None else UNITS * self.width
+
+
+PLAIN = FigureStyle()
+"""What figures look like if nothing is asked."""
+
+
+LEAST_WIDTH, MOST_WIDTH = 1.5, 30.0
+"""Inches of a figure."""
+
+
+def check_width(inches: float) -> float:
+    """The width itself. Raises ``UserError`` for one that no figure can have."""
+    if not LEAST_WIDTH <= inches <= MOST_WIDTH:
+        raise UserError(f"--width {inches:g}: not a width in inches from {LEAST_WIDTH:g} to {MOST_WIDTH:g}")
+    return inches
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """The formats of ``pdf,svg``, each once. Raises ``UserError``."""
+    formats = tuple(dict.fromkeys(name.lower().removeprefix(".") for name in comma_list(text)))
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise UserError(f"--format {plain(unknown[0])}: not a format of figures; known: {', '.join(FORMATS)}")
+    if not formats:
+        raise UserError(f"--format: needs {listed_or(FORMATS)}")
+    return formats
+
+
+def read_names(path: Path) -> dict[str, str]:
+    """The names of a file: a mapping in YAML or JSON, or two columns of a CSV file, name and shown text.
+
+    Raises ``UserError`` for another content, and where two names would be shown alike.
+    """
+    raw = read_file(path)
+    pairs = _csv_pairs(raw, path) if path.suffix.lower() == ".csv" else _mapping_pairs(raw, path)
+    names: dict[str, str] = {}
+    for name, text in pairs:
+        if name in names:
+            raise UserError(one_line(f"--rename {path}: {plain(name)} has two names"))
+        if twins := [other for other, shown in names.items() if shown == text]:
+            raise UserError(one_line(f"--rename {path}: {plain(twins[0])} and {plain(name)} are both {plain(text)}"))
+        names[name] = text
+    return names
+
+
+def _csv_pairs(raw: bytes, path: Path) -> Iterable[tuple[str, str]]:
+    for number, row in enumerate(csv.reader(io.StringIO(decode(raw, str(path)))), 1):
+        if not row or (number == 1 and [cell.strip().lower() for cell in row] == ["name", "shown"]):
+            continue
+        if len(row) != 2 or not all(cell.strip() for cell in row):
+            raise UserError(
+                f"--rename {path}:{number}: needs two columns, name and shown; has {counted(len(row), 'cell')}"
+            )
+        yield row[0].strip(), row[1].strip()
+
+
+def _mapping_pairs(raw: bytes, path: Path) -> Iterable[tuple[str, str]]:
+    values: Any = read_yaml(raw, str(path))[0]
+    if not isinstance(values, dict):
+        raise UserError(f"--rename {path}: needs lines like gemma3-270m: Gemma 3, in YAML or JSON, or CSV (.csv)")
+    for name, text in values.items():
+        if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
+            raise UserError(
+                one_line(f"--rename {path}: {plain(name)}: needs a text in place of it (in quotes if a number)")
+            )
+        yield name, text.strip()
+
+
+JOINTS = re.compile(r"( · |, |: | against | queries$)")
+"""What stands between the names in the texts of a figure."""
+
+
+def parts(text: str) -> list[str]:
+    """The names in a text, and what stands between them."""
+    return JOINTS.split(text)
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """A text of a figure with the shown names in it."""
+    return names.get(text) or "".join(names.get(part, part) for part in parts(text))
+
+
+def check_names(names: Mapping[str, str], texts: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ``UserError`` for a name that none of the figures' texts has, and for a shown text that is another name.
+
+    ``known`` are the names of tasks, models and series, which figures without a title may not show.
+    """
+    there = {part for text in texts for part in (text, *parts(text))} | {*known}
+    for name, shown in names.items():
+        if name not in there:
+            meant = nearest(name, (part for part in known if not JOINTS.fullmatch(part)))
+            raise UserError(one_line(f"--rename: {plain(name)}: no figure shows this name; {meant}"))
+        if shown in there - names.keys():
+            raise UserError(one_line(f"--rename: {plain(name)} as {plain(shown)}: another one has this name"))
