@@ -345,17 +345,26 @@ class Results:
         return charts(self.findings, section, *words)
 
     def report(
-        self, path: str | Path = "report.html", *, figures: str | Path | None = None, data_dir: str | Path | None = None
+        self,
+        path: str | Path = "report.html",
+        *,
+        figures: str | Path | None = None,
+        data_dir: str | Path | None = None,
+        anonymous: bool = False,
     ) -> Path:
         """Write one HTML page of all findings, and with ``figures`` its charts as files into a folder.
+
+        With ``anonymous``, for blind review, it has no names of machine and user, and no paths.
 
         Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, or
         without the extra ``report``.
         """
         from icl_bench.report import write_report
+        from icl_bench.results.anonymous import Anonymous
 
         folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
-        return write_report(self._place, Path(path), only=self._only, figures=folders[0], data_dir=folders[1]).page
+        place: Any = Anonymous(self._place) if anonymous else self._place
+        return write_report(place, Path(path), only=self._only, figures=folders[0], data_dir=folders[1]).page
 
     # -- how they look --------------------------------------------------------------------------
 

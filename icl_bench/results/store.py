@@ -356,12 +356,15 @@ def _check_holds(file: ResultFile, identity: Identity) -> None:
 
 
 def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
-    """A prediction as a line of a journal, without None values except ``correct``."""
+    """A prediction as a line of a journal, without None values except ``correct``.
+
+    The checksum is first: bytes that are lost with it are of required fields.
+    """
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
     record["seconds"] = round(seconds, 6)
-    record[CHECK] = short_hash([identity.cell, record])
-    return (json.dumps(record, ensure_ascii=False) + "\n").encode()
+    line = {CHECK: short_hash([identity.cell, record]), **record}
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
 def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:

@@ -24,6 +24,7 @@ def report(
     model: o.Only = None,
     figures: Figures = None,
     data_dir: o.DataDir = None,
+    anonymous: o.Anonymous = False,
 ) -> None:
     """Write one HTML page of all findings.
 
@@ -37,6 +38,6 @@ def report(
     filters = {"task": task, "model": model}
     only = {name: value for name, value in filters.items() if value}
     with working() as say:
-        place = watched(results, say)
+        place = watched(results, say, anonymous)
         written = write_report(place, out, only=only, figures=figures, data_dir=data_dir, say=say)
     console().print(written.in_words(), soft_wrap=True)
