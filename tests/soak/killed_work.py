@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import ssl
 import warnings
@@ -65,7 +66,8 @@ def _contents(path: Path) -> str:
         return json.dumps(log, sort_keys=True)
     if path.name == "vectors.json":
         return ""
-    return sha256(path.read_bytes()).hexdigest()
+    without_time = re.sub(rb'"retrieved_timestamp": "\d+"', b"", path.read_bytes())
+    return sha256(without_time).hexdigest()
 
 
 class World:
