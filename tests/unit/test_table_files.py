@@ -87,7 +87,7 @@ def larger(path: Path, read: Callable[[], object]) -> None:
         read()
     message = str(refused.value)
     assert message.startswith(str(path))
-    assert ("holds more than" in message or "GiB; split it first" in message)
+    assert "holds more than" in message or "GiB; split it first" in message
     assert "\n" not in message
     assert path.stat().st_size < 10_000, "it is small itself"
 
