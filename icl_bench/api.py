@@ -380,17 +380,21 @@ class Results:
         figures: str | Path | None = None,
         style: FigureStyle | None = None,
         data_dir: str | Path | None = None,
+        anonymous: bool = False,
     ) -> Path:
         """Write one HTML page of all findings, and with ``figures`` its charts as files into a folder.
 
         ``style`` is how figures look (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names, ...).
+        With ``anonymous``, for blind review, the page has no names of machine and user, and no paths.
         Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, or
         without the extra ``report``.
         """
         from icl_bench.report import write_report
+        from icl_bench.results.anonymous import Anonymous
 
         folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
-        place, only = self._place, self._only
+        place: Any = Anonymous(self._place) if anonymous else self._place
+        only = self._only
         return write_report(place, Path(path), only=only, figures=folders[0], style=style, data_dir=folders[1]).page
 
     # -- how they look --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import hashlib
 import io
 import re
 import sys
+import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,14 +22,39 @@ from icl_bench.wording import one_line, plain
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+LARGEST = 4 * 2**30
+"""Bytes that a compressed file of other programs may hold: a few megabytes of zeros would fill the memory."""
+
+LARGEST_ROWS = 2 * 10**8
+"""Rows that a Parquet file of other programs may hold: a value that is repeated takes no space."""
+
+
+class LargerThanAllowedError(UserError):
+    """What a compressed file holds is too large."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"{shown}: holds more than {LARGEST / 2**30:.3g} GiB; decompress or split it first")
 
 
 def gunzip(raw: bytes, shown: str) -> bytes:
-    """What a gzip file holds. Raises ``UserError``."""
+    """What a gzip file holds. Raises ``UserError``, also for more than :data:`LARGEST` bytes."""
     try:
-        return gzip.decompress(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            content = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+    if len(content) > LARGEST:
+        raise LargerThanAllowedError(shown)
+    return content
+
+
+def check_archive(archive: zipfile.ZipFile, shown: str) -> None:
+    """Raise ``UserError`` if the files in an archive are larger than :data:`LARGEST` together."""
+    if sum(info.file_size for info in archive.infolist()) > LARGEST:
+        raise LargerThanAllowedError(shown)
 
 
 def check_names(names: Sequence[str], shown: str) -> None:
@@ -93,11 +119,15 @@ def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
     import pandas as pd
 
     try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            check_archive(archive, shown)
         with pd.ExcelFile(io.BytesIO(raw), engine="openpyxl") as book:
             # without a header: pandas would rename columns of one name
             sheet = pd.read_excel(book, header=None, dtype=object, keep_default_na=False, na_values=[])
             rows = [[None if pd.isna(value) else value for value in row] for row in sheet.to_numpy().tolist()]
             return list(map(str, book.sheet_names)), rows
+    except LargerThanAllowedError:
+        raise
     except ImportError:
         raise UserError(f"{shown}: needs the package openpyxl (pip install openpyxl); or save it as CSV") from None
     except Exception as error:  # whatever openpyxl raises for a damaged file
@@ -133,7 +163,7 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    _check_seal(raw)
+    sealed = _check_seal(raw)
     source, texts = pa.BufferReader(raw), None  # it is in memory
     wanted = None
     if columns is not None:
@@ -142,6 +172,8 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
     elif without:
         wanted = [f.name for f in pq.read_schema(source) if f.name not in without]
     with pq.ParquetFile(source, read_dictionary=texts, pre_buffer=False) as file:
+        if not sealed:
+            _check_size(file.metadata)
         table = file.read(wanted, use_threads=False)
     table.validate(full=True)
     return table
@@ -193,12 +225,22 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return raw[:footer] + _SEAL + hashlib.sha256(raw).digest() + raw[footer:]
 
 
-def _check_seal(raw: bytes) -> None:
-    """Raise ``pyarrow.ArrowInvalid`` for a file that is sealed and is not as it was written."""
+def _check_size(about: pq.FileMetaData) -> None:
+    """Raise ``pyarrow.ArrowInvalid`` for more than :data:`LARGEST` bytes or :data:`LARGEST_ROWS`."""
+    import pyarrow as pa
+
+    size = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    if size > LARGEST or about.num_rows > LARGEST_ROWS:
+        raise pa.ArrowInvalid(f"holds {about.num_rows:,} rows of {size / 2**30:.3g} GiB; split it first")
+
+
+def _check_seal(raw: bytes) -> bool:
+    """Whether a file is sealed. Raises ``pyarrow.ArrowInvalid`` if it is and is not as it was written."""
     import pyarrow as pa
 
     if (place := raw.rfind(_SEAL)) < 0:
-        return
+        return False
     end = place + len(_SEAL) + hashlib.sha256().digest_size
     if raw[place + len(_SEAL) : end] != hashlib.sha256(raw[:place] + raw[end:]).digest():
         raise pa.ArrowInvalid("bytes of it have changed since it was written")
+    return True

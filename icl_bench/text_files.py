@@ -94,11 +94,17 @@ def write_whole(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file whole that is not there yet. Raises ``FileExistsError``, and other ``OSError``."""
+    with writing_whole(path, new=True) as stream:
+        stream.write(content)
+
+
 @contextmanager
-def writing_whole(path: Path) -> Iterator[BinaryIO]:
+def writing_whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     """The same for what is written piece by piece: it is there when the block has ended well.
 
-    Where the block raises, what was there before stays.
+    Where the block raises, what was there before stays; with ``new``, nothing may be there.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.parent / f".writing-{secrets.token_hex(8)}{path.suffix}"
@@ -109,8 +115,24 @@ def writing_whole(path: Path) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        written.replace(path)
+        _name(written, path, new=new)
     except BaseException:
         with suppress(OSError):
             written.unlink()
         raise
+
+
+def _name(written: Path, path: Path, *, new: bool) -> None:
+    """Give a written file its name."""
+    if new:
+        try:
+            path.hardlink_to(written)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        else:
+            written.unlink()
+            return
+    written.replace(path)

@@ -125,4 +125,13 @@ Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.")
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
 
+Anonymous = Annotated[
+    bool,
+    typer.Option(
+        "--anonymous",
+        help="For blind review: without names of machine and user, and without paths.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=OUTPUT)]

@@ -17,6 +17,7 @@ def carry_out(prepare: Callable[[Any, Say], LongTraining], spec: Any, *, quiet: 
         done = training.folder.is_done()
     out = training.folder.out
     if done:
+        training.folder.remove_unfinished()
         display.note(f"{out} holds this training already")
         return
     for text in training.notes():

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import uuid
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+
+STRICT = ConfigDict(extra="forbid")
+"""An unknown field may be a damaged name: a batch that is not known would be asked, and paid, twice."""
 
 
 class BatchRecord(BaseModel):
     """Some requests of a cell in one batch."""
+
+    model_config = STRICT
 
     rows: list[tuple[str, str]]
     """Test id and hash of the prompt of each request. Its name in the batch is the token and its number here."""
@@ -44,6 +49,8 @@ class BatchRecord(BaseModel):
 
 class CellBatches(BaseModel):
     """The batches of a cell that are planned or not read yet."""
+
+    model_config = STRICT
 
     batches: list[BatchRecord] = Field(default_factory=list)
     refused: list[str] = Field(default_factory=list)

@@ -5,7 +5,6 @@ A folder may be any place that :func:`icl_bench.results.storage.storage_at` know
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,16 @@ from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, Storage, storage_at
-from icl_bench.results.stored_meta import CellMeta, FailureMeta, ImportMeta, Meta, PriorMeta, as_stored, checked
+from icl_bench.results.stored_meta import (
+    CellMeta,
+    FailureMeta,
+    ImportMeta,
+    Meta,
+    PriorMeta,
+    as_stored,
+    checked,
+    json_content,
+)
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
 
@@ -262,14 +270,20 @@ def failed_cells(place: Place) -> list[FailureMeta]:
         # a finished cell's mark is of a process that was killed before it removed it
         if name.endswith(FAILED) and name.removesuffix(FAILED) + FINISHED not in present
     ]
-    return list(readable(storage, marks, FailureMeta))
+    return list(readable(storage, marks, FailureMeta, lambda mark: f"-{mark.cell}{FAILED}"))
 
 
-def readable(storage: Storage, names: Iterable[str], kind: type[Meta]) -> Iterator[Meta]:
-    """The JSON files that can be read as this type; the others are skipped with a warning."""
+def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: Callable[[Meta], str]) -> Iterator[Meta]:
+    """The JSON files that can be read as this type, and whose names end as their contents say.
+
+    The others are skipped with a warning.
+    """
     for name in names:
         try:
-            yield checked(storage.read(name), kind)
+            found = checked(storage.read(name), kind)
+            if not name.endswith(ending(found)):
+                raise ValueError("has the contents of another file")
+            yield found
         except (OSError, ValueError) as error:
             warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
 
@@ -395,7 +409,7 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
 def stated_priors(place: Place) -> Priors:
     """The priors that runs stated with ``--calibrate prior=FILE``. Damaged files are skipped with a warning."""
     storage, priors = storage_at(place), dict[str, dict[str, dict[str, float]]]()
-    for stated in readable(storage, sorted(storage.names(PRIORS)), PriorMeta):
+    for stated in readable(storage, sorted(storage.names(PRIORS)), PriorMeta, _prior_file):
         priors.setdefault(stated.task, {})[stated.name] = stated.shares
     return priors
 
@@ -403,8 +417,11 @@ def stated_priors(place: Place) -> Priors:
 def state_prior(place: Place, task: str, name: str, shares: Mapping[str, float]) -> None:
     """Store a prior beside the results that it calibrates. Raises ``OSError``."""
     stated = PriorMeta(task=task, name=name, shares=dict(shares))
-    text = json.dumps(as_stored(stated), ensure_ascii=False, indent=1) + "\n"
-    storage_at(place).put(f"{PRIORS}/{slug(task)}-{slug(name)}.json", text.encode())
+    storage_at(place).put(_prior_file(stated), json_content(as_stored(stated)))
+
+
+def _prior_file(stated: PriorMeta) -> str:
+    return f"{PRIORS}/{slug(stated.task)}-{slug(stated.name)}.json"
 
 
 def models_apart(

@@ -40,7 +40,16 @@ from icl_bench.results.label_scores import of_line
 from icl_bench.results.reading import CELL_META, DamagedError, read_whole, warn
 from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import CellMeta, FailureMeta, SpecMeta, as_stored, checked_prediction
+from icl_bench.results.stored_meta import (
+    CHECK,
+    CellMeta,
+    FailureMeta,
+    SpecMeta,
+    as_stored,
+    checked,
+    checked_prediction,
+    json_content,
+)
 from icl_bench.table_files import parquet_bytes
 
 if TYPE_CHECKING:
@@ -148,7 +157,7 @@ class Store:
         except OSError as error:
             raise self.unwritable(error) from None
         try:
-            return CellBatches.model_validate(json.loads(content))
+            return checked(content, CellBatches)
         except ValueError:
             raise CellError(
                 f"{self.storage.where(name)}: is damaged, so its batches at the server are not known; "
@@ -159,9 +168,8 @@ class Store:
         """Mark a cell as failed, with the reason. Raises ``UserError`` on a full disk."""
         spec = SpecMeta(**identity.spec.model_dump())
         failure = FailureMeta(spec=spec, reason=reason, cell=identity.cell, variant=identity.variant)
-        text = json.dumps(as_stored(failure), ensure_ascii=False, indent=1) + "\n"
         try:
-            self.storage.put(f"{identity.name}{FAILED}", text.encode())
+            self.storage.put(f"{identity.name}{FAILED}", json_content(as_stored(failure)))
         except OSError as error:
             raise self.unwritable(error) from None
 
@@ -252,9 +260,10 @@ class OpenCell:
 
     def keep_batches(self, batches: CellBatches) -> None:
         """Write the cell's batches. Raises ``UserError`` if the disk is full."""
-        content = json.dumps(batches.model_dump(exclude_defaults=True)).encode()
         try:
-            self.store.storage.put(f"{self.identity.name}{BATCHES}", content)
+            self.store.storage.put(
+                f"{self.identity.name}{BATCHES}", json_content(batches.model_dump(exclude_defaults=True))
+            )
         except OSError as error:
             raise self.store.unwritable(error) from None
 
@@ -346,17 +355,16 @@ def _check_holds(file: ResultFile, identity: Identity) -> None:
     raise DamagedError("holds another cell than its name says")
 
 
-CHECK = "check"
-"""Field of a journal's line: a hash of its other fields and the cell."""
-
-
 def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
-    """A prediction as a line of a journal, without None values except ``correct``."""
+    """A prediction as a line of a journal, without None values except ``correct``.
+
+    The checksum is first: bytes that are lost with it are of required fields.
+    """
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
     record["seconds"] = round(seconds, 6)
-    record[CHECK] = short_hash([identity.cell, record])
-    return (json.dumps(record, ensure_ascii=False) + "\n").encode()
+    line = {CHECK: short_hash([identity.cell, record]), **record}
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
 def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:

@@ -6,6 +6,7 @@ Fields without a default are required. Unknown fields are kept.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.cells import CellSpec, Identity, Prediction, short_hash
 from icl_bench.results.facts import Facts, StoredModel
 
 
@@ -271,12 +272,22 @@ class StudyMeta(StoredModel):
 
 Meta = TypeVar("Meta", bound=BaseModel)
 
+CHECK = "check"
+"""Field of a JSON file, or of a journal's line: a hash of the other fields. Earlier versions did not write it."""
+
 
 def checked(raw: bytes, kind: type[Meta]) -> Meta:
-    """Parse a file's JSON as this type. Raises ``ValueError``, on one line, if it does not match."""
+    """Parse a file's JSON as this type.
+
+    Raises ``ValueError``, on one line, if it does not match, or has changed since :func:`json_content` wrote it.
+    """
     try:
         # not by pydantic's own parser, which refuses invalid Unicode, which names of files may have
-        return kind.model_validate(json.loads(raw))
+        fields = json.loads(raw)
+        written = fields.pop(CHECK, None) if isinstance(fields, dict) else None
+        if written is not None and written != short_hash(fields):
+            raise ValueError("not as it was written")
+        return kind.model_validate(fields)
     except ValidationError as error:
         raise ValueError(_first(error)) from None
     except RecursionError:
@@ -287,6 +298,14 @@ def as_stored(meta: BaseModel) -> dict[str, Any]:
     """The metadata as JSON that ``checked`` can read, without None values."""
     fields = meta.model_dump(exclude_unset=True)
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def json_content(fields: Mapping[str, Any]) -> bytes:
+    """A JSON file of these fields, with a hash that ``checked`` compares.
+
+    The hash is first: with lost bytes before it, the last field would become a part of its name.
+    """
+    return (json.dumps({CHECK: short_hash(fields), **fields}, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def checked_prediction(line: bytes) -> Prediction:

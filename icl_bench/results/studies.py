@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
 from icl_bench.results.reading import readable
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored
+from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored, json_content
 
 FOLDER = "_studies"
 """Folder of the files, one for each study; no task has this name."""
@@ -21,12 +20,12 @@ def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: b
     Cells of a part (not ``whole``) are added to those stored before. Raises ``UserError`` if the file
     cannot be written.
     """
-    storage, file = storage_at(place), f"{FOLDER}/{slug(name)}.json"
+    storage, file = storage_at(place), _file_of(name)
     before = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
     by_name = {cell.cell: cell for cell in (*before, *cells)}
-    content = json.dumps(as_stored(StudyMeta(study=name, cells=list(by_name.values()))), ensure_ascii=False)
+    content = json_content(as_stored(StudyMeta(study=name, cells=list(by_name.values()))))
     try:
-        storage.put(file, content.encode())
+        storage.put(file, content)
     except OSError as error:
         raise UserError(
             f"results folder {storage.where()}: {error.strerror or error}; run the same command "
@@ -41,4 +40,8 @@ def read_studies(place: Place) -> list[StudyMeta]:
     """
     storage = storage_at(place)
     names = [name for name in sorted(storage.names(FOLDER)) if name.endswith(".json")]
-    return list(readable(storage, names, StudyMeta))
+    return list(readable(storage, names, StudyMeta, lambda study: _file_of(study.study)))
+
+
+def _file_of(name: str) -> str:
+    return f"{FOLDER}/{slug(name)}.json"

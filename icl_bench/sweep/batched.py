@@ -189,6 +189,10 @@ class BatchRunner(Runner):
             self._passing = error
             return False
 
+    def _waits(self, record: BatchRecord) -> bool:
+        """Whether a batch may not be created yet. Where the clock was set back, none waits longer than it has to."""
+        return 0 < record.not_before - self.now() <= self.queue_seconds
+
     def _is_due(self, cell: CellPlan) -> bool:
         """Whether a cell has something to do other than wait for its batches, which needs no lock."""
         try:
@@ -197,7 +201,7 @@ class BatchRunner(Runner):
                 return True
             self._register(state)
             created = [record for record in state.batches if record.id is not None]
-            waiting = [record for record in state.batches if record.id is None and record.not_before > self.now()]
+            waiting = [record for record in state.batches if record.id is None and self._waits(record)]
             if len(created) + len(waiting) < len(state.batches):
                 return True
             ended = [self._progress(record).ended for record in created]
@@ -329,7 +333,7 @@ class BatchRunner(Runner):
         if not record.rows:
             self._remove(work, record)
             return
-        if self.now() < record.not_before or not self._is_paid(work, record):
+        if self._waits(record) or not self._is_paid(work, record):
             return
         lines = self._lines(work, record)
         if record.file is None:

@@ -58,7 +58,7 @@ class RationaleRun:
     @classmethod
     def prepare(cls, options: RationalesOptions, say: Callable[[str], None] = lambda _: None) -> RationaleRun:
         """Load data and tokenizer and lay out the cell; nothing is computed yet. Raises ``UserError``."""
-        check_out(options.out)
+        check_out(options.out, continued=options.cells.exists())
         sweep = Sweep.prepare(run_of(options), say, results=options.cells)
         task, data = sweep.task, sweep.task.data
         check_task(data.spec, options.keep)

@@ -232,7 +232,7 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
             for column, feature in features.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
         }
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -19,9 +19,9 @@ from icl_bench.tasks.examples import Example, TaskData, stored_rows
 from icl_bench.tasks.jinja import output_of
 from icl_bench.tasks.spec import RationaleOrigin, TaskSpec
 from icl_bench.tasks.splits import Source, StoredRow
-from icl_bench.tasks.task_files import as_yaml, field_problem, known_groups, known_tasks, write_new
+from icl_bench.tasks.task_files import as_yaml, field_problem, known_groups, known_tasks, write_task_file
 from icl_bench.tasks.templates import JinjaTemplate
-from icl_bench.text_files import write_whole
+from icl_bench.text_files import write_new
 from icl_bench.wording import first_line, plain
 
 ROW_ID, RATIONALE, ANSWER, LABEL = "row_id", "model_rationale", "model_answer", "row_label"
@@ -45,18 +45,26 @@ def files_of(out: Path) -> dict[str, Path]:
     return {split: out.with_name(f"{out.stem}.{name}.jsonl") for split, name in (("train", "pool"), ("test", "test"))}
 
 
-def check_out(out: Path) -> None:
-    """Raise ``UserError`` unless a task file with its rows can be new files of this name."""
+def check_out(out: Path, *, continued: bool = False) -> None:
+    """Raise ``UserError`` unless a task file with its rows can be new files of this name.
+
+    ``continued`` says whether the same command may have begun to write them.
+    """
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: a task file ends in .yaml")
     kinds = {"group": known_groups(), "task": known_tasks()}
     if kind := next((kind for kind, names in kinds.items() if out.stem in names), None):
         raise UserError(f"--out {out}: {out.stem} is the name of a shipped {kind}; give another name")
     for path in (out, *files_of(out).values()):
-        if path.exists():
-            raise UserError(f"--out {path}: is there already; give another name")
+        # rows without their task file may be of a process that was killed: write_rationales compares them
+        if path.exists() and (path == out or not continued):
+            raise _is_there(path)
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
+
+
+def _is_there(path: Path) -> UserError:
+    return UserError(f"--out {path}: is there already; give another name")
 
 
 def write_rationales(
@@ -64,7 +72,8 @@ def write_rationales(
 ) -> list[Path]:
     """Write the pool, the test rows and the task file; returns where. Raises ``UserError``.
 
-    ``data`` is the task's, with the test rows that are to be asked. The task file is written last.
+    ``data`` is the task's, with the test rows that are to be asked. The task file is written last. Rows that are there
+    already, of a process that was killed meanwhile, are kept if they are the same.
     """
     source, rows = stored_rows(data.spec, data_dir)
     own = {name for split in rows.values() for row in split.values() for name in row.cells}
@@ -86,10 +95,14 @@ def write_rationales(
     }
     try:
         for split, path in paths.items():
-            write_whole(path, _jsonl(lines[split]))
+            content = _jsonl(lines[split])
+            if not path.exists():
+                write_new(path, content)
+            elif path.read_bytes() != content:
+                raise _is_there(path)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
-    write_new(out, as_yaml(values))
+    write_task_file(out, as_yaml(values))
     return [out, *paths.values()]
 
 

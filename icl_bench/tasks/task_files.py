@@ -20,7 +20,7 @@ from icl_bench.tasks.lm_eval_files import MEMBER, Function, FunctionLoader, Grou
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import ENGINES
 from icl_bench.tasks.yaml_files import locate, read_yaml
-from icl_bench.text_files import read_file
+from icl_bench.text_files import read_file, write_new
 from icl_bench.wording import first_line, listed_or, nearest, one_line, plain, short
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
     load_task(path)
     text = as_yaml(converted(path))
     if out is not None:
-        write_new(out, text)
+        write_task_file(out, text)
     return text
 
 
@@ -149,7 +149,7 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
     out = out or path.parent / f"{draft.values['name']}.yaml"
     rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
     values = draft.values | {"data": draft.values["data"] | {"file": rows}}
-    write_new(out, "".join(f"# {one}\n" for one in draft.said) + as_yaml(values))
+    write_task_file(out, "".join(f"# {one}\n" for one in draft.said) + as_yaml(values))
     return draft, out
 
 
@@ -158,13 +158,12 @@ def as_yaml(values: Mapping[str, Any]) -> str:
     return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20))
 
 
-def write_new(out: Path, text: str) -> None:
+def write_task_file(out: Path, text: str) -> None:
     """Write a task file that does not exist yet. Raises ``UserError``."""
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: a task file ends in .yaml")
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(out, text.encode())
     except FileExistsError:
         raise UserError(f"--out {out}: is there already; give another name") from None
     except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
+from icl_bench.table_files import gunzip
 
 
 def text_files(folder: Path) -> list[Path]:
@@ -30,9 +30,9 @@ def read_text(file: Path) -> tuple[str, str]:
     """A file's text, and the SHA-256 of its (decompressed) bytes. Raises ``UserError``."""
     try:
         raw = file.read_bytes()
-        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-    except (OSError, EOFError) as error:
+    except OSError as error:
         raise UserError(f"{file}: cannot be read ({error})") from None
+    raw = gunzip(raw, str(file)) if file.suffix == ".gz" else raw
     try:
         content = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:

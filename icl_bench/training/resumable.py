@@ -1,7 +1,7 @@
 """Long, resumable trainings by transformers' Trainer, with progress messages.
 
 The output folder holds unfinished work in :data:`CHECKPOINTS`, and at the end the model with
-:data:`LOG`, which is written last: a folder with it is complete.
+:data:`LOG`, which is written last: a folder with it is complete. The same holds for each checkpoint.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from icl_bench.errors import CellError, UserError
+from icl_bench.models.cache_folder import UNFINISHED
 from icl_bench.models.hub import TOKENIZER_FILES
 from icl_bench.models.trained import LOG
+from icl_bench.text_files import write_whole
 from icl_bench.training.trainer import on_one_device, with_batches
 
 Say = Callable[[str], None]
@@ -53,7 +55,7 @@ class TrainingFolder:
         writes nothing.
         """
         out = self.out
-        if not out.exists() or not any(out.iterdir()):
+        if not _has_files(out):
             return False
         for file in (out / LOG, self.unfinished / STARTED):
             try:
@@ -78,13 +80,17 @@ class TrainingFolder:
 
     def begin(self) -> Path:
         """Create the folder of unfinished work, and store the settings in it."""
-        self.unfinished.mkdir(parents=True, exist_ok=True)
-        (self.unfinished / STARTED).write_text(json.dumps(self.settings), encoding="utf-8")
+        write_whole(self.unfinished / STARTED, json.dumps(self.settings).encode())
         return self.unfinished
 
     def last_checkpoint(self) -> tuple[Path | None, int]:
-        """The last checkpoint and its number of steps; None and 0 without any."""
-        by_step = {int(p.name.rpartition("-")[2]): p for p in self.unfinished.glob("checkpoint-*")}
+        """The last complete checkpoint and its number of steps; None and 0 without any. Others are removed."""
+        by_step = {}
+        for folder in self.unfinished.glob("checkpoint-*"):
+            if (folder / LOG).is_file():
+                by_step[int(folder.name.rpartition("-")[2])] = folder
+            else:
+                shutil.rmtree(folder)
         return (by_step[max(by_step)], max(by_step)) if by_step else (None, 0)
 
     def write_tokenizer(self, source: Path) -> None:
@@ -92,13 +98,22 @@ class TrainingFolder:
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
                 if not (self.out / file.name).exists():
-                    shutil.copy2(file, self.out / file.name)
+                    write_whole(self.out / file.name, file.read_bytes())
 
     def finish(self, log: Mapping[str, Any]) -> None:
         """Write the log after the model, and remove the unfinished work."""
         text = json.dumps({"settings": self.settings, **log}, indent=2)
-        (self.out / LOG).write_text(text + "\n", encoding="utf-8")
-        shutil.rmtree(self.unfinished)
+        write_whole(self.out / LOG, f"{text}\n".encode())
+        self.remove_unfinished()
+
+    def remove_unfinished(self) -> None:
+        """Remove the unfinished work, also what a process left that was killed while it did so."""
+        shutil.rmtree(self.unfinished, ignore_errors=True)
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder has files that are whole: a training that was killed before its first has none."""
+    return any(path.is_file() and not UNFINISHED.fullmatch(path.name) for path in folder.rglob("*"))
 
 
 class Learning(Protocol):
@@ -270,12 +285,15 @@ def watcher(
     """
     from transformers import TrainerCallback
 
-    log, kept, say, steps = course.log, course.folder / LOG, course.say, f"{course.steps:,}"
+    log, say, steps = course.log, course.say, f"{course.steps:,}"
+
+    def kept(step: int) -> Path:
+        return course.folder / f"checkpoint-{step}" / LOG
 
     class Watcher(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             if state.global_step:
-                log.update(json.loads(kept.read_text(encoding="utf-8")))
+                log.update(json.loads(kept(state.global_step).read_text(encoding="utf-8")))
                 log["losses"] = [at for at in log["losses"] if at["step"] <= state.global_step]
             self.began, self.before = time.perf_counter(), dict(log)
             self.first = state.global_step
@@ -310,9 +328,9 @@ def watcher(
                 f"{left / 60:,.0f} min left"
             )
 
-        def on_save(self, *_: Any, **__: Any) -> None:
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
             self.take_stock()
-            kept.write_text(json.dumps(log), encoding="utf-8")
+            write_whole(kept(state.global_step), json.dumps(log).encode())
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             self.take_stock()

@@ -1,126 +1,165 @@
 """Kills a piece of work at its N-th file operation, for every N, and compares what a repetition leaves.
 
-``python tests/soak/faults.py`` tries every operation of each work; ``--every 3`` a third of them. Works are a
-sweep, an export, an import, a converted model and cached arrays. Python's audit events tell the operations: files
-opened for writing, renamed, removed and made, before they happen.
+``python tests/soak/faults.py`` tries every operation of each work of :mod:`killed_work`; ``--every 3`` a third of
+them, ``--only adapt,report`` some works. Python's audit events tell the operations: files opened for writing, renamed,
+linked, removed and made, before they happen. Each is tried twice: as it is, and with the file before it half written.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping
+import traceback
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import numpy as np
-from support.fakes import FakeBackend, plan, runner
 
-from icl_bench.models.array_cache import cached_array
-from icl_bench.models.made_once import made_once
-from icl_bench.results.exporting import export_results
-from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import read_results
-
-OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+END = "faults.end"
+OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", END}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+NOTHING_TO_TEAR = signal.SIGUSR1
+"""How a process ends that is to be killed in a half written file, and was in none."""
+
+Work = tuple[Callable[[Path], object], Callable[[Path], Any]]
+"""What is done in a folder, and what is to be seen of it in the end."""
 
 
-def kill_at(operation: int) -> None:
+class Written:
+    """The file that was opened for writing last, and its size before."""
+
+    def __init__(self) -> None:
+        self.path, self.before = Path(), 0
+
+    def opened(self, path: Any, flags: int) -> None:
+        self.path = Path(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else Path()
+        self.before = 0 if flags & os.O_TRUNC or not self.path.is_file() else self.path.stat().st_size
+
+    def tear(self) -> bool:
+        """Leave half of what was written since; whether there was anything."""
+        size = self.path.stat().st_size if self.path.is_file() else 0
+        if size <= self.before:
+            return False
+        handle = os.open(self.path, os.O_WRONLY)
+        os.ftruncate(handle, (self.before + size) // 2)
+        os.close(handle)
+        return True
+
+
+def kill_at(operation: int, tear: bool) -> None:
     """From here on, kill this process before its N-th file operation, counted from 1."""
-    left = [operation]
+    left, last = [operation], Written()
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
-        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
-        if opened or event in OPERATIONS:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+        flags = arguments[2] if event == "open" else None
+        opens = isinstance(flags, int) and bool(flags & WRITES) and arguments[0] != os.devnull
+        if not opens and event not in OPERATIONS:
+            return
+        left[0] -= 1
+        if left[0] == 0:
+            torn = not tear or last.tear()
+            os.kill(os.getpid(), signal.SIGKILL if torn else NOTHING_TO_TEAR)
+        if opens and left[0] > 0:
+            last.opened(arguments[0], int(str(flags)))
 
     sys.addaudithook(look)
+    _announce_writes()
 
 
-def ended(work: Callable[[], object], operation: int | None = None) -> int:
+def _announce_writes() -> None:
+    """Let libraries that write without Python's files say so."""
+    import safetensors.torch
+    import torch
+
+    write_tensors, save = safetensors.torch.serialize_file, torch.save
+
+    def serialize_file(tensors: Any, file: Any, *more: Any, **other: Any) -> Any:
+        sys.audit("open", file, "wb", WRITES | os.O_TRUNC)
+        return write_tensors(tensors, file, *more, **other)
+
+    def announced(value: Any, file: Any, *more: Any, **other: Any) -> Any:
+        sys.audit("open", file, "wb", WRITES | os.O_TRUNC)
+        return save(value, file, *more, **other)
+
+    safetensors.torch.serialize_file, torch.save = serialize_file, announced
+
+
+def ended(work: Callable[[], object], operation: int | None = None, *, tear: bool = False) -> int:
     """How a child process ends that does the work, and is killed at an operation: 0, or minus a signal."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 1
     try:
         if operation is not None:
-            kill_at(operation)
+            kill_at(operation, tear)
         work()
+        sys.audit(END)
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def killed_at_each(work: Callable[[Path], object], seen: Callable[[Path], object], folder: Path, every: int) -> int:
+def killed_at_each(work: Work, folder: Path, every: int = 1) -> int:
     """Kill the work at each operation in a folder of its own, repeat it, and compare. Returns the kills.
 
     Raises ``AssertionError``.
     """
-    whole = folder / "whole"
-    assert ended(lambda: work(whole)) == 0
-    expected, operation, kills = seen(whole), 1, 0
+    (do, seen), whole, kills = work, folder / "whole", 0
+    assert ended(lambda: do(whole)) == 0
+    expected, operation = seen(whole), 1
     while True:
-        stopped = folder / f"killed-{operation}"
-        if (code := ended(lambda: work(stopped), operation)) == 0:  # noqa: B023
-            return kills
-        assert code == -signal.SIGKILL, code
-        assert ended(lambda: work(stopped)) == 0, f"cannot be repeated after a kill at operation {operation}"  # noqa: B023
-        assert seen(stopped) == expected, f"another result after a kill at operation {operation}"
-        operation, kills = operation + every, kills + 1
-
-
-def works(world: Path) -> Mapping[str, tuple[Callable[[Path], object], Callable[[Path], object]]]:
-    """Work by name, with what it leaves; ``world`` is a folder for what they begin with."""
-    planned = plan(world / "task", "1,2", draws=1)
-    runner(planned, world / "results", FakeBackend()).run()
-    export_results(world / "results", world / "all.csv")
-    (world / "import.csv").write_text("task,model,k,draw,test_id,gold,prediction\nt,m,1,0,a,x,x\nt,m,1,0,b,x,y\n")
-
-    def rows(results: Path) -> list[tuple[object, ...]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            frame = read_results(results)
-        return sorted(frame[["cell", "test_id", "prediction"]].astype(str).itertuples(index=False, name=None))
-
-    def converted(folder: Path) -> None:
-        made_once(folder / "models" / "m", lambda new: [(new / f"{i}").write_text(f"{i}") for i in range(3)])
-
-    def arrays(folder: Path) -> list[float]:
-        found: list[float] = cached_array(folder / "arrays-x", lambda: np.arange(5.0)).tolist()
-        return found
-
-    def contents(folder: Path) -> dict[str, str]:
-        return {path.name: path.read_text() for path in sorted((folder / "models" / "m").glob("[0-9]"))}
-
-    return {
-        "sweep": (lambda folder: runner(planned, folder, FakeBackend()).run(), rows),
-        "export": (
-            lambda folder: (folder.mkdir(exist_ok=True), export_results(world / "results", folder / "all.csv")),
-            lambda folder: (folder / "all.csv").read_bytes() == (world / "all.csv").read_bytes(),
-        ),
-        "import": (lambda folder: import_predictions(world / "import.csv", folder), rows),
-        "conversion": (converted, contents),
-        "arrays": (arrays, arrays),
-    }
+        for tear in (False, True):
+            at = f"a kill at operation {operation}{', in a half written file' if tear else ''}"
+            stopped = folder / f"killed-{operation}-{tear:d}"
+            code = ended(lambda: do(stopped), operation, tear=tear)  # noqa: B023
+            if code == 0:
+                return kills
+            if code == -NOTHING_TO_TEAR:
+                continue
+            assert code == -signal.SIGKILL, f"ended with {code} before {at}"
+            assert ended(lambda: do(stopped)) == 0, f"cannot be repeated after {at}"  # noqa: B023
+            found = seen(stopped)
+            assert found == expected, f"another result after {at}: {found} instead of {expected}"
+            kills += 1
+        operation += every
 
 
 def main() -> None:
-    """Run it and print the kills of each work."""
+    """Run it and print the kills of each work. Exit code 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", default="")
     asked = parser.parse_args()
+    from killed_work import works
+
+    from icl_bench.quiet_libraries import hush_libraries
+
+    hush_libraries()
+    failed, kills = [], Counter[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for work, (do, seen) in works(folder).items():
+        wanted = works(folder, [part for part in asked.only.split(",") if part])
+        gc.collect()
+        gc.freeze()  # a child need not look at the libraries' objects again
+        for work, steps in wanted.items():
             (folder / work).mkdir()
-            print(f"{work}: {killed_at_each(do, seen, folder / work, asked.every)} kills, nothing lost or double")
+            try:
+                kills[work] = killed_at_each(steps, folder / work, asked.every)
+            except AssertionError as error:
+                failed.append(work)
+                print(f"{work}: {error}", flush=True)
+                continue
+            print(f"{work}: {kills[work]} kills, nothing lost or double", flush=True)
+    print(f"{kills.total()} kills in all")
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +17,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from icl_bench import table_files
 from icl_bench.errors import UserError
+from icl_bench.results.importing.inspect_logs import of_archive
+from icl_bench.results.reading import read_results
 from icl_bench.table_files import csv_rows, gunzip, parquet_bytes, parquet_table, refusing_damaged_parquet
+from icl_bench.tasks.file_readers import read_split
+from icl_bench.tasks.texts import read_text
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)
 odd = st.sampled_from(["", " ", "a,b", 'q"q', "a\nb", "a\r\nb", "\r", "007", "NA", "\ufeff"])
@@ -63,6 +73,89 @@ def test_half_a_gzip_file_is_refused():
     assert gunzip(gzip.compress(b"text"), "x.gz") == b"text"
     with pytest.raises(UserError, match=r"x\.gz: not a whole gzip file"):
         gunzip(gzip.compress(b"text" * 99)[:-5], "x.gz")
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "LARGEST", 10_000)
+    monkeypatch.setattr(table_files, "LARGEST_ROWS", 5_000)
+
+
+def larger(path: Path, read: Callable[[], object]) -> None:
+    """Reading is refused in one line that names the file."""
+    with pytest.raises(UserError) as refused:
+        read()
+    message = str(refused.value)
+    assert message.startswith(str(path))
+    assert "holds more than" in message or "GiB; split it first" in message
+    assert "\n" not in message
+    assert path.stat().st_size < 10_000, "it is small itself"
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_compressed_files_that_hold_far_more_than_they_are_are_refused(tmp_path: Path):
+    row = b'{"text": "' + b"a" * 20_000 + b'", "label": "x"}\n'
+    assert gunzip(gzip.compress(b"a" * 10_000), "x.gz") == b"a" * 10_000
+    rows = written(tmp_path / "rows.jsonl.gz", gzip.compress(row))
+    larger(rows, lambda: read_split(rows, "train", {}))
+    text = written(tmp_path / "long.txt.gz", gzip.compress(b"a" * 10_001))
+    larger(text, lambda: read_text(text))
+    for name, member in (("rows.xlsx", "xl/worksheets/sheet1.xml"), ("log.eval", "header.json")):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(member, b" " * 10_001)
+    larger(tmp_path / "rows.xlsx", lambda: read_split(tmp_path / "rows.xlsx", "train", {}))
+    larger(tmp_path / "log.eval", lambda: of_archive((tmp_path / "log.eval").read_bytes(), str(tmp_path / "log.eval")))
+    for number, table in enumerate([pa.table({"text": ["a"] * 5_001}), pa.table({"text": ["a" * 10_001]})]):
+        bomb = tmp_path / f"{number}.parquet"
+        pq.write_table(table, bomb, compression="zstd", use_dictionary=number == 0)
+        larger(bomb, lambda bomb=bomb: read_split(bomb, "train", {}))  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_own_results_have_no_limit():
+    table = pa.table({"text": ["a" * 20_000] * 6_000})
+    assert parquet_table(parquet_bytes(table)).equals(table)
+
+
+class Runs:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def test_metadata_of_a_foreign_parquet_file_runs_no_code_and_does_not_fill_the_memory(tmp_path: Path):
+    ran, path = tmp_path / "ran", tmp_path / "rows.parquet"
+    pickled = {
+        b"ARROW:extension:name": b"arrow.py_extension_type",
+        b"ARROW:extension:metadata": pickle.dumps(Runs(ran)),
+    }
+    about = {
+        b"huggingface": b"[" * 100_000,
+        b"pandas": b"{" * 100_000,
+        b"icl_bench": pickle.dumps(Runs(ran)),
+        b"icl_bench_import": b"[" * 100_000,
+        b"long": b"x" * 5_000_000,
+    }
+    field = pa.field("text", pa.string(), metadata=pickled)
+    table = pa.table([["a", "b"], ["x", "y"]], schema=pa.schema([field, ("label", pa.string())], about))
+    pq.write_table(table, path)
+    rows = read_split(path, "train", {"text": "text", "label": "label"}).rows
+    assert [row.cells["text"] for row in rows] == ["a", "b"]
+    (tmp_path / "results").mkdir()
+    path.rename(tmp_path / "results" / "rows.parquet")
+    with pytest.warns(UserWarning, match="rows.parquet: .*left out") as said, pytest.raises(UserError):
+        read_results(tmp_path / "results")
+    assert len(str(said[0].message)) < 500
+    assert not ran.exists()
 
 
 @given(st.integers(0), st.binary(min_size=1, max_size=4))

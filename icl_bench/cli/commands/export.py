@@ -49,6 +49,7 @@ def export(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
     scores: Scores = False,
     data_dir: o.DataDir = None,
+    anonymous: o.Anonymous = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Write all predictions into one file.
@@ -65,7 +66,7 @@ def export(
         from icl_bench.report.every_eval_ever import export_evaluations
 
         with working() as say:
-            exported = export_evaluations(watched(results, say), out, data_dir)
+            exported = export_evaluations(watched(results, say, anonymous), out, data_dir)
         if not quiet:
             print_exported(exported, out)
         return
@@ -74,7 +75,7 @@ def export(
     from icl_bench.results.exporting import export_results
 
     with working() as say:
-        rows = export_results(watched(results, say), out, scores)
+        rows = export_results(watched(results, say, anonymous), out, scores)
     if not quiet:
         print(f"{rows:,} predictions in {out}")
 

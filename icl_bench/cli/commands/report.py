@@ -78,6 +78,7 @@ def report(
     dpi: Dpi = None,
     panels: Panels = None,
     data_dir: o.DataDir = None,
+    anonymous: o.Anonymous = False,
 ) -> None:
     """Write one HTML page of all findings.
 
@@ -113,6 +114,6 @@ def report(
     filters = {"task": task, "model": model}
     only = {name: value for name, value in filters.items() if value}
     with working() as say:
-        place = watched(results, say)
+        place = watched(results, say, anonymous)
         written = write_report(place, out, only=only, figures=figures, style=style, data_dir=data_dir, say=say)
     console().print(written.in_words(), soft_wrap=True)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from icl_bench.cli.output.terminal import console
 from icl_bench.escaping import visible
+from icl_bench.results.anonymous import Anonymous
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.wording import counted
@@ -124,6 +125,6 @@ class _CountedReads:
         return content
 
 
-def watched(place: Place, say: Callable[[str], None]) -> Place:
-    """A place of results that reports to ``say`` while its files are read."""
-    return cast("Storage", _CountedReads(place, say))
+def watched(place: Place, say: Callable[[str], None], anonymous: bool = False) -> Place:
+    """A place of results that reports to ``say`` while its files are read, on request without their author."""
+    return cast("Storage", _CountedReads(cast("Storage", Anonymous(place)) if anonymous else place, say))

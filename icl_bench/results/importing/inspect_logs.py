@@ -21,6 +21,7 @@ import pyarrow as pa
 from icl_bench.errors import UserError
 from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, text_in, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
+from icl_bench.table_files import check_archive
 from icl_bench.text_files import decode
 from icl_bench.wording import counted, one_line, plain
 
@@ -49,6 +50,7 @@ def of_archive(raw: bytes, shown: str) -> Log:
     """The log in an ``.eval`` archive. Raises ``UserError``."""
     try:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            check_archive(archive, shown)
             entries = {info.filename: info for info in archive.infolist()}
             read = {
                 name: json_value(decode(_entry(raw, archive, info), f"{shown}:{name}"), f"{shown}:{name}")
@@ -78,7 +80,7 @@ def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes
     header = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
     start = info.header_offset + LOCAL_HEADER + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
     packed = pa.BufferReader(raw[start : start + info.compress_size])
-    return bytes(pa.CompressedInputStream(packed, "zstd").read())
+    return bytes(pa.CompressedInputStream(packed, "zstd").read(info.file_size))
 
 
 def of_log(log: Mapping[str, Any], shown: str) -> Log:

@@ -40,7 +40,7 @@ from icl_bench.results.exporting import export_results
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_results, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
-from icl_bench.results.stored_meta import CellMeta
+from icl_bench.results.stored_meta import CHECK, CellMeta
 from icl_bench.sweep.facts import facts
 
 SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
@@ -101,12 +101,12 @@ def test_a_line_of_a_journal_has_its_own_letters_and_its_part_of_the_time(store:
     lines = path_of(store, identity, JOURNAL).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["seconds"] for line in lines] == [0.666667] * 3 + [0]
     assert re.fullmatch(
-        re.escape(
-            '{"test_id": "a", "gold": "gold é", "prediction": "said a", "correct": true, "valid": true, '
+        r'\{"check": "[0-9a-f]{16}", '
+        + re.escape(
+            '"test_id": "a", "gold": "gold é", "prediction": "said a", "correct": true, "valid": true, '
             '"prompt_tokens": 20, "cached_tokens": 15, "answer_tokens": 2, "prompt_hash": "h-a", '
-            '"seconds": 0.666667, "check": "'
-        )
-        + '[0-9a-f]{16}"}',
+            '"seconds": 0.666667}'
+        ),
         lines[0],
     )
 
@@ -199,6 +199,21 @@ def test_no_flipped_bit_of_a_journal_is_believed(identity: Identity):
                 assert cell.done.items() <= kept.items()
                 assert len(cell.done) < 3, (place, bit)
             assert said or place == len(whole) - 1  # the end of the last line: torn
+
+
+def test_no_lost_bytes_of_a_journal_make_another_prediction(identity: Identity):
+    journals = MemoryJournals()
+    store = Store(MemoryStorage(), journals)
+    rows = [replace(row, probability=0.25, label_scores="AACAPw==") for row in predictions("a", "b")]
+    with opened(store, identity) as cell:
+        cell.append(rows, 1.5)
+    kept, whole = {row.test_id: row for row in rows}, bytes(journals.kept[identity.name])
+    marks = [place for place in range(len(whole)) if whole[place : place + 1] in b'{",}\n']  # else it is no JSON
+    for start in marks:
+        for end in (end for end in marks if end > start):
+            journals.kept[identity.name] = bytearray(whole[:start] + whole[end:])
+            with warnings.catch_warnings(action="ignore"), opened(store, identity) as cell:
+                assert cell.done.items() <= kept.items(), (start, end)
 
 
 def test_lines_of_another_cell_are_dropped(store: Store, identity: Identity):
@@ -539,7 +554,9 @@ def test_a_mark_is_json_in_its_own_letters(store: Store, identity: Identity):
     text = path_of(store, identity, FAILED).read_text(encoding="utf-8")
     assert text.endswith("\n}\n")
     assert '"reason": "pas de mémoire"' in text
-    assert json.loads(text) == {
+    fields = json.loads(text)
+    assert len(fields.pop(CHECK)) == 16
+    assert fields == {
         "spec": SPEC.model_dump(),
         "reason": "pas de mémoire",
         "cell": identity.cell,

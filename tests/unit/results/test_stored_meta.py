@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
+from icl_bench.results.batches import CellBatches
 from icl_bench.results.cells import Prediction
 from icl_bench.results.stored_meta import (
     CellMeta,
     FailureMeta,
     ImportMeta,
     LossesMeta,
+    PriorMeta,
     SpecMeta,
     StudyMeta,
     as_stored,
     checked,
     checked_prediction,
+    json_content,
 )
 
 SPEC: dict[str, Any] = {
@@ -165,3 +168,30 @@ def test_a_journals_line_with_a_value_of_another_kind_is_refused(wrong: dict[str
         checked_prediction(json.dumps({**PREDICTION, **wrong}).encode())
     with pytest.raises(ValueError, match="prompt_hash"):
         checked_prediction(json.dumps(without(PREDICTION, "prompt_hash")).encode())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spec": SPEC, "reason": "k=4 does not fit", "cell": "c", "variant": "v"},
+        {"task": "trec", "name": "stated", "shares": {"a": 0.25, "b": 0.75}},
+        {"study": "s", "cells": [{**SPEC, "setting": "plain", "cell": "c"}]},
+        {"batches": [{"rows": [["a", "1f"], ["b", "2e"]], "token": "t", "id": "batch-7"}]},
+    ],
+    ids=["failure", "prior", "study", "batches"],
+)
+def test_no_flipped_bit_and_no_lost_part_of_a_json_file_changes_what_it_says(fields: dict[str, Any]):
+    (kind,) = (k for k in (FailureMeta, PriorMeta, StudyMeta, CellBatches) if k.model_fields.keys() >= fields.keys())
+    whole = json_content(fields)
+    meant = checked(whole, kind)
+    broken = [whole[:i] + bytes([whole[i] ^ 1 << bit]) + whole[i + 1 :] for i in range(len(whole)) for bit in range(8)]
+    broken += [whole[:i] + whole[j:] for i in range(len(whole)) for j in (i + 1, i + 2, i + 9, i + 29)]
+    for raw in broken:
+        try:
+            found = checked(raw, kind)
+        except ValueError:
+            continue
+        shown = found.model_dump(exclude_unset=True)
+        assert {name: value for name, value in shown.items() if name in fields} == meant.model_dump(
+            exclude_unset=True
+        ), raw

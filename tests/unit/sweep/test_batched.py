@@ -17,6 +17,7 @@ import pytest
 from support import fakes
 from support.in_memory import MemoryJournals, MemoryStorage
 
+from icl_bench.results.batches import BatchRecord
 from icl_bench.results.cells import BATCHES
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.results.store import Store
@@ -470,6 +471,13 @@ def test_a_full_queue_is_waited_for_and_a_batch_that_never_fits_is_halved(plan: 
     with serving_batches(OpenAIServer(most_enqueued=0)) as server:
         outcome = runner(plan, Results(), server).run()
     assert set(outcome.failed.values()) == {"the server refuses the batch (Enqueued token limit reached for m)"}
+
+
+def test_a_batch_waits_no_longer_because_the_clock_was_set_back(plan: Plan) -> None:
+    runs = runner(plan, Results(), OpenAIServer())
+    runs.queue_seconds, runs.now = 300.0, lambda: 1000.0
+    waits = {at: runs._waits(BatchRecord(rows=[], not_before=at)) for at in (0.0, 1000.0, 1001.0, 1300.0, 1301.0, 2e9)}
+    assert [at for at, does in waits.items() if does] == [1001.0, 1300.0]
 
 
 def test_a_cancelled_batch_fails_its_cells_and_the_next_run_asks_for_the_rest(plan: Plan) -> None:

@@ -293,6 +293,22 @@ def test_a_file_that_is_there_is_kept(ask: Ask, tmp_path: Path):
     assert not (tmp_path / "own.cells").exists()
 
 
+def test_a_command_that_was_killed_while_it_wrote_is_repeated_without_asking_again(ask: Ask, tmp_path: Path):
+    assert ask().code == 0
+    names = ("own.pool.jsonl", "own.test.jsonl", "own.yaml")
+    whole = {name: (tmp_path / name).read_text() for name in names}
+    for there in (1, 2):  # files are written in this order
+        for name in names[there:]:
+            (tmp_path / name).unlink()
+        ended = ask()
+        assert ended.code == 0, ended.err
+        assert {name: (tmp_path / name).read_text() for name in names} == whole
+    (tmp_path / "own.yaml").unlink()
+    (tmp_path / "own.pool.jsonl").write_text(whole["own.pool.jsonl"][:-30])
+    assert refused(ask()) == f"--out {tmp_path / 'own.pool.jsonl'}: is there already; give another name"
+    assert not (tmp_path / "own.yaml").exists()
+
+
 def test_names_of_groups_are_refused(ask: Ask, tmp_path: Path):
     assert refused(ask(task="bbh")).startswith("bbh: is a group of tasks, and one is needed here: bbh_")
     assert refused(ask(task="bbh.yaml")).startswith("bbh.yaml: there is no such file; the shipped one is named bbh")
