@@ -1,72 +1,39 @@
-"""What ``choose`` prints: the race's rounds, and the answer in five lines."""
+"""Runs a race of ``choose``, and prints its answer in five lines."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 from icl_bench.choosing.contest import Contest, Setting
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import Standing
+from icl_bench.choosing.record import Record
 from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
+from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
 from icl_bench.results.storage import Place
-from icl_bench.sweep.notes import notes
-from icl_bench.sweep.runner import Watcher
-from icl_bench.wording import counted, counted_queries, percent, three_digits
-
-
-class Progress(Watcher):
-    """A line for each round of a race."""
-
-    def __init__(self, contest: Contest, note: Callable[[str], None]) -> None:
-        self._contest, self._note = contest, note
-
-    def begin(self) -> None:
-        """Say what races."""
-        contest, rules = self._contest, self._contest.race.rules
-        for text in notes(contest.sweep):
-            self._note(f"note: {text}")
-        for text in contest.left_out:
-            self._note(f"left out: {text}")
-        self._note(
-            f"{counted(len(contest.settings), 'setting')} on {counted(rules.rows, 'row')} and "
-            f"{counted(rules.draws, 'draw')}: {contest.full_sweep:,} predictions in a full sweep"
-        )
-
-    def backend_loading(self) -> None:
-        """Say that the model is loaded."""
-        self._note(f"loading {self._contest.sweep.model.name}")
-
-    def round(self) -> None:
-        """Say who leads and how many run."""
-        contest = self._contest
-        answer = contest.answer()
-        choice = answer.standings[answer.choice]
-        running = [one for one in answer.standings if not one.out]
-        rows = max(one.predictions for one in running)
-        self._note(
-            f"{duration(contest.seconds)}: {len(running)} of {len(contest.settings)} run, {choice.candidate.name} "
-            f"leads with {score(choice)} after {rows:,} answers; {int(contest.race.spent.sum()):,} in all"
-        )
+from icl_bench.wording import counted, counted_queries, three_digits
 
 
 def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
     """Lay out a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
     with display.preparing() as say:
         contest = Contest.prepare(spec, say, results)
-    progress = Progress(contest, display.note)
-    progress.begin()
-    contest.run(results, progress, progress.round)
+    record = Record(contest, results, lambda: list(answer_lines(contest, results)), whole_command(contest, results))
+    progress = RaceProgress(contest, display)
+
+    def after_round() -> None:
+        progress.round()
+        record.round()
+
+    with progress.showing():
+        contest.run(results, progress, after_round)
+    record.keep()
     contest.outcome.notes += contest.outcome.notes_on_thoughts
     display.cautions(contest.outcome)
     return contest
-
-
-def score(standing: Standing) -> str:
-    """A score with its interval: ``81.2% (74.0 to 87.1)``."""
-    return f"{percent(standing.score)}% ({percent(standing.low)} to {percent(standing.high)})"
 
 
 def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
@@ -135,10 +102,21 @@ def cheaper(contest: Contest, setting: Setting, second: Setting, standing: Stand
 
 def command(contest: Contest, setting: Setting, results: Place) -> str:
     """The run that computes the choice's cells whole."""
+    return _run_of(contest, [setting], results)
+
+
+def whole_command(contest: Contest, results: Place) -> str:
+    """The run that computes the cells of all settings whole."""
+    return _run_of(contest, contest.settings, results)
+
+
+def _run_of(contest: Contest, settings: Sequence[Setting], results: Place) -> str:
     spec = contest.spec
-    words = ["icl-bench", "run", "--task", str(spec.task), "--model", str(spec.model), "--k", str(setting.k)]
-    if setting.k:
-        words += ["--select", setting.select]
+    shots = ",".join(map(str, sorted({one.k for one in settings})))
+    selectors = ",".join(dict.fromkeys(one.select for one in settings if one.k))
+    words = ["icl-bench", "run", "--task", str(spec.task), "--model", str(spec.model), "--k", shots]
+    if selectors:
+        words += ["--select", selectors]
     for name, option in spec.declared().items():
         value = getattr(spec, name)
         if name not in {*OF_THE_RACE, "task", "model", "k", "select"} and value != option.field.default:
