@@ -101,10 +101,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean banking77?'
     """
     known = sorted(known)
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"known: {', '.join(known)}"
+    meant = close(name, known)
+    return f"did you mean {meant}?" if meant else f"known: {', '.join(known)}"
+
+
+def close(name: str, known: Iterable[str]) -> str:
+    """The known names that are nearest to a mistyped one, with ``or`` between them; empty if none is near."""
+    return " or ".join(get_close_matches(name, sorted(known), n=3, cutoff=0.5))
 
 
 def plain(text: object) -> str:

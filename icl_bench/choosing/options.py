@@ -42,7 +42,18 @@ class ChooseSpec(Options):
 
     about: ClassVar[str] = "choose"
 
-    task: TaskOption
+    task: TaskOption = ""
+    data: Annotated[
+        Any,
+        Option(
+            "Instead of a task: a file of rows (.csv, .xlsx, .jsonl, ...) with a text and a label each. Its task file "
+            "is written into the results folder.",
+            TASK,
+            "FILE",
+            expected="a file of rows like tickets.csv, or in Python a pandas or polars frame",
+        ),
+    ] = None
+    """Read by :func:`icl_bench.choosing.data.with_task` before these options are made."""
     text: TextColumn = None
     label: LabelColumn = None
     model: ModelOption
@@ -78,5 +89,5 @@ class ChooseSpec(Options):
         return {name: getattr(self, name) for name in self.declared() if name not in OF_THE_RACE}
 
 
-OF_THE_RACE = frozenset({"spend", "margin", "queries"})
+OF_THE_RACE = frozenset({"data", "spend", "margin", "queries"})
 """Options that decide how settings are raced, not what they are."""

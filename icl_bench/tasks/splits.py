@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import one_line, plain, short
+from icl_bench.wording import close, one_line, plain, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,11 @@ class Source:
 
 
 def no_column(where: str, column: str, columns: Iterable[str]) -> str:
-    """The message for a missing column."""
-    names = ", ".join(plain(c) for c in columns) or "none"
-    return one_line(f"{where}: no column {column!r}; columns: {names}")
+    """The message for a missing column, with the names that are like it."""
+    known = list(columns)
+    names = ", ".join(plain(c) for c in known) or "none"
+    meant = close(column, map(plain, known))
+    return one_line(f"{where}: no column {column!r}; columns: {names}") + (f"; did you mean {meant}?" if meant else "")
 
 
 def encodable(text: str, row: StoredRow, column: str) -> str:
