@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from icl_bench.choosing.contest import Contest
 from icl_bench.results.cells import digest
-from icl_bench.results.races import RacedSetting, RaceMeta, RaceRound, RaceStanding, race_file, read_race, write_race
+from icl_bench.results.races import race_file, read_race, write_race
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import RacedSetting, RaceMeta, RaceRound, RaceStanding
 
 
 class Record:
@@ -17,9 +18,11 @@ class Record:
     as far, so that a kill in between loses nothing. A file of other rounds is replaced.
     """
 
-    def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], command: str) -> None:
-        """``answer`` returns the lines of the answer so far; ``command`` computes all cells whole."""
-        self._contest, self._results, self._answer, self._command = contest, results, answer, command
+    def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], **further: str) -> None:
+        """``answer`` returns the lines of the answer so far; ``further`` are fields of the file: ``command`` and
+        ``measure``.
+        """
+        self._contest, self._results, self._answer, self._further = contest, results, answer, further
         record = contest.as_json()
         names = [one["setting"] for one in record["settings"]]
         decides = [record["margin"], record["error"], record["draws"], names, list(contest.rows)]
@@ -31,7 +34,7 @@ class Record:
         """Keep the state after a round. Raises ``UserError`` if the file cannot be written."""
         record = self._contest.as_json()
         standings = [
-            RaceStanding(**{name: one[name] for name in RaceStanding.model_fields}) for one in record["settings"]
+            RaceStanding(**{name: one.get(name) for name in RaceStanding.model_fields}) for one in record["settings"]
         ]
         self._rounds.append(RaceRound(predictions=record["predictions"], leader=record["choice"], standings=standings))
         self.keep()
@@ -48,7 +51,7 @@ class Record:
             **known,
             rounds=self._rounds,
             answer=list(self._answer()),
-            command=self._command,
+            **self._further,
             cells=sorted(self._contest.outcome.names),
         )
         write_race(self._results, self._file, race)

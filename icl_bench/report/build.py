@@ -86,8 +86,7 @@ def make_report(
     present, missing = sections(findings, naming)
     return Report(
         _overview(stored.own_predictions),
-        sorted(stored.predictions["task"].astype(str).unique()),
-        sorted(stored.predictions["model"].astype(str).unique()),
+        *(sorted({*stored.predictions[name].astype(str), *findings.races[name]}) for name in ("task", "model")),
         [*_notes(findings), *messages],
         matrix(findings, naming),
         headlines(findings, naming),
@@ -129,6 +128,7 @@ def _notes(findings: Findings) -> list[str]:
     notes = []
     if failed := len(findings.summary.failed):
         notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
+    notes += [f"{cells.in_words()}." for cells in findings.summary.partial]
     if reads_test_inputs(findings.context.facts):
         notes.append(READS_TEST_INPUTS)
     free = findings.context.table("truncated_answers")

@@ -9,82 +9,17 @@ import json
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
-from icl_bench.results.facts import StoredModel
-from icl_bench.results.reading import readable
+from icl_bench.results.reading import RACES, readable
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import as_stored
-
-FOLDER = "_races"
-"""Folder of the files; no task has this name."""
+from icl_bench.results.stored_meta import RaceMeta, as_stored
 
 LONGEST = 60
 """Letters of a task's or a model's name in a file's name; the hash that ends it tells races apart."""
 
 
-class RaceStanding(StoredModel):
-    """One setting after a round; scores are shares of 1."""
-
-    predictions: int
-    draws: int
-    score: float | None = None
-    """None before the first answer."""
-    ci_low: float
-    ci_high: float
-    out: bool
-    """Whether the leader is not worse by more than the margin."""
-
-
-class RaceRound(StoredModel):
-    """The state after a round."""
-
-    predictions: int
-    """Of all settings together."""
-    leader: str
-    standings: list[RaceStanding]
-    """In the order of the race's settings."""
-
-
-class RacedSetting(StoredModel):
-    """One setting of a race."""
-
-    setting: str
-    """Its name."""
-    select: str
-    k: int
-
-
-class RaceMeta(StoredModel):
-    """A race so far, or at its end."""
-
-    task: str
-    model: str
-    margin: float
-    """As a share of 1."""
-    error: float
-    rows: int
-    """Test rows of a whole cell."""
-    draws: int
-    queries: int
-    """Queries that the choice will answer."""
-    choice: str | None = None
-    decided: bool
-    ended: str | None = None
-    """Why it ended before it was decided; None if it is decided, and while it runs."""
-    predictions: int
-    predictions_of_full_sweep: int
-    settings: list[RacedSetting]
-    rounds: list[RaceRound]
-    answer: list[str]
-    """The lines that ``choose`` prints."""
-    command: str
-    """Computes all cells of the race whole."""
-    cells: list[str]
-    """Names of the cells that were asked, without suffixes."""
-
-
 def race_file(task: str, model: str, digest: str) -> str:
     """The name of a race's file."""
-    return f"{FOLDER}/{slug(task)[:LONGEST]}-{slug(model)[:LONGEST]}-{digest[:8]}.json"
+    return f"{RACES}/{slug(task)[:LONGEST]}-{slug(model)[:LONGEST]}-{digest[:8]}.json"
 
 
 def write_race(place: Place, file: str, race: RaceMeta) -> None:
@@ -104,10 +39,3 @@ def read_race(place: Place, file: str) -> RaceMeta | None:
     """The race of a file; None if there is none, or, with a warning, if it cannot be read."""
     storage = storage_at(place)
     return next(readable(storage, [file], RaceMeta), None) if storage.has(file) else None
-
-
-def read_races(place: Place) -> list[RaceMeta]:
-    """Every race of a results folder, by name. A file that cannot be read is skipped with a warning."""
-    storage = storage_at(place)
-    names = [name for name in sorted(storage.names(FOLDER)) if name.endswith(".json")]
-    return list(readable(storage, names, RaceMeta))

@@ -21,7 +21,13 @@ def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
     """Lay out a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
     with display.preparing() as say:
         contest = Contest.prepare(spec, say, results)
-    record = Record(contest, results, lambda: list(answer_lines(contest, results)), whole_command(contest, results))
+    record = Record(
+        contest,
+        results,
+        lambda: list(answer_lines(contest, results)),
+        command=whole_command(contest, results),
+        measure=contest.sweep.task.first_measure,
+    )
     progress = RaceProgress(contest, display)
 
     def after_round() -> None:

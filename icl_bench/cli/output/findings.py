@@ -79,7 +79,7 @@ def _shown(column: Column, value: Any) -> str:
 def print_findings(findings: Findings, console: Console, options: Collection[str] = ()) -> None:
     """Print the curves, then each table with rows, including those of ``options``."""
     print_summary(findings.summary, console, order=False)
-    if findings.context.stored.predictions.empty and not findings.summary.failed:
+    if findings.context.stored.predictions.empty and not findings.summary.failed and findings.races.empty:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
