@@ -85,7 +85,7 @@ def make_report(
     naming = Naming.of(findings.summary)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.own_predictions),
+        _overview(stored.own_predictions, raced=not findings.races.empty),
         *(sorted({*stored.predictions[name].astype(str), *findings.races[name]}) for name in ("task", "model")),
         [*_notes(findings), *messages],
         matrix(findings, naming),
@@ -110,9 +110,9 @@ def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Re
     return Report(overview, tasks, models, (), nothing, (), (), (), sample, None, {})
 
 
-def _overview(frame: pd.DataFrame) -> str:
+def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
     if frame.empty:
-        return "No cell is finished."
+        return "No cell is finished." + (" A race asked cells in part." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
     shots = frame["k"].min(), frame["k"].max()
     span = f"{shots[0]:,} to {shots[1]:,} demonstrations"

@@ -23,16 +23,18 @@ RACE_COLUMNS = [*OF_RACE, *STANDING, "state", "dropped_after"]
 ROUND_COLUMNS = [*OF_RACE, "round", "asked", *STANDING, "out"]
 
 WHY = {
-    "worse": "surely worse than another",
-    "dearer": "surely not better by more than the margin, and dearer",
-    "not better": "surely not better by more than the margin",
+    "worse": "dropped: worse than another",
+    "dearer": "dropped: not better, and dearer",
+    "not better": "dropped: not better",
 }
-"""Why a setting is out, in words."""
+"""Why a setting is out, in words: surely worse than another, or surely not better than the choice by more than the
+margin."""
 
 
 def races(context: Context) -> pd.DataFrame:
     """How the settings of each race stand, one row a setting.
 
+    The choice comes first, then what may still be better, then what was dropped, the best of each first.
     Columns: task, model, metric, race (what tells races of a task and model apart), setting (its name), select, k,
     predictions and draws that were asked, score with ci_low and ci_high (for new rows and draws, valid at any
     moment), state, and dropped_after (predictions of all settings together when it was dropped; NaN if it was not).
@@ -43,10 +45,12 @@ def races(context: Context) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for race, of_race in _races(context):
         last = race.rounds[-1]
-        for place, setting in enumerate(race.settings):
+        order = sorted(range(len(race.settings)), key=lambda place: _rank(race, place))
+        for place in order:
+            setting = race.settings[place]
             out = [one.predictions for one in _since_out(race, place)]
             standing = last.standings[place]
-            state = WHY.get(standing.why or "not better", "out") if standing.out else "may be better"
+            state = WHY.get(standing.why or "not better", "dropped") if standing.out else "may be better"
             if setting.setting == race.choice:
                 state = "chosen" if race.decided else "leads"
             rows.append(
@@ -114,6 +118,11 @@ def _standing(race: RaceMeta, place: int, number: int) -> dict[str, Any]:
     return {name: known[name] for name in STANDING}
 
 
+def _rank(race: RaceMeta, place: int) -> tuple[bool, bool, float]:
+    standing = race.rounds[-1].standings[place]
+    return race.settings[place].setting != race.choice, standing.out, -(standing.score or 0.0)
+
+
 def _since_out(race: RaceMeta, place: int) -> list[Any]:
     """The rounds since which a setting has been out without a break."""
     since = []
@@ -151,8 +160,9 @@ RACES = Finding(
         "Race",
         "icl-bench choose",
         "Each line is a setting of a race: its {score} so far, over the answers that were asked of all settings "
-        "together (logarithmic axis). A cross ends the line of a setting that was dropped. Intervals (95%) hold at "
-        "any moment, for new test rows and draws of demonstrations.",
+        "together (logarithmic axis). A cross marks where a setting was dropped: it is surely not better than the "
+        "leader by more than the margin. Intervals (95%) hold at any moment, for new test rows and draws of "
+        "demonstrations.",
         also=("race_rounds",),
         place=5,
     ),
