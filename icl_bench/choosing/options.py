@@ -62,7 +62,7 @@ def _engines(given: Any) -> Any:
             raise UserError(f"--engine {short(given)}: expected a dictionary of options for each model")
         for name, value in options.items():
             if isinstance(value, Mapping):
-                value = ",".join(f"{key}={one}" for key, one in value.items())  # noqa: PLW2901
+                value = ",".join(f"{key}={one}" for key, one in value.items())
             texts.append(f"{model}:{name}={as_text(value)}")
     return tuple(texts)
 
@@ -143,7 +143,9 @@ class ChooseSpec(BackendSpec):
     def _agree(self) -> ChooseSpec:
         for one in self.calibrate or ():
             if str(one) != "batch":
-                raise UserError(f"--calibrate {plain(str(one))}: a race has batch alone; run and summary have the others")
+                raise UserError(
+                    f"--calibrate {plain(str(one))}: a race has batch alone; run and summary have the others"
+                )
         for model in self.model:
             _ = self.of_model(model)
         return self
@@ -195,4 +197,3 @@ class ChooseSpec(BackendSpec):
 
 OF_THE_RACE = frozenset({"spend", "margin", "queries", "price", "engine", "model"})
 """Options that decide how settings are raced and what they cost, or that each model has of its own."""
-

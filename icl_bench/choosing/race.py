@@ -194,6 +194,15 @@ class Race:
             stop = self.length
         self.asked[candidate] = stop
 
+    def retell(self, candidate: int, scores: Sequence[float] | np.ndarray) -> None:
+        """Take new scores for all that a candidate was asked, and more of them: what was asked later changed those of
+        before. Raises ValueError where they are no scores.
+        """
+        self.asked[candidate], self._sums[candidate], self._scores[candidate] = 0, 0.0, np.nan
+        for start in range(0, len(scores), self.rules.rows):
+            stop = min(start + self.rules.rows, len(scores))
+            self.tell(Ask(candidate, start, stop), scores[start:stop])
+
     def means(self) -> np.ndarray:
         """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
         passes, begun = np.divmod(self.asked, self.rules.rows)
