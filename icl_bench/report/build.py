@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings.provenance import encoders
+from icl_bench.analysis.findings.races import races_of
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
@@ -82,11 +83,12 @@ def make_report(
     findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
     findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
     say("drawing charts")
-    naming = Naming.of(findings.summary)
+    naming, raced = Naming.of(findings.summary), races_of(findings.context)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.own_predictions, raced=not findings.races.empty),
-        *(sorted({*stored.predictions[name].astype(str), *findings.races[name]}) for name in ("task", "model")),
+        _overview(stored.own_predictions, raced=bool(raced)),
+        sorted({*stored.predictions["task"].astype(str), *(race.task for race in raced)}),
+        sorted({*stored.predictions["model"].astype(str), *(name for race in raced for name in race.models)}),
         [*_notes(findings), *messages],
         matrix(findings, naming),
         headlines(findings, naming),

@@ -14,6 +14,9 @@ from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import RaceMeta
 from icl_bench.wording import counted
 
+PARTS = 3
+"""Of a cell's name: task, model and the rest."""
+
 
 @dataclass(frozen=True)
 class PartialCells:
@@ -48,7 +51,7 @@ def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[P
     parts: dict[str, list[str]] = defaultdict(list)
     for name in names:
         cell, found, _ = name.partition(JOURNAL)  # object storage has a journal in several objects
-        if found and cell not in finished:
+        if found and cell not in finished and cell.count("/") == PARTS - 1:
             parts[cell].append(name)
     if not parts:
         return []
@@ -56,13 +59,16 @@ def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[P
     race_of = {cell: race for race in races for cell in race.cells}
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     owners: dict[tuple[str, str, str], RaceMeta | None] = {}
-    wanted = {name: {value, slug(value)} for name, value in (only or {}).items()}
+    wanted = {name: (only or {}).get(name) for name in ("task", "model")}
     for cell in sorted(parts):
-        race = race_of.get(cell)
-        task, _, rest = cell.partition("/")
-        names_of = (race.task, race.model) if race else (task, rest.partition("/")[0])
-        if all(value in wanted.get(name, {value}) for name, value in zip(("task", "model"), names_of, strict=True)):
-            key = (*names_of, "" if race is None else race.command)
+        race, (task, model, _) = race_of.get(cell), cell.split("/", 2)
+        if race is not None:
+            key, is_wanted = (race.task, race.model, race.command), race.is_of(**wanted)
+        else:
+            folders = {"task": task, "model": model}
+            key = (task, model, "")
+            is_wanted = all(value is None or slug(value) == folders[name] for name, value in wanted.items())
+        if is_wanted:
             groups[key].append(cell)
             owners[key] = race
     counts = _counts(storage, {cell: parts[cell] for cells in groups.values() for cell in cells})

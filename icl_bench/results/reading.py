@@ -570,7 +570,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     try:
         frame = _those(stored.predictions, wanted, storage_at(results).where(), stored.stored_names)
     except UserError:
-        if not failed and not any(wanted.items() <= race.model_dump().items() for race in read_races(results)):
+        if not failed and not any(race.is_of(wanted.get("task"), wanted.get("model")) for race in read_races(results)):
             raise
         frame = stored.predictions.iloc[:0]
     return replace(stored, predictions=frame, failed=failed)

@@ -294,6 +294,7 @@ class RacedSetting(StoredModel):
 
     setting: str
     """Its name."""
+    model: str | None = None
     select: str
     k: int
 
@@ -303,6 +304,7 @@ class RaceMeta(StoredModel):
 
     task: str
     model: str
+    """Several with commas."""
     measure: str = ACCURACY
     """The score that settings are compared by."""
     margin: float
@@ -327,6 +329,15 @@ class RaceMeta(StoredModel):
     """Computes all cells of the race whole."""
     cells: list[str]
     """Names of the cells that were asked, without suffixes."""
+
+    def is_of(self, task: str | None, model: str | None) -> bool:
+        """Whether it is of this task and has this model, each if given."""
+        return task in (None, self.task) and (model is None or model in self.models)
+
+    @property
+    def models(self) -> list[str]:
+        """Its models."""
+        return list(dict.fromkeys(one.model or self.model for one in self.settings))
 
     @model_validator(mode="after")
     def _is_whole(self) -> RaceMeta:

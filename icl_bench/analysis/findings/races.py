@@ -86,11 +86,7 @@ def races_of(context: Context) -> list[RaceMeta]:
     """The races of the task and model that the tables are restricted to, in the order of their files."""
     if context.results is None:
         return []
-    return [
-        race
-        for race in read_races(context.results)
-        if context.task in (None, race.task) and context.model in (None, race.model)
-    ]
+    return [race for race in read_races(context.results) if race.is_of(context.task, context.model)]
 
 
 def race_names(found: list[RaceMeta]) -> list[str]:

@@ -53,7 +53,7 @@ class RaceProgress(Watcher):
     def showing(self) -> Iterator[None]:
         """Print what races; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
-        for text in notes(contest.sweep):
+        for text in dict.fromkeys(text for one in contest.entrants for text in notes(one.sweep)):
             self._display.note(f"note: {text}")
         for text in contest.left_out:
             self._display.note(f"left out: {text}")
@@ -91,17 +91,18 @@ class RaceProgress(Watcher):
         )
 
     def _spent(self) -> str:
-        """Answers and time so far, of how many there are."""
+        """Answers and time so far, and what is left of the budget."""
         contest, seconds = self._contest, time.monotonic() - self._began
-        left = max(contest.spec.spend - seconds, 0)
-        answers = f"{int(contest.race.spent.sum()):,} of {contest.full_sweep:,} answers"
-        return f"{answers}, {timedelta(seconds=int(seconds))} of the time ({duration(left)} left)"
+        spend, account = contest.spec.spend, contest.account
+        left = duration(max(spend.amount - seconds, 0)) if spend.unit == "time" else spend.of(max(account.left, 0))
+        answers = f"{contest.predictions:,} of {contest.full_sweep:,} answers"
+        return f"{answers} in {timedelta(seconds=int(seconds))}, {left} left"
 
     # -- what the runner says ---------------------------------------------------------------------
 
     def backend_loading(self) -> None:
         """The model is being loaded."""
-        self._say(f"loading {self._contest.sweep.model.name}")
+        self._say("loading the model")
 
     def backend_ready(self) -> None:
         """The model is loaded."""
@@ -142,7 +143,9 @@ class RaceProgress(Watcher):
             table.add_row(*(Text(cell, style) for cell in cells))
         more = order[LINES:]
         margin = f"{self._contest.spec.margin:g} points"
-        below = f"dropped: surely not better than the leader by more than {margin}"
+        below = (
+            f"worse, not better (by more than {margin}): each is sure; the number is the round in which it was dropped"
+        )
         hidden = [Text(f"and {counted(len(more), 'setting')} more", "dim")] if more else []
         why = [Text(below, "dim")] if self._dropped else []
         return Group(table, *hidden, *why)
@@ -150,7 +153,9 @@ class RaceProgress(Watcher):
     def _state(self, place: int) -> str:
         if place == self._answer.choice:
             return "leads"
-        return f"dropped, round {self._dropped[place]}" if place in self._dropped else "may be better"
+        if place not in self._dropped:
+            return "may be better"
+        return f"out {self._dropped[place]}: {self._answer.standings[place].why or 'not better'}"
 
 
 def _rank(answer: Answer, place: int, dropped: dict[int, int]) -> tuple[bool, int, float]:

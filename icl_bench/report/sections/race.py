@@ -24,6 +24,7 @@ def race(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
     if standings.empty:
         return None
     met = races_of(findings.context)
+    several = {one.model for one in met if len(one.models) > 1}
     look = _look(standings)
     frame = rounds.rename(columns={"setting": "series", "score": "value", "ci_low": "low", "ci_high": "high"})
     panels = []
@@ -35,7 +36,8 @@ def race(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
         description = f"{of} of the settings of a race over the answers asked, {title}; table below"
         chart = charts.race(rows, look, of, [*tips, *LIMITS, tip("state", "state")], description)
         names = "series round asked predictions draws value low high out state"
-        panels.append(panel(["race", *key], title, chart, rows, names))
+        shown = rows.drop(columns="model") if key[1] in several else rows  # the page is about one model, or all
+        panels.append(panel(["race", *key], title, chart, shown, names))
     tables = [of_finding(finding, standings), of_finding(FINDINGS["race_rounds"], rounds)]
     names = [f"{one.model} · {name}" for one, name in zip(met, race_names(met), strict=True)]
     answers = [_answer(one, name) for one, name in zip(met, names, strict=True)]
@@ -61,4 +63,9 @@ def _asked(part: Any) -> Any:
 def _answer(one: RaceMeta, name: str) -> Headlines:
     """The lines of the answer."""
     lines = (line.partition(": ") for line in one.answer)
-    return Headlines(one.task, one.model, tuple(Sentence(topic, text) for topic, _, text in lines), name)
+    return Headlines(
+        one.task,
+        one.model if len(one.models) == 1 else "",
+        tuple(Sentence(topic, text) for topic, _, text in lines),
+        name,
+    )

@@ -21,6 +21,7 @@ from icl_bench.choosing import contest as module
 from icl_bench.choosing.contest import Setting, first_round, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
+from icl_bench.choosing.spending import Spend
 from icl_bench.errors import UserError
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.results.store import OpenCell
@@ -71,7 +72,14 @@ def test_the_answer_has_five_lines_and_names_the_choice_its_score_and_the_run_of
     ended = choose(*words, "--queries", 20000, results=tmp_path / "results")
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["Use", "Cost", "Runner-up", "Not known", "Whole curve"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "Use",
+        "Cost",
+        "Runner-up",
+        "Not known",
+        "Whole curve",
+        "Prompt",
+    ]
     assert "20,000 queries" in lines[1]
     assert "5 settings" in lines[0]
     again = lines[4].partition(": ")[2].split()[1:]
@@ -195,7 +203,7 @@ def test_python_has_the_same(words: tuple[object, ...], task: Path, tiny: Path, 
         results=tmp_path / "here",
         quiet=True,
     )
-    assert {**here, "seconds": 0} == {**there, "seconds": 0}
+    assert {**here, "seconds": 0, "budget": {}} == {**there, "seconds": 0, "budget": {}}
     with pytest.raises(UserError, match="not an option of choose"):
         icl_bench.choose(task=task, model=tiny, batch=True)
     with pytest.raises(UserError, match="on this machine"):
@@ -229,8 +237,9 @@ def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> Non
 @given(st.integers(1, 10**4), st.sampled_from(["s", "m", "h"]))
 def test_times_are_read_in_seconds(number: int, unit: str) -> None:
     spec = ChooseSpec(task="t", model="m", spend=f"{number}{unit}")
-    assert spec.spend == number * {"s": 1, "m": 60, "h": 3600}[unit]
+    assert spec.spend == Spend(number * {"s": 1, "m": 60, "h": 3600}[unit], "time")
     assert ChooseSpec(task="t", model="m", spend=spec.spend).spend == spec.spend
+    assert ChooseSpec(task="t", model="m", spend=spec.spend.amount).spend == spec.spend
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), st.integers(0, 5))
