@@ -133,7 +133,7 @@ def test_without_a_terminal_each_round_is_one_line(words: tuple[object, ...], tm
     ended = run_command("choose", *words, "--margin", 0.01, "--results", tmp_path / "results")
     rounds = [line for line in ended.err.splitlines() if line.startswith("round ")]
     assert len(rounds) == len(race_in(tmp_path / "results").rounds)
-    assert all("leads with" in line and "left)" in line for line in rounds)
+    assert all("leads with" in line and " left: " in line for line in rounds)
     assert "\x1b" not in ended.err
 
 
