@@ -39,7 +39,7 @@ class Progress(Watcher):
 
     def backend_loading(self) -> None:
         """Say that the model is loaded."""
-        self._note(f"loading {', '.join(one.sweep.model.name for one in self._contest.entrants)}")
+        self._note(f"loading {self._contest.asking.sweep.model.name}")
 
     def round(self) -> None:
         """Say who leads and how many run."""
@@ -138,7 +138,8 @@ def cost(contest: Contest, place: int) -> str:
     entrant, said = contest.entrants[setting.entrant], []
     each = {name: float(value) for name, value in zip(MEASURES, contest.costs.of(queries)[place], strict=True)}
     if math.isfinite(each["money"]):
-        said.append(f"{money(each['money'])} a query; {counted_queries(queries)}: {money(each['money'] * queries)}")
+        paid = [three_digits(amount) for amount in (each["money"], each["money"] * queries)]
+        said.append(f"{paid[0]} a query; {counted_queries(queries)}: {paid[1]} (in the currency of --price)")
     if math.isfinite(each["operations"]):
         text = f"{three_digits(each['operations'] / 1e9)} GFLOP a query"
         if entrant.rate is not None:
@@ -151,11 +152,6 @@ def cost(contest: Contest, place: int) -> str:
     return "; ".join(said) or "unknown for this model"
 
 
-def money(amount: float) -> str:
-    """Money in the prices' currency."""
-    return f"{three_digits(amount)} (in the currency of --price)" if amount else "0"
-
-
 def compared(contest: Contest, choice: int, second: int, standing: Standing) -> str:
     """How the runner-up's cost compares, and what would make it the cheaper one."""
     queries, measure = contest.spec.queries, contest.measure
@@ -163,18 +159,12 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    what = {"money": "money", "operations": "operations", "tokens": "tokens"}[measure]
-    said = [f"{three_digits(other / one)} times the {what}"]
+    said = [f"{three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
         said.append("surely within the margin")
     if (number := contest.crossing(choice, second)) is not None:
-        # what it would take to be the cheaper one, or what makes it that now
-        more = (
-            "above"
-            if contest.costs.each[second, MEASURES.index(measure)]
-            < (contest.costs.each[choice, MEASURES.index(measure)])
-            else "below"
-        )
+        each = contest.costs.each[:, MEASURES.index(measure)]
+        more = "above" if each[second] < each[choice] else "below"
         said.append(f"it is the cheaper one {more} {counted_queries(math.ceil(number))} in all")
     if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
         said.append(f"it costs as much at {percent(one / other)}% of its price")
