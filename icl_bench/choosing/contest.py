@@ -144,13 +144,18 @@ class Contest:
     seconds: float = 0.0
     """Time that this command spent."""
     account: Account = field(init=False)
+    asking: Entrant = field(init=False)
+    """The model that is asked."""
+    measure: str = field(init=False)
+    """By which settings' costs are compared: money, operations or tokens."""
     _known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Rows that are answered, by the cell's ``id``."""
     _paid_until: float = 0.0
     """The moment up to which this machine's time is paid."""
 
     def __post_init__(self) -> None:
-        self.account = Account(self.spec.spend)
+        self.account, self.asking = Account(self.spec.spend), self.entrants[0]
+        self._price()
 
     @classmethod
     def prepare(cls, spec: ChooseSpec, say: Callable[[str], None], results: Place) -> Contest:
@@ -185,9 +190,7 @@ class Contest:
         first = min(first_round(settings), len(rows))
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
         race = Race([Candidate(one.name, one.drawn) for one in settings], rules)
-        contest = cls(spec, entrants, settings, left_out, race, order)
-        contest._price()
-        return contest
+        return cls(spec, entrants, settings, left_out, race, order)
 
     @property
     def sweep(self) -> Sweep:
@@ -290,7 +293,7 @@ class Contest:
             entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
             if before is not None and before is not runner and sum(one.here for one in self.entrants) > 1:
                 before.release()
-            before = runner
+            before, self.asking = runner, entrant
             if self._is_spent(began):
                 return False
             one = Outcome()

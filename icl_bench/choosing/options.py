@@ -165,10 +165,10 @@ class ChooseSpec(BackendSpec):
         """The options of one model that differ from those of all, as :class:`RunSpec` takes them. Raises
         ``UserError``.
         """
-        return self._engines.get(model, {})
+        return self._own_options.get(model, {})
 
     @property
-    def _engines(self) -> dict[str, dict[str, Any]]:
+    def _own_options(self) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for text in self.engine:
             model = max((m for m in self.model if text.startswith(f"{m}:")), key=len, default=None)

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from icl_bench.backends.servers.budget import Charge, Purse
+from icl_bench.backends.servers.budget import Purse
 from icl_bench.errors import UserError
-from icl_bench.wording import plain, three_digits
+from icl_bench.wording import plain
 
 Unit = Literal["time", "tokens", "money"]
 
@@ -52,11 +52,10 @@ class Spend:
 
     def of(self, amount: float) -> str:
         """Another amount in the same unit, as ``--spend`` takes it."""
-        if self.unit == "time":
-            return f"{amount:g}s"
         if self.unit == "tokens":
             return f"{math.ceil(amount)}tokens"
-        return f"{self.sign}{three_digits(amount)}"
+        number = f"{amount:.10f}".rstrip("0").rstrip(".")
+        return f"{number}s" if self.unit == "time" else f"{self.sign}{number}"
 
     def at_least(self, amount: float) -> str:
         """The same, rounded up to two digits."""
@@ -102,6 +101,3 @@ class Account:
 def count_tokens(new: float, cached: float, answer: float, written: float) -> float:  # noqa: ARG001
     """Tokens that are computed: of prompts, without cached ones, and of answers."""
     return new + written + answer
-
-
-_: Charge = count_tokens

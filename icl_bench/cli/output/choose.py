@@ -45,7 +45,7 @@ def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
 
 
 def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
-    """The answer in six lines."""
+    """The answer in five lines."""
     answer = contest.answer()
     pairs = list(zip(contest.settings, answer.standings, strict=True))
     setting, standing = pairs[answer.choice]
@@ -53,7 +53,7 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
         yield "Use: unknown, nothing was answered"
         return
     measure = title(contest.sweep.task.first_measure)
-    yield f"Use: {setting.name}, {measure} {score(standing)} on new rows and draws; {why(contest, answer)}"
+    yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries{_means(setting)}; {why(contest, answer)}")
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place in range(len(pairs)) if place != answer.choice]
     if others:
@@ -63,8 +63,25 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
-    yield f"Whole curve: {shlex.join(run_words(contest, setting, results))}"
-    yield f"Prompt: after that run, {shlex.join(prompt_words(contest, setting, results))}"
+    commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
+    yield f"Next: {' && '.join(map(shlex.join, commands))}  # answers all test rows; writes the prompt to a file"
+
+
+DEMONSTRATIONS = {
+    "random": "the same {} random examples in every prompt",
+    "balanced": "the same {} examples in every prompt, as many of each label",
+    "bm25": "every prompt shows the {} examples that have most words in common with the query",
+    "dense": "every prompt shows the {} examples that are most like the query",
+}
+"""Selector -> what its prompts show."""
+
+
+def _means(setting: Setting) -> str:
+    """What the setting is, for who does not know its name."""
+    if not setting.k:
+        return " (the prompt has no examples)"
+    known = DEMONSTRATIONS.get(setting.select)
+    return "" if known is None else f" ({known.format(f'{setting.k:,}')})"
 
 
 def why(contest: Contest, answer: Answer) -> str:
@@ -72,10 +89,11 @@ def why(contest: Contest, answer: Answer) -> str:
     count, margin = len(answer.standings), f"{contest.spec.margin:g} points"
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
-        return f"not decided, {contest.ended}: {others} may be better by more than {margin}"
+        ended = contest.ended or "still running"
+        return f"not decided, {ended}: {others} may be better by more than {margin}"
     if count == 1:
         return "the only setting"
-    said = f"no other of {counted(count, 'setting')} is better by more than {margin} in a full sweep (error 5%)"
+    said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
     if answer.choice != contest.race.leader():
         said += ", and it is the cheapest of which this is sure"
     if answer.cheaper_open:
@@ -88,16 +106,15 @@ def unknown(contest: Contest, answer: Answer) -> str:
     """What the race leaves open, and what it did not try."""
     margin, others = f"{contest.spec.margin:g} points", len(answer.standings) - 1
     new = sum(not one.out_for_new for one in answer.standings) - 1
-    beyond = f"nothing: no other setting is better by more than {margin} (error 5%)"
+    beyond = f"no other setting is better by more than {margin} on new queries either (error 5%)"
     if new > 0:
+        are = "is" if new == 1 else "are"
         beyond = (
-            f"whether {new} of {counted(others, 'other setting')} are better by more than {margin}; "
+            f"whether {new} of {counted(others, 'other setting')} {are} better by more than {margin} on new queries; "
             "more test rows and draws would show it"
         )
-    return (
-        f"on new rows and draws, {beyond} (asked: {contest.predictions:,} of a full sweep's {contest.full_sweep:,} "
-        f"predictions); not tried: {NOT_TRIED}"
-    )
+    asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
+    return f"{beyond} ({asked}); not tried: {NOT_TRIED}"
 
 
 def _rank(standing: Standing) -> tuple[bool, float]:
@@ -111,22 +128,19 @@ def cost(contest: Contest, place: int) -> str:
     entrant, said = contest.entrants[setting.entrant], []
     each = {name: float(value) for name, value in zip(MEASURES, contest.costs.of(queries)[place], strict=True)}
     if math.isfinite(each["money"]):
-        said.append(f"{money(each['money'])} a query; {counted_queries(queries)}: {money(each['money'] * queries)}")
+        paid = [three_digits(amount) for amount in (each["money"], each["money"] * queries)]
+        said.append(f"{paid[0]} a query; {counted_queries(queries)}: {paid[1]} (in the currency of --price)")
     if math.isfinite(each["operations"]):
-        text = f"{three_digits(each['operations'] / 1e9)} GFLOP a query"
-        if entrant.rate is not None:
+        flops = f"{three_digits(each['operations'] / 1e9)} GFLOP"
+        if entrant.rate is None:
+            said.append(f"{flops} a query")
+        else:
             seconds = each["operations"] / entrant.rate
-            text += f", about {three_digits(seconds)} s on this machine; {counted_queries(queries)}: "
-            text += duration(seconds * queries)
-        said.append(text)
+            total = f"{counted_queries(queries)}: {duration(seconds * queries)}"
+            said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}")
     elif math.isfinite(each["tokens"]):
         said.append(f"{three_digits(each['tokens'])} tokens a query that are not cached")
     return "; ".join(said) or "unknown for this model"
-
-
-def money(amount: float) -> str:
-    """Money in the prices' currency."""
-    return f"{three_digits(amount)} (in the currency of --price)" if amount else "0"
 
 
 def compared(contest: Contest, choice: int, second: int, standing: Standing) -> str:
@@ -136,18 +150,12 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    what = {"money": "money", "operations": "operations", "tokens": "tokens"}[measure]
-    said = [f"{three_digits(other / one)} times the {what}"]
+    said = [f"{three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
-        said.append("surely within the margin")
+        said.append("it is surely within the margin")
     if (number := contest.crossing(choice, second)) is not None:
-        # what it would take to be the cheaper one, or what makes it that now
-        more = (
-            "above"
-            if contest.costs.each[second, MEASURES.index(measure)]
-            < (contest.costs.each[choice, MEASURES.index(measure)])
-            else "below"
-        )
+        each = contest.costs.each[:, MEASURES.index(measure)]
+        more = "above" if each[second] < each[choice] else "below"
         said.append(f"it is the cheaper one {more} {counted_queries(math.ceil(number))} in all")
     if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
         said.append(f"it costs as much at {percent(one / other)}% of its price")

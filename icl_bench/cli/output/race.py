@@ -102,7 +102,7 @@ class RaceProgress(Watcher):
 
     def backend_loading(self) -> None:
         """The model is being loaded."""
-        self._say("loading the model")
+        self._say(f"loading {self._contest.asking.sweep.model.name}")
 
     def backend_ready(self) -> None:
         """The model is loaded."""
