@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shlex
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
