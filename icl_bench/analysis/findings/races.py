@@ -158,8 +158,7 @@ RACES = Finding(
         "Each line is a setting of a race: its {score} so far, over the answers that were asked of all settings "
         "together (logarithmic axis). A cross marks where a setting was dropped: it is surely worse than "
         "another, or not better than the choice by more than the margin. Intervals (95%) hold at any moment, for new "
-        "test rows and draws of "
-        "demonstrations.",
+        "test rows and draws of demonstrations.",
         also=("race_rounds",),
         place=5,
     ),
