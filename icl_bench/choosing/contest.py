@@ -47,7 +47,7 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted
+from icl_bench.wording import counted, plain
 
 INTERRUPTED = "interrupted"
 """Why a race ended before it was decided. It is decided at the latest when everything is asked."""
@@ -115,6 +115,10 @@ class Entrant:
         """Operations a second of this machine with it; None if unknown."""
         return rate_of(self.sweep)
 
+    def speed(self) -> float | None:
+        """The same, for those who may not need it."""
+        return self.rate
+
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each test row among its queries."""
@@ -162,8 +166,13 @@ class Contest:
         """Lay out the settings; nothing is computed yet. Raises ``UserError``."""
         entrants = []
         for model in spec.model:
-            sweep = Sweep.prepare(spec.run_of(model), say, results=results)
-            entrants.append(Entrant(model, sweep, model_prices(sweep, spec.price_of(model))))
+            try:
+                sweep = Sweep.prepare(spec.run_of(model), say, results=results)
+                entrants.append(Entrant(model, sweep, model_prices(sweep, spec.price_of(model))))
+            except UserError as error:
+                if len(spec.model) == 1:
+                    raise
+                raise UserError(f"{plain(model)}: {error}") from None
         check_prices([(one.sweep, one.prices) for one in entrants], spends_money=spec.spend.unit == "money")
         names = [one.sweep.model.name for one in entrants]
         if same := {name for name in names if names.count(name) > 1}:
@@ -217,9 +226,7 @@ class Contest:
             if served.answers:  # thoughts are as long as they are, and not every server caches
                 tokens = tokens._replace(answer=served.answer_tokens / served.answers)
             caches = not served.answers or bool(served.cached_tokens)
-            costs = query_cost(
-                entrant.sweep, entrant.prices, tokens, setting.compute, lambda one=entrant: one.rate, caches
-            )
+            costs = query_cost(entrant.sweep, entrant.prices, tokens, setting.compute, entrant.speed, caches)
             each.append(costs[0])
             once.append(costs[1])
         return QueryCosts(np.array(each), np.array(once))
@@ -287,7 +294,7 @@ class Contest:
         round that is not whole are in the journals.
         """
         scores: dict[tuple[int, int, str], float] = {}
-        before = None
+        before, last, read = None, None, 0
         for candidate, draw, group, cell, names in self._questions_of(asks):
             setting = self.settings[candidate]
             entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
@@ -301,7 +308,7 @@ class Contest:
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
-                self._count(entrant, one)
+                self._count(entrant, cell, one)
                 return False
             except StopRunError as error:
                 self.ended = str(error)
@@ -309,8 +316,10 @@ class Contest:
             except CellError as error:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
             self._known[id(cell)] |= set(names)
-            self._count(entrant, one)
-            self._spend(entrant, one)
+            self._count(entrant, cell, one)
+            self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
+            if one.answers:
+                last, read = group, cell.prefix_tokens
             if not entrant.here:
                 entrant.estimated += estimated
                 entrant.took += self.account.spent - spent
@@ -377,18 +386,22 @@ class Contest:
 
     # -- the budget -----------------------------------------------------------------------------------
 
-    def _count(self, entrant: Entrant, one: Outcome) -> None:
-        """Count what one request to a runner did."""
-        if not entrant.here:
+    def _count(self, entrant: Entrant, cell: CellPlan, one: Outcome) -> None:
+        """Count what one request to a runner did. Copies of an earlier draw's answers say nothing of a server."""
+        if not entrant.here and not cell.same_prompts:
             entrant.served.add(one.answers, one.answer_tokens, one.cached_tokens)
         self.outcome.add(one)
 
-    def _spend(self, entrant: Entrant, one: Outcome) -> None:
-        """Pay for what this machine computed, or for its time so far; a server's requests have paid themselves."""
+    def _spend(self, entrant: Entrant, one: Outcome, shared: int) -> None:
+        """Pay for what this machine computed, or for its time so far; a server's requests have paid themselves.
+
+        ``shared`` are the tokens that all prompts of the cell share, as far as they were not read before.
+        """
         if not entrant.here:
             return
         if self.spec.spend.unit == "tokens":
-            self.account.purse.spent += one.computed_tokens + one.answer_tokens
+            own = one.prompt_tokens - one.cached_tokens
+            self.account.purse.spent += own + one.answer_tokens + (shared if own else 0)
         elif self.spec.spend.unit == "money":
             assert entrant.prices is not None, "refused before"
             now = time.monotonic()

@@ -256,9 +256,8 @@ class Race:
         for i in cheap:
             self._compare(i, np.array([leader]))
             if self._evidence[i, leader] < self._threshold:
-                cheap_open = self._better[leader, i] < self._threshold
-                running[i] |= cheap_open
-                cheaper += bool(cheap_open)
+                running[i] |= (maybe := not self._worse(i, [leader]))
+                cheaper += maybe
                 continue
             self._compare(i)
             rivals = self._evidence[i] < self._threshold
@@ -268,7 +267,7 @@ class Race:
                 break
             for rival in np.flatnonzero(rivals):
                 self._compare(int(rival), np.array([i]))
-            if (self._better[rivals, i] < self._threshold).all():  # nobody is surely better
+            if not self._worse(i, np.flatnonzero(rivals)):
                 running |= rivals
                 running[i] = True
                 cheaper += 1
@@ -276,6 +275,15 @@ class Race:
             running |= ~beaten
         running[[leader, choice]] = True
         return _State(choice, sure, running, cheaper)
+
+    def _worse(self, i: int, others: Sequence[int] | np.ndarray) -> bool:
+        """Whether one of others is surely better than a candidate.
+
+        An error here loses money, not accuracy, so each comparison has the whole error for itself; it counts only with
+        the evidence that the other is not worse by more than the margin, whose errors are those of the race.
+        """
+        better = self._better[others, i] >= math.log(1 / self.rules.error)
+        return bool((better & (self._evidence[others, i] >= self._threshold)).any())
 
     def next(self) -> list[Ask]:
         """Return what to ask now: nothing once the choice is sure and none that is cheaper may take its place, or all
@@ -304,7 +312,7 @@ class Race:
 
     def _why(self, i: int, choice: int) -> Why:
         """Why a candidate is out."""
-        if (self._better[[choice, self.leader()], i] >= self._threshold).any():
+        if self._worse(i, [choice, self.leader()]):
             return "worse"
         return "dearer" if self._costs[i] > self._costs[choice] > 0 else "not better"
 
@@ -344,7 +352,7 @@ class Race:
         common = np.minimum(self.asked, self.asked[one])
         wanted = self._evidence[one] < self._threshold
         if others is not None:
-            wanted |= self._better[one] < self._threshold
+            wanted |= self._better[one] < math.log(1 / self.rules.error)
         stale = wanted & (common > self._compared[one])
         stale &= common >= min(FIRST_LOOK, self.rules.rows)
         stale[one] = False
@@ -356,8 +364,7 @@ class Race:
             found = self._differences(one, which, int(asked), self.rules.target)
             evidence = log_evidence(found, self.rules.margin)
             self._evidence[one, which] = np.maximum(self._evidence[one, which], evidence)
-            # evidence of "better" counts only with that of "not worse": no further errors to allow for
-            better = np.minimum(log_evidence(found, self.rules.margin, 0.0), evidence)
+            better = log_evidence(found, self.rules.margin, 0.0)
             self._better[one, which] = np.maximum(self._better[one, which], better)
             self._compared[one, which] = asked
 

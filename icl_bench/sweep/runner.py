@@ -93,8 +93,6 @@ class Outcome:
     """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
     """What the backend says that a user should know, each once."""
-    computed_tokens: int = 0
-    """Prompt tokens that were computed, those that prompts share included."""
     answers: int = 0
     """Predictions of this run."""
     invalid: int = 0
@@ -177,7 +175,6 @@ class Outcome:
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
-        self.computed_tokens += other.computed_tokens
         self.answers += other.answers
         self.invalid += other.invalid
         self.samples = list(dict.fromkeys([*self.samples, *other.samples]))[:SAMPLES]
@@ -519,7 +516,6 @@ class Runner:
                 same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, seconds / len(pack))
             outcome.count(predictions)
             computed = backend.counters.prompt_tokens - tokens
-            outcome.computed_tokens += computed
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]

@@ -30,7 +30,7 @@ def respond(body: dict[str, Any]) -> Any:
     number = int(texts[-1].split()[-1])
     right = len(texts) > 1 and (body["model"] != "weak" or number % 4 == 0)
     label = fakes.LABELS[number % 3 if right else (number + 1) % 3].replace("_", " ")
-    return completion(f" {label}", prompt_tokens=len(prompt.split()), cached=0)
+    return completion(f" {label}", prompt_tokens=3 * len(prompt.split()), cached=0)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def asked(server: Server) -> list[tuple[str, str]]:
 
 def tokens(server: Server) -> int:
     """What the server billed: nothing is cached, an answer has two tokens."""
-    return sum(len(prompt.split()) + 2 for _, prompt in asked(server))
+    return sum(3 * len(prompt.split()) + 2 for _, prompt in asked(server))
 
 
 def test_answers_of_a_server_are_rows_of_the_cells_that_a_run_completes(
@@ -103,39 +103,38 @@ def test_a_model_here_races_with_one_behind_a_server_by_engines_of_their_own(
     server: Server, task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
-    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": str(tiny), "price": PRICE}}
+    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
+    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
     record = icl_bench.choose(
         task=task,
         model=[tiny, "good"],
         engine=engine,
-        price={"hour": 2},
         k=[0, 2],
         select="random",
         draws=2,
         margin=20,
-        device="cpu",
-        dtype="float32",
         results=tmp_path / "results",
         quiet=True,
     )
     assert record["choice"] == "good: random, k=2"
     assert record["compared_by"] == "money"
     assert all(one["money_per_query"] > 0 for one in record["settings"])
-    frame = read_results(tmp_path / "results") if list((tmp_path / "results").rglob("*.parquet")) else None
-    assert frame is None or set(frame["model"]) <= {"good", tiny.name}
+    assert {one["model"] for one in record["settings"]} == {"good", tiny.name}
+    with pytest.raises(UserError, match="good: --device: applies to --backend transformers only, this is openai"):
+        icl_bench.choose(task=task, model=[tiny, "good"], engine=engine, device="cpu", quiet=True)
 
 
 def test_tokens_end_a_race_before_more_than_the_budget_are_billed_and_it_goes_on_where_it_stopped(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:
     racing = (*words, "--model", "good", "--margin", "0.01")
-    first = json.loads(choose(*racing, "--spend", "4000tokens", "--json", results=tmp_path / "results").out)
+    first = json.loads(choose(*racing, "--spend", "7000tokens", "--json", results=tmp_path / "results").out)
     assert (first["ended"], first["decided"]) == ("the tokens are spent", False)
-    assert first["budget"]["spent"] == tokens(server) <= 4000
+    assert first["budget"]["spent"] == tokens(server) <= 7000
     assert all(one["predictions"] >= 20 for one in first["settings"])
     before = asked(server)
-    second = json.loads(choose(*racing, "--spend", "4000tokens", "--json", results=tmp_path / "results").out)
-    assert tokens(server) <= 8000
+    second = json.loads(choose(*racing, "--spend", "7000tokens", "--json", results=tmp_path / "results").out)
+    assert tokens(server) <= 14000
     assert second["predictions"] > first["predictions"]
     assert len(server.requests) > len(before)
     whole = json.loads(choose(*racing, "--spend", "1Mtokens", "--json", results=tmp_path / "results").out)
@@ -147,10 +146,10 @@ def test_money_ends_a_race_before_more_than_the_budget_is_billed(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:
     racing = (*words, "--model", "good", "--margin", "0.01", "--price", "input=1000,cached=1000,output=1000")
-    ended = choose(*racing, "--spend", "$4", results=tmp_path / "results")
+    ended = choose(*racing, "--spend", "$7", results=tmp_path / "results")
     assert ended.code == 0, ended.err
     assert "not decided, the money is spent" in ended.out
-    assert 2 < tokens(server) / 1000 <= 4
+    assert 4 < tokens(server) / 1000 <= 7
     assert re.search(r"^Cost: \S+ a query; 1,000 queries: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE)
 
 
@@ -178,7 +177,7 @@ def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which
         (("--spend", "$5"), "needs what tokens of m cost; add --price"),
         (("--engine", "m:backend"), "--engine m:backend: expected MODEL:NAME=VALUE with one of the models (m)"),
         (("--engine", "n:backend=vllm"), "expected MODEL:NAME=VALUE with one of the models (m)"),
-        (("--engine", "m:bakend=vllm"), "bakend is no option of a model; did you mean backend?"),
+        (("--engine", "m:bakend=vllm"), "bakend is no option of a model; did you mean backend"),
         (("--engine", "m:k=3"), "k is no option of a model"),
         (("--engine", "m:context=5", "--engine", "m:context=6"), "--context of m is there twice"),
         (("--engine", "m:context=x"), "--context x: expected a whole number"),
