@@ -45,13 +45,11 @@ class Record:
         if not self._rounds or (len(before) > len(self._rounds) and before[: len(self._rounds)] == self._rounds):
             return
         record = self._contest.as_json()
-        known = {name: value for name, value in record.items() if name in RaceMeta.model_fields}
-        known["settings"] = [RacedSetting(**one) for one in record["settings"]]
-        race = RaceMeta(
-            **known,
-            rounds=self._rounds,
-            answer=list(self._answer()),
+        known = {name: value for name, value in record.items() if name in RaceMeta.model_fields} | {
             **self._further,
-            cells=sorted(self._contest.outcome.names),
-        )
-        write_race(self._results, self._file, race)
+            "settings": [RacedSetting(**one) for one in record["settings"]],
+            "rounds": self._rounds,
+            "answer": list(self._answer()),
+            "cells": sorted(self._contest.outcome.names),
+        }
+        write_race(self._results, self._file, RaceMeta(**known))

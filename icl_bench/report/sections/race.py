@@ -39,8 +39,7 @@ def race(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
         shown = rows.drop(columns="model") if key[1] in several else rows  # the page is about one model, or all
         panels.append(panel(["race", *key], title, chart, shown, names))
     tables = [of_finding(finding, standings), of_finding(FINDINGS["race_rounds"], rounds)]
-    names = [f"{one.model} · {name}" for one, name in zip(met, race_names(met), strict=True)]
-    answers = [_answer(one, name) for one, name in zip(met, names, strict=True)]
+    answers = [_answer(one, f"{one.model} · {name}") for one, name in zip(met, race_names(met), strict=True)]
     return Drawing(panels, tables, look, articles=answers)
 
 
