@@ -1,6 +1,6 @@
 """Replays races on stored predictions and on simulated ones: whether the choice is right, and what it takes.
 
-    python benchmarks/choosing.py replays predictions.parquet [--trials 1000] [--margins 0.01,0.02,0.05] [--only trec]
+    python benchmarks/choosing.py replays predictions.parquet [--trials 1000] [--margins 0.01,0.02,0.05] [--priced]
     python benchmarks/choosing.py budgets predictions.parquet [--trials 1000] [--margins 0.02]
     python benchmarks/choosing.py simulations [--trials 1000] [--target sweep] [--draws 10]
 
@@ -39,6 +39,8 @@ class Grid(NamedTuple):
     """Whether answers differ between draws: ``(candidates,)``."""
     truth: np.ndarray
     """``(candidates,)``"""
+    shown: np.ndarray
+    """Demonstrations in a prompt: ``(candidates,)``."""
 
     @property
     def predictions(self) -> int:
@@ -53,15 +55,16 @@ def grids(path: Path) -> Iterator[Grid]:
     frame["correct"] = (frame["gold"] == frame["prediction"]).astype(float)
     for (task, model), of_pair in frame.groupby(["task", "model"]):
         for name in ("all settings", "random"):
-            scores = []
-            for (select, order, _), cells in of_pair.groupby(["select", "order", "k"]):
+            scores, shown = [], []
+            for (select, order, k), cells in of_pair.groupby(["select", "order", "k"]):
                 if name == "all settings" or (select, order) == ("random", "drawn"):
+                    shown.append(k)
                     scores.append(cells.pivot(index="draw", columns="test_id", values="correct").to_numpy())
             draws = max(map(len, scores))
             drawn = np.array([len(s) > 1 and bool((s != s[0]).any()) for s in scores])
             same = [s if d else np.repeat(s[:1], draws, axis=0) for s, d in zip(scores, drawn, strict=True)]
             whole = np.array(same)
-            yield Grid(f"{task}, {model}, {name}", whole, drawn, whole.mean(axis=(1, 2)))
+            yield Grid(f"{task}, {model}, {name}", whole, drawn, whole.mean(axis=(1, 2)), np.array(shown))
 
 
 def in_schedule(grid: Grid, rng: np.random.Generator) -> np.ndarray:
@@ -84,10 +87,13 @@ class Outcome(NamedTuple):
     """Predictions and leader after each round."""
 
 
-def race(grid: Grid, asked: np.ndarray, margin: float, target: Target, growth: float = Rules.growth) -> Outcome:
-    """Run one race to its end."""
+def race(
+    grid: Grid, asked: np.ndarray, margin: float, target: Target, growth: float = Rules.growth, *, priced: bool = False
+) -> Outcome:
+    """Run one race to its end; with ``priced`` a setting costs as much as it shows demonstrations, and a query."""
     draws, rows = grid.scores.shape[1:]
-    candidates = [Candidate(str(i), bool(drawn)) for i, drawn in enumerate(grid.drawn)]
+    costs = grid.shown + 1.0 if priced else np.zeros(len(grid.shown))
+    candidates = [Candidate(str(i), bool(drawn), costs[i]) for i, drawn in enumerate(grid.drawn)]
     running = Race(candidates, Rules(rows, draws, margin, target=target, growth=growth))
     best, second = np.argsort(grid.truth)[::-1][:2]
     alone = grid.truth[best] - grid.truth[second] > margin
@@ -95,7 +101,7 @@ def race(grid: Grid, asked: np.ndarray, margin: float, target: Target, growth: f
     while asks := running.next():
         for ask in asks:
             running.tell(ask, asked[ask.candidate, ask.start : ask.stop])
-        leaders.append((int(running.spent.sum()), running.leader()))
+        leaders.append((int(running.spent.sum()), running.choice()))
         ever_out |= bool(alone and best not in running.running())
     spent, choice = leaders[-1]
     return Outcome(choice, spent, running.decided(), ever_out, leaders)
@@ -153,14 +159,14 @@ def within(grid: Grid, choices: Sequence[int], margin: float) -> float:
     return float((grid.truth.max() - grid.truth[list(choices)] <= margin + 1e-9).mean())
 
 
-def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float) -> None:
-    """Print a line for each margin."""
+def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float, *, priced: bool) -> None:
+    """Print a line for each margin; with ``priced`` its last cell is the demonstrations of the choice, the median."""
     for margin in margins:
         rng, began = np.random.default_rng(0), time.perf_counter()
         outcomes, others = [], []
         for _ in range(trials):
             asked = in_schedule(grid, rng)
-            outcomes.append(race(grid, asked, margin, "sweep", growth))
+            outcomes.append(race(grid, asked, margin, "sweep", growth, priced=priced))
             others.append([way(grid, asked, outcomes[-1].spent) for way in (uniform, halving)])
         shares = np.array([outcome.spent for outcome in outcomes]) / grid.predictions
         chosen = [outcome.choice for outcome in outcomes]
@@ -173,6 +179,7 @@ def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float) ->
             f"{np.median(shares):.1%} ({np.quantile(shares, 0.9):.1%})",
             *(f"{within(grid, column, margin):.1%}" for column in zip(*others, strict=True)),
             f"{loss.mean() * 100:.2f}",
+            f"{np.median(grid.shown[chosen]):.0f} of {grid.shown[grid.truth.argmax()]}",
             f"{(time.perf_counter() - began) / trials * 1000:.0f}",
         ]
         print("| " + " | ".join(cells) + " |", flush=True)
@@ -224,7 +231,7 @@ class World:
         effects = effects + self.of_pair * rng.standard_normal((count, draws, rows))
         sure = rng.random((count, 1, rows)) * np.ones((1, draws, 1))
         scores = (sure < expit(odds + drawn[:, None, None] * effects)).astype(float)
-        return Grid(name, scores, drawn, scores.mean(axis=(1, 2)))
+        return Grid(name, scores, drawn, scores.mean(axis=(1, 2)), np.zeros(count))
 
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
@@ -300,6 +307,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--growth", type=float, default=Rules.growth, help="of rounds, in replays")
+    parser.add_argument("--priced", action="store_true", help="replays: demonstrations cost, the cheapest is chosen")
     given = parser.parse_args()
     if given.what == "simulations":
         simulations(given.target, given.draws, given.rows, given.trials, given.only)
@@ -311,7 +319,7 @@ def main() -> None:
         if given.only not in grid.name:
             continue
         if given.what == "replays":
-            replays(grid, margins, given.trials, given.growth)
+            replays(grid, margins, given.trials, given.growth, priced=given.priced)
         else:
             budgets(grid, margins, given.trials)
 

@@ -138,20 +138,27 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     """Choose how to prompt, by a race of settings: ``icl-bench choose``.
 
     ``task`` and ``model`` are those of :func:`run`; ``spend`` is text like ``30m``, or seconds. Ctrl-C ends the race.
+    Instead of a task, ``data`` is a file of rows, or a pandas or polars frame, with ``text`` and ``label`` as its
+    columns; its task file (a frame's rows, too) is written into ``results``.
 
     Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
     is not decided), the predictions asked, and ``settings``: each one's ``score`` with its interval (``ci_low``,
     ``ci_high``), operations a query, whether it is ``out``, and whether it would be for new rows and draws
     (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
+    from icl_bench.choosing.data import with_task
     from icl_bench.cli.output.choose import raced
     from icl_bench.cli.output.progress import Display
 
     hush_libraries()
-    given, machines = _split(ChooseSpec, options)
+    place, display = _place(results), Display(quiet=quiet)
+    of_task, found = with_task(options, place)
+    given, machines = _split(ChooseSpec, of_task)
     if machines != MachineOptions():
         raise UserError("choose: runs on this machine; leave the options of many machines out")
-    return raced(ChooseSpec(**given), _place(results), Display(quiet=quiet)).as_json()
+    for text in found:
+        display.note(text)
+    return raced(ChooseSpec(**given), place, display).as_json()
 
 
 @_takes(RationalesOptions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -266,6 +267,20 @@ def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
         return parse(text) if isinstance(text, str) else given
 
     return BeforeValidator(reader)
+
+
+def names_in(given: Any) -> list[Any]:
+    """The names of a text with commas, or of a list. A file or folder with a comma is one name, and so is a model
+    that is no text.
+    """
+    if isinstance(given, list):
+        return given
+    if not isinstance(given, str):
+        return [given]
+    with suppress(OSError, ValueError):  # a name that is too long is refused later
+        if Path(given).exists():
+            return [given]
+    return list(dict.fromkeys(comma_list(given))) or [given]
 
 
 def _names(given: Any) -> Any:

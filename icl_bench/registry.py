@@ -434,6 +434,8 @@ FINDINGS = Registry(
         "adaptation_losses": "icl_bench.analysis.findings.adaptation:ADAPTATION_LOSSES",
         "adaptation_points": "icl_bench.analysis.findings.adaptation:ADAPTATION_POINTS",
         "adaptation_course": "icl_bench.analysis.findings.adaptation:ADAPTATION_COURSE",
+        "races": "icl_bench.analysis.findings.races:RACES",
+        "race_rounds": "icl_bench.analysis.findings.races:RACE_ROUNDS",
         "study_points": "icl_bench.analysis.findings.studies:STUDY_POINTS",
         "provenance": "icl_bench.analysis.findings.provenance:PROVENANCE",
     },

@@ -12,6 +12,7 @@ from icl_bench.analysis.label_probabilities import without_scores
 from icl_bench.analysis.summary import Summary, records, settings_of
 from icl_bench.errors import UserError
 from icl_bench.registry import FINDINGS
+from icl_bench.results.partial import partial_cells
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.wording import nearest
@@ -44,7 +45,7 @@ class Findings:
 
     @cached_property
     def summary(self) -> Summary:
-        """Curves, saturation and order sensitivity; settings and failed cells."""
+        """Curves, saturation and order sensitivity; settings, failed and partial cells."""
         context = self.context
         return Summary(
             curves=context.table("curves"),
@@ -53,6 +54,7 @@ class Findings:
             perturbed_curves=context.table("perturbed_curves"),
             settings=settings_of(context.facts, context.table("curves"), context.table("perturbed_curves")),
             failed=context.stored.failed,
+            partial=() if context.results is None else partial_cells(context.results, context.only),
         )
 
     def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:

@@ -95,6 +95,11 @@ class Context:
         return self._tables[name]
 
     @property
+    def only(self) -> dict[str, str]:
+        """The task and the model that the tables are restricted to, each where it is one."""
+        return {name: value for name, value in (("task", self.task), ("model", self.model)) if value is not None}
+
+    @property
     def facts(self) -> FactsOf:
         """Variant -> its facts."""
         return self.stored.variants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.context import SEED
@@ -17,6 +17,7 @@ from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.results.facts import NO_FACTS, FactsOf
+from icl_bench.results.partial import PartialCells, partial_cells
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import FailureMeta
@@ -39,6 +40,8 @@ class Summary:
     """Variant -> what tells it from the other variants of its task and model, where there are."""
     failed: Sequence[FailureMeta] = ()
     """Cells that could not be computed."""
+    partial: Sequence[PartialCells] = ()
+    """Cells that are asked in part, which are in no table."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""
@@ -49,6 +52,7 @@ class Summary:
             "perturbed_curves": records(self.perturbed_curves),
             "settings": dict(self.settings),
             "failed": [failure.model_dump() for failure in self.failed],
+            "partial": [asdict(cells) for cells in self.partial],
         }
 
 
@@ -100,7 +104,7 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
     tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)
     settings = settings_of(stored.variants, tables.curves, tables.perturbed_curves)
     shown = {name: with_rows_left_out(getattr(tables, name), stored.cells) for name in ("curves", "perturbed_curves")}
-    return replace(tables, **shown, settings=settings, failed=stored.failed)
+    return replace(tables, **shown, settings=settings, failed=stored.failed, partial=partial_cells(results, only))
 
 
 def settings_of(facts: FactsOf, curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:

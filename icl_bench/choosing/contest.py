@@ -1,8 +1,8 @@
-"""Races the settings of a sweep: their answers are rows of the results folder's ordinary cells.
+"""Races the settings of sweeps: their answers are rows of the results folder's ordinary cells.
 
-A setting is a curve's point: a selector, an order and a k, with a cell for each draw. The race asks rows in
-one order for all cells, stratified by label, so that any beginning of it has the labels' shares. Answers are
-kept in the cells' journals, which a later run of the whole cells resumes.
+A setting is a curve's point of a model: a selector, an order and a k, with a cell for each draw. The race asks
+rows in one order for all cells, stratified by label, so that any beginning of it has the labels' shares. Answers
+are kept in the cells' journals, which a later run of the whole cells resumes.
 """
 
 from __future__ import annotations
@@ -10,31 +10,54 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from icl_bench.analysis.query_cost import MEASURES, QueryCosts
+from icl_bench.backends.servers.budget import Budget
+from icl_bench.choosing.costs import (
+    Served,
+    check_prices,
+    crossing,
+    measure_of,
+    model_prices,
+    planned_tokens,
+    query_cost,
+    rate_of,
+)
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules
-from icl_bench.errors import CellError, UserError
+from icl_bench.choosing.spending import Account, count_tokens
+from icl_bench.errors import CellError, OutOfBudgetError, StopRunError, UserError
+from icl_bench.models.prices import Prices
+from icl_bench.results.calibration import Calibration
+from icl_bench.results.label_bias import calibrated, mean_bias
+from icl_bench.results.label_scores import KEEP_ALL
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
+from icl_bench.sweep.compute_cost import ComputeCost
+from icl_bench.sweep.facts import Identities
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
-from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
-from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted
+from icl_bench.wording import counted, plain
 
-INTERRUPTED, TIME_IS_SPENT = "interrupted", "the time is spent"
+INTERRUPTED = "interrupted"
 """Why a race ended before it was decided. It is decided at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
+NOT_TRIED = (
+    "other orders and attention patterns, calibrations but batch (--score exact --calibrate batch), training on the "
+    "same examples (icl-bench finetune)"
+)
+"""What a race does not have."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +72,12 @@ class Setting:
     """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
     shared_flops: float | None = None
     """Operations of these, once."""
+    entrant: int = 0
+    """The place of its model among the race's."""
+    calibration: Calibration | None = None
+    """What is derived from the scores of its cells; None for the answers as they are."""
+    compute: tuple[ComputeCost, ...] = field(default=(), repr=False)
+    """The cost of each cell by formula, where it is known."""
 
     @property
     def drawn(self) -> bool:
@@ -67,11 +96,46 @@ class Setting:
 
 
 @dataclass
+class Entrant:
+    """A model in the race."""
+
+    asked_for: str
+    """Its name in ``--model``."""
+    sweep: Sweep
+    prices: Prices | None
+    """What it costs, if that is known."""
+    served: Served = field(default_factory=Served)
+    estimated: float = 0.0
+    """Tokens or money that its requests to a server were estimated to take."""
+    took: float = 0.0
+    """What they took."""
+
+    @cached_property
+    def rate(self) -> float | None:
+        """Operations a second of this machine with it; None if unknown."""
+        return rate_of(self.sweep)
+
+    def speed(self) -> float | None:
+        """The same, for those who may not need it."""
+        return self.rate
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each test row among its queries."""
+        return {row.id: place for place, row in enumerate(self.sweep.task.data.test)}
+
+    @property
+    def here(self) -> bool:
+        """Whether it runs on this machine."""
+        return not self.sweep.loader.spends
+
+
+@dataclass
 class Contest:
     """A race with what computes its answers."""
 
     spec: ChooseSpec
-    sweep: Sweep
+    entrants: Sequence[Entrant]
     settings: Sequence[Setting]
     left_out: Sequence[str]
     """Settings that cannot run, with the reasons."""
@@ -83,72 +147,232 @@ class Contest:
     """Why the race ended before it was decided; empty while it runs or if it is decided."""
     seconds: float = 0.0
     """Time that this command spent."""
+    account: Account = field(init=False)
+    asking: Entrant = field(init=False)
+    """The model that is asked."""
+    measure: str = field(init=False)
+    """By which settings' costs are compared: money, operations or tokens."""
+    _known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Rows that are answered, by the cell's ``id``."""
+    _paid_until: float = 0.0
+    """The moment up to which this machine's time is paid."""
+
+    def __post_init__(self) -> None:
+        self.account, self.asking = Account(self.spec.spend), self.entrants[0]
+        self._price()
 
     @classmethod
     def prepare(cls, spec: ChooseSpec, say: Callable[[str], None], results: Place) -> Contest:
         """Lay out the settings; nothing is computed yet. Raises ``UserError``."""
-        sweep = Sweep.prepare(RunSpec(**spec.of_run()), say, results=results)
-        settings = settings_of(sweep)
+        entrants = []
+        for model in spec.model:
+            try:
+                sweep = Sweep.prepare(spec.run_of(model), say, results=results)
+                entrants.append(Entrant(model, sweep, model_prices(sweep, spec.price_of(model))))
+            except UserError as error:
+                if len(spec.model) == 1:
+                    raise
+                raise UserError(f"{plain(model)}: {error}") from None
+        check_prices([(one.sweep, one.prices) for one in entrants], spends_money=spec.spend.unit == "money")
+        names = [one.sweep.model.name for one in entrants]
+        if same := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"--model: two models are called {min(same)} in results; race one of them")
+        settings = [one for place, entrant in enumerate(entrants) for one in settings_of(entrant.sweep, place)]
+        problems = [problem for entrant in entrants for problem in entrant.sweep.plan.problems]
         if not settings:
-            raise UserError("nothing fits: " + "; ".join(sweep.plan.problems))
-        rows = stratified(sweep.task.data.test, generator(spec.seed, "order of asking"))
+            raise UserError("nothing fits: " + "; ".join(dict.fromkeys(problems)))
+        left_out = [*problems, *(text for one in entrants for text in one.sweep.plan.combinations.reasons)]
+        twins, refused = _calibrated(spec, entrants, settings)
+        left_out = list(dict.fromkeys([*left_out, *refused]))
+        settings = [*settings, *twins]
+        if len(entrants) > 1:
+            settings = [replace(one, name=f"{names[one.entrant]}: {one.name}") for one in settings]
+        common = set.intersection(*(set(one.places) for one in entrants))
+        rows = [row for row in entrants[0].sweep.task.data.test if row.id in common]
+        if not rows:
+            raise UserError("--model: no test row fits the windows of all models; race fewer of them")
+        for one in entrants:
+            if missing := len(one.places) - len(rows):
+                left_out.append(f"{counted(missing, 'test row')} of {one.sweep.model.name}: too long for another model")
+        order = stratified(rows, generator(spec.seed, "order of asking"))
         draws = max(len(one.cells) for one in settings)
         first = min(first_round(settings), len(rows))
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
-        candidates = [Candidate(one.name, one.drawn, one.flops(spec.queries) or 0.0) for one in settings]
-        left_out = [*sweep.plan.problems, *sweep.plan.combinations.reasons]
-        return cls(spec, sweep, settings, left_out, Race(candidates, rules), rows)
+        race = Race([Candidate(one.name, one.drawn) for one in settings], rules)
+        return cls(spec, entrants, settings, left_out, race, order)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep of the first model."""
+        return self.entrants[0].sweep
+
+    def sweep_of(self, setting: Setting) -> Sweep:
+        """The sweep of a setting's model."""
+        return self.entrants[setting.entrant].sweep
+
+    def cell_of(self, setting: Setting) -> str:
+        """The hash of a setting's first cell."""
+        return Identities(self.sweep_of(setting).loader.identity())(setting.cell(0)[1]).cell
+
+    # -- costs ----------------------------------------------------------------------------------------
+
+    @property
+    def costs(self) -> QueryCosts:
+        """What a query of each setting takes, and all once, by ``MEASURES``: ``(settings, 4)`` each."""
+        each, once = [], []
+        for setting in self.settings:
+            entrant, tokens = self.entrants[setting.entrant], planned_tokens([cell for _, cell in setting.cells])
+            served = entrant.served
+            if served.answers:  # thoughts are as long as they are, and not every server caches
+                tokens = tokens._replace(answer=served.answer_tokens / served.answers)
+            caches = not served.answers or bool(served.cached_tokens)
+            costs = query_cost(entrant.sweep, entrant.prices, tokens, setting.compute, entrant.speed, caches)
+            each.append(costs[0])
+            once.append(costs[1])
+        return QueryCosts(np.array(each), np.array(once))
+
+    def _price(self) -> None:
+        """Tell the race what its candidates cost."""
+        costs = self.costs
+        self.measure = measure_of(costs)
+        self.race.price(costs.of(self.spec.queries)[:, MEASURES.index(self.measure)])
+
+    def crossing(self, one: int, other: int) -> float | None:
+        """The number of queries at which two settings cost the same in all; None if one is always the cheaper."""
+        return crossing(self.costs, one, other, self.measure)
+
+    # -- racing ---------------------------------------------------------------------------------------
 
     def run(self, results: Place, watcher: Watcher | None = None, on_round: Callable[[], None] = lambda: None) -> None:
-        """Race until it is decided or the time is spent; Ctrl-C ends it, too.
+        """Race until it is decided or the budget is spent; Ctrl-C ends it, too.
 
         ``on_round`` is called after each round. Stored answers are read again, which takes little time. Raises
-        ``UserError`` where a cell fails, or the time is too short for a first look at every setting.
+        ``UserError`` where a cell fails, or the budget is too small for a first look at every setting.
         """
-        runner, began = self.sweep.runner(results, watcher), time.monotonic()
-        runner.store.prepare()
+        self._give_budgets()
+        runners, began = [one.sweep.runner(results, watcher) for one in self.entrants], time.monotonic()
+        self._paid_until = began
+        stored = runners[0].store.storage.exists()
+        runners[0].store.prepare()
+        if stored and self.spec.spend.unit != "time":
+            self._read_known(runners)
         try:
+            self._check_first_look()
             while asks := self.race.next():
-                if not self._asked(asks, runner, began):
-                    self.ended = TIME_IS_SPENT
+                if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners, began):
+                    self.ended = self.ended or self.spec.spend.spent
                     break
                 self.seconds = time.monotonic() - began
+                if any(not one.here for one in self.entrants):
+                    self._price()
                 on_round()
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
-        if self.ended == TIME_IS_SPENT and not self.race.asked.all():
-            raise UserError(
-                f"--spend {self.spec.spend:g}s: too short for a first look at "
-                f"{counted(len(self.settings), 'setting')}; {counted(self.outcome.answers, 'answer')} "
-                "more are stored now: run the same command again to go on, or with fewer values of --k or --select"
-            )
+        if self.ended == self.spec.spend.spent and not self.race.asked.all():
+            raise self._too_small()
 
-    def _asked(self, asks: Sequence[Ask], runner: Runner, began: float) -> bool:
-        """Ask one round and tell the race. Returns whether there was time for all of it.
+    def _give_budgets(self) -> None:
+        """Let requests to servers spend from the race's purse, where it has tokens or money."""
+        unit = self.spec.spend.unit
+        for one in self.entrants:
+            if not one.here and unit != "time":
+                assert unit == "tokens" or one.prices is not None, "refused before"
+                charge = count_tokens if unit == "tokens" or one.prices is None else one.prices.of_tokens
+                one.sweep.budget = Budget(self.account.purse, charge)
+
+    def _read_known(self, runners: Sequence[Runner]) -> None:
+        for setting in self.settings:
+            for _, cell in setting.cells:
+                with suppress(CellError):  # another process computes it; the first question says so
+                    self._known[id(cell)] |= set(runners[setting.entrant].stored(cell))
+
+    def _asked(self, asks: Sequence[Ask], runners: Sequence[Runner], began: float) -> bool:
+        """Ask one round and tell the race. Returns whether the budget was enough for all of it.
 
         The race hears of whole rounds alone: one that came further than others would lead for that. Answers of a
         round that is not whole are in the journals.
+        """
+        scores: dict[tuple[int, int, str], float] = {}
+        before, last, read = None, None, 0
+        for candidate, draw, group, cell, names in self._questions_of(asks):
+            setting = self.settings[candidate]
+            entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
+            if before is not None and before is not runner and sum(one.here for one in self.entrants) > 1:
+                before.release()
+            before, self.asking = runner, entrant
+            if self._is_spent(began):
+                return False
+            one = Outcome()
+            spent, estimated = self.account.spent, self._of_cell(entrant, cell, names)
+            try:
+                found = runner.ask(group, cell, names, one)
+            except OutOfBudgetError:
+                self._count(entrant, cell, one)
+                return False
+            except StopRunError as error:
+                self.ended = str(error)
+                return False
+            except CellError as error:
+                raise UserError(f"{setting.name}, draw {draw}: {error}") from None
+            self._known[id(cell)] |= set(names)
+            self._count(entrant, cell, one)
+            self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
+            if one.answers:
+                last, read = group, cell.prefix_tokens
+            if not entrant.here:
+                entrant.estimated += estimated
+                entrant.took += self.account.spent - spent
+            scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
+        for ask in asks:
+            self._tell(ask, scores, runners)
+        return True
+
+    def _questions_of(self, asks: Sequence[Ask]) -> Iterator[tuple[int, int, PlannedGroup, CellPlan, Sequence[str]]]:
+        """What a round asks: candidate, draw, cell and rows.
+
+        Model after model, draw after draw, the smallest k first: so demonstrations of nested prompts are read once
+        a round.
         """
         wanted: dict[tuple[int, int], list[int]] = defaultdict(list)
         for ask in asks:
             for draw, row in self._questions(ask):
                 wanted[ask.candidate, draw].append(row)
-        scores: dict[tuple[int, int, str], float] = {}
-        # draw after draw, the smallest k first: so demonstrations of nested prompts are read once a round
         for candidate, draw in sorted(wanted, key=self._place):
-            if time.monotonic() - began > self.spec.spend:
-                return False
             group, cell = self.settings[candidate].cell(draw)
-            names = [self.rows[row] for row in wanted[candidate, draw]]
-            try:
-                found = runner.ask(group, cell, names, self.outcome)
-            except CellError as error:
-                raise UserError(f"{self.settings[candidate].name}, draw {draw}: {error}") from None
-            scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
-        for ask in asks:
-            self.race.tell(ask, [scores[ask.candidate, draw, self.rows[row]] for draw, row in self._questions(ask)])
-        return True
+            yield candidate, draw, group, cell, [self.rows[row] for row in wanted[candidate, draw]]
+
+    def _tell(self, ask: Ask, scores: dict[tuple[int, int, str], float], runners: Sequence[Runner]) -> None:
+        setting = self.settings[ask.candidate]
+        if setting.calibration is None:
+            told = [scores[ask.candidate, draw, self.rows[row]] for draw, row in self._questions(ask)]
+            self.race.tell(ask, told)
+            return
+        # the bias is estimated on all rows that are asked, so that earlier answers may change
+        by_draw: dict[int, dict[str, float]] = {}
+        told = []
+        for draw, row in self._questions(Ask(ask.candidate, 0, ask.stop)):
+            if draw not in by_draw:
+                by_draw[draw] = self._calibrated_scores(runners[setting.entrant], ask, draw)
+            told.append(by_draw[draw][self.rows[row]])
+        self.race.retell(ask.candidate, told)
+
+    def _calibrated_scores(self, runner: Runner, ask: Ask, draw: int) -> dict[str, float]:
+        """Whether each calibrated answer of a draw is right, of the rows that are asked so far: by test id."""
+        setting = self.settings[ask.candidate]
+        names = [self.rows[row] for at, row in self._questions(Ask(ask.candidate, 0, ask.stop)) if at == draw]
+        _, cell = setting.cell(draw)
+        try:
+            stored = runner.stored(cell)
+        except CellError as error:
+            raise UserError(f"{setting.name}, draw {draw}: {error}") from None
+        scores = [found for name in names if (found := stored.get(name)) is not None]
+        if len(scores) < len(names):
+            raise UserError(f"{setting.name}: not all scores of its answers are stored; leave --calibrate out")
+        data, raw = cell.task.data, np.array(scores, dtype=float)
+        golds = {row.id: row.answer for row in data.test}
+        best = calibrated(raw, mean_bias(raw)).argmax(axis=1)
+        return {name: float(data.labels[place] == golds[name]) for name, place in zip(names, best, strict=True)}
 
     def _questions(self, ask: Ask) -> Iterator[tuple[int, int]]:
         """The draw and the row of each position; without draws the first draw's."""
@@ -156,15 +380,126 @@ class Contest:
         for draw, row in zip(*self.race.schedule(ask.start, ask.stop), strict=True):
             yield int(draw) if drawn else 0, int(row)
 
-    def _place(self, which: tuple[int, int]) -> tuple[str, int, int]:
+    def _place(self, which: tuple[int, int]) -> tuple[int, str, int, int]:
         setting, draw = self.settings[which[0]], which[1]
-        return setting.select, draw, setting.k
+        return setting.entrant, setting.select, draw, setting.k
+
+    # -- the budget -----------------------------------------------------------------------------------
+
+    def _count(self, entrant: Entrant, cell: CellPlan, one: Outcome) -> None:
+        """Count what one request to a runner did. Copies of an earlier draw's answers say nothing of a server."""
+        if not entrant.here and not cell.same_prompts:
+            entrant.served.add(one.answers, one.answer_tokens, one.cached_tokens)
+        self.outcome.add(one)
+
+    def _spend(self, entrant: Entrant, one: Outcome, shared: int) -> None:
+        """Pay for what this machine computed, or for its time so far; a server's requests have paid themselves.
+
+        ``shared`` are the tokens that all prompts of the cell share, as far as they were not read before.
+        """
+        if not entrant.here:
+            return
+        if self.spec.spend.unit == "tokens":
+            own = one.prompt_tokens - one.cached_tokens
+            self.account.purse.spent += own + one.answer_tokens + (shared if own else 0)
+        elif self.spec.spend.unit == "money":
+            assert entrant.prices is not None, "refused before"
+            now = time.monotonic()
+            self.account.purse.spent += float(entrant.prices.of_seconds(now - self._paid_until))
+            self._paid_until = now
+
+    def _is_spent(self, began: float) -> bool:
+        if self.spec.spend.unit == "time":
+            self.account.purse.spent = time.monotonic() - began
+        return self.account.left <= 0
+
+    def _of_cell(self, entrant: Entrant, cell: CellPlan, names: Iterable[str], before: int = 0) -> float:
+        """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before.
+
+        ``before`` are tokens that its shared prefix has in common with what was read last. A server is estimated
+        to have nothing in its cache, until it has billed something.
+        """
+        unit, new = self.spec.spend.unit, [name for name in names if name not in self._known[id(cell)]]
+        if unit == "time" or (unit == "money" and entrant.here) or not new:
+            return 0.0
+        own = sum(cell.prompt_layout.own_tokens[entrant.places[name]] for name in new)
+        answers = len(new) * cell.answer_tokens
+        if entrant.here:
+            return float(max(cell.prefix_tokens - before, 0) + own + answers)
+        prompts = own + len(new) * cell.prefix_tokens
+        if unit == "tokens":
+            return float(count_tokens(prompts, 0, answers, 0))
+        assert entrant.prices is not None, "refused before"
+        return float(entrant.prices.of_tokens(prompts, 0, answers))
+
+    def _estimate(self, asks: Sequence[Ask]) -> float:
+        """What a round takes, in tokens or money."""
+        total, last, read = 0.0, None, 0
+        known: dict[int, set[str]] = defaultdict(set)
+        for candidate, _, group, cell, names in self._questions_of(asks):
+            entrant = self.entrants[self.settings[candidate].entrant]
+            names = [name for name in names if name not in known[id(cell)]]
+            known[id(cell)] |= set(names)
+            estimate = self._of_cell(entrant, cell, names, read if last is group else 0)
+            if estimate:
+                last, read = group, cell.prefix_tokens
+            if not entrant.here and entrant.estimated:
+                estimate *= entrant.took / entrant.estimated
+            total += estimate
+        return total
+
+    def _fit(self, asks: Sequence[Ask]) -> Sequence[Ask] | None:
+        """A round of which the budget has enough left: all of it or its beginning; None if not one position fits."""
+        left, size = self.account.left, min(ask.stop - ask.start for ask in asks)
+        if self._estimate(asks) <= left:
+            return asks
+        low, high = 0, size
+        while low < high - 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._estimate(_first(asks, middle)) <= left else (low, middle)
+        return _first(asks, low) if low else None
+
+    def _check_first_look(self) -> None:
+        """Raise ``UserError`` if the budget is surely too small for a first look at every setting."""
+        spend = self.spec.spend
+        if spend.unit == "time":
+            return
+        look = [Ask(i, 0, min(FIRST_LOOK, self.race.rules.rows)) for i in range(len(self.settings))]
+        needed = self._estimate(look)
+        if needed > spend.amount:
+            raise UserError(
+                f"--spend {spend}: too small for a first look at {counted(len(self.settings), 'setting')}; it takes "
+                f"about {spend.at_least(needed)} (of a single setting at least "
+                f"{spend.at_least(min(self._estimate([one]) for one in look))}); raise it, or give fewer values of "
+                "--k or --select"
+            )
+
+    def _too_small(self) -> UserError:
+        """The error of a budget that is spent before every setting had a first look."""
+        spend, looked = self.spec.spend, self._looked()
+        small = "short" if spend.unit == "time" else "small"
+        needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked else ""
+        return UserError(
+            f"--spend {spend}: too {small} for a first look at {counted(len(self.settings), 'setting')}{needed}; "
+            f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to go on, or "
+            "with fewer values of --k or --select"
+        )
+
+    def _looked(self) -> float:
+        """The share of the first round's tokens that is answered."""
+        done = whole = 0.0
+        for _, _, _, cell, names in self._questions_of(Race(self.race.candidates, self.race.rules).next()):
+            each = cell.prompt_tokens / cell.queries
+            whole += len(names) * each
+            done += sum(name in self._known[id(cell)] for name in names) * each
+        return done / whole
+
+    # -- the answer -----------------------------------------------------------------------------------
 
     @cached_property
     def rate(self) -> float | None:
-        """Operations a second of this machine with this model, by a short measurement; None if unknown."""
-        rate = self.sweep.loader.rate()
-        return None if rate is None else rate * EFFICIENCY
+        """Operations a second of this machine with the first model, by a short measurement; None if unknown."""
+        return self.entrants[0].rate
 
     def answer(self) -> Answer:
         """How the settings stand."""
@@ -172,65 +507,120 @@ class Contest:
 
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON has it: scores are shares of 1, times seconds."""
-        answer, queries = self.answer(), self.spec.queries
+        answer, queries, costs = self.answer(), self.spec.queries, self.costs.of(self.spec.queries)
         settings = [
             {
                 "setting": setting.name,
+                "model": self.sweep_of(setting).model.name,
                 "select": setting.select,
                 "k": setting.k,
+                "calibration": None if setting.calibration is None else str(setting.calibration),
                 "score": None if not standing.predictions else standing.score,
                 "ci_low": standing.low,
                 "ci_high": standing.high,
                 "predictions": standing.predictions,
                 "draws": standing.draws,
                 "out": standing.out,
+                "why": standing.why,
                 "out_for_new": standing.out_for_new,
                 "cheaper_within_margin": standing.cheaper,
                 "flops_per_query": setting.flops(queries),
+                "tokens_per_query": _known(cost[MEASURES.index("tokens")]),
+                "money_per_query": _known(cost[MEASURES.index("money")]),
             }
-            for setting, standing in zip(self.settings, answer.standings, strict=True)
+            for setting, standing, cost in zip(self.settings, answer.standings, costs, strict=True)
         ]
         return {
             "task": self.sweep.task.data.spec.name,
-            "model": self.sweep.model.name,
+            "model": ", ".join(one.sweep.model.name for one in self.entrants),
             "choice": self.settings[answer.choice].name if self.race.asked.any() else None,
             "decided": answer.decided,
+            "cheaper_open": answer.cheaper_open,
             "ended": self.ended or None,
             "margin": self.race.rules.margin,
             "error": self.race.rules.error,
             "rows": self.race.rules.rows,
             "draws": self.race.rules.draws,
             "queries": queries,
+            "compared_by": self.measure,
+            "budget": {"unit": self.spec.spend.unit, "amount": self.spec.spend.amount, "spent": self.spent},
             "seconds": round(self.seconds, 1),
-            "predictions": int(self.race.spent.sum()),
+            "predictions": self.predictions,
             "predictions_of_full_sweep": self.full_sweep,
             "settings": settings,
             "left_out": list(self.left_out),
         }
 
     @property
+    def spent(self) -> float:
+        """What this command spent of its budget: seconds, tokens or money."""
+        return round(self.seconds, 1) if self.spec.spend.unit == "time" else self.account.spent
+
+    @property
+    def predictions(self) -> int:
+        """Predictions that the race asked; a calibrated setting has those of another."""
+        asked: dict[int, int] = {}
+        for setting, count in zip(self.settings, self.race.spent.tolist(), strict=True):
+            cells = id(setting.cells[0][1])
+            asked[cells] = max(asked.get(cells, 0), count)
+        return sum(asked.values())
+
+    @property
     def full_sweep(self) -> int:
         """Predictions of a full sweep of all settings."""
-        return sum(cell.queries for setting in self.settings for _, cell in setting.cells)
+        return sum(cell.queries for one in self.settings if one.calibration is None for _, cell in one.cells)
 
 
-def settings_of(sweep: Sweep) -> list[Setting]:
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _first(asks: Sequence[Ask], size: int) -> list[Ask]:
+    """The first positions of a round."""
+    return [Ask(ask.candidate, ask.start, ask.start + size) for ask in asks]
+
+
+def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:
     """Return the settings of which all draws fit."""
     costs = dict(zip(map(id, sweep.plan.cells), sweep.costs(), strict=True))
     points: dict[Any, list[tuple[PlannedGroup, CellPlan]]] = defaultdict(list)
     for group in sweep.plan.groups:
         for cell in group.cells:
-            points[cell.curve_point].append((group, cell))
+            if cell.task.asked is None:
+                points[cell.curve_point].append((group, cell))
     settings = []
     for point, cells in points.items():
         if any(cell.problem for _, cell in cells):
             continue
-        known = [cost for _, cell in cells if (cost := costs[id(cell)]) is not None]
+        known = tuple(cost for _, cell in cells if (cost := costs[id(cell)]) is not None)
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
         query = float(np.mean([cost.query_flops for cost in known])) if known else None
         shared = float(np.mean([cost.prefix_flops for cost in known])) if known else None
-        settings.append(Setting(name, point.select, point.k, tuple(cells), query, shared))
+        settings.append(
+            Setting(name, point.select, point.k, tuple(cells), query, shared, entrant=entrant, compute=known)
+        )
     return settings
+
+
+def _calibrated(
+    spec: ChooseSpec, entrants: Sequence[Entrant], settings: Sequence[Setting]
+) -> tuple[list[Setting], list[str]]:
+    """The calibrated twins of settings, and why some have none."""
+    twins, refused = [], []
+    for calibration in spec.calibrate or ():
+        for place, entrant in enumerate(entrants):
+            task, name = entrant.sweep.task, entrant.sweep.model.name
+            if entrant.sweep.kept_scores != KEEP_ALL:
+                refused.append(f"calibrated settings of {name}: not all scores of so many labels are stored")
+            elif task.first_column != "correct" or task.normalize != "none":
+                refused.append(f"calibrated settings of {name}: answers are not compared by accuracy alone")
+            else:
+                twins += [
+                    replace(one, name=f"{one.name}, calibrated ({calibration})", calibration=calibration)
+                    for one in settings
+                    if one.entrant == place
+                ]
+    return twins, refused
 
 
 def first_round(settings: Sequence[Setting]) -> int:

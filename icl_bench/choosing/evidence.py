@@ -149,23 +149,26 @@ def _between_draws(scores: np.ndarray, asked: int, of_rows: np.ndarray, draws: i
     return np.minimum(of_plain, of_centred), seen
 
 
-def log_evidence(found: Means, margin: float) -> np.ndarray:
-    """Return the logarithm of the e-value against "the true mean is at most ``-margin``", ``(...)``.
+def log_evidence(found: Means, margin: float, least: float | None = None) -> np.ndarray:
+    """Return the logarithm of the e-value against "the true mean is below ``least``", ``(...)``.
 
-    Infinite where the variance is 0, minus infinity where it is infinite.
+    ``least`` is ``-margin`` by default. With 0 it is against "the true mean is 0 or below". Effects of the mixtures
+    are in margins. Infinite where the variance is 0, minus infinity where it is infinite.
     """
     from icl_bench.analysis.statistics.special import ndtr
 
+    least = -margin if least is None else least
     known = found.variance <= 0
     variance = np.where(known, 1.0, found.variance)
-    statistic = as_normal((found.mean + margin) / np.sqrt(variance), found.freedom)
+    statistic = as_normal((found.mean - least) / np.sqrt(variance), found.freedom)
     logs = []
     for gap in GAPS:
         shrinkage = 1 / (1 + variance / (gap * margin) ** 2)
         inside = statistic * np.sqrt(shrinkage)
         logs.append(0.5 * np.log1p(-shrinkage) + np.square(inside) / 2 + np.log(2 * ndtr(np.maximum(inside, -30))))
     evidence = np.logaddexp.reduce(logs, axis=0) - np.log(len(GAPS))
-    evidence = np.where(known, np.where(found.mean >= -margin - KNOWN, np.inf, -np.inf), evidence)
+    reached = found.mean > KNOWN if least == 0 else found.mean >= least - KNOWN
+    evidence = np.where(known, np.where(reached, np.inf, -np.inf), evidence)
     return np.where(np.isinf(found.variance), -np.inf, evidence)
 
 

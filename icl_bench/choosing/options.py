@@ -2,56 +2,126 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from icl_bench.backends.spec import Device, Dtype
+from icl_bench.backends.spec import BackendSpec
+from icl_bench.choosing.spending import EXPECTED, Spend, read_spend
 from icl_bench.errors import UserError
-from icl_bench.options import TASK, Option, Options, read_with
+from icl_bench.models.in_memory import read_model
+from icl_bench.options import MODEL, TASK, Option, as_text, flag, names_in
 from icl_bench.sweep.options import (
+    OF_THE_MODEL,
+    Base,
+    Calibrate,
+    ChatArg,
+    Context,
+    CountingTokenizer,
     DataDir,
     Draws,
+    Encoder,
     LabelColumn,
-    ModelOption,
     NumbersOfDemonstrations,
+    Price,
+    Score,
     Seed,
     Selectors,
+    System,
     TaskOption,
     TestSize,
     TextColumn,
     draws_field,
     seed_field,
 )
-from icl_bench.wording import plain
+from icl_bench.wording import listed, nearest, plain, short
 
-UNITS = {"s": 1, "m": 60, "h": 3600}
+if TYPE_CHECKING:
+    from icl_bench.sweep.run_spec import RunSpec
 
-
-def parse_time(text: str) -> float:
-    """Read a time like 90s, 30m or 1.5h, in seconds. Raises ``UserError``."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh])", text.strip(), re.ASCII)
-    if found is None or not float(found[1]):
-        raise UserError(f"--spend {plain(text)}: expected a time like 90s, 30m or 1.5h")
-    return float(found[1]) * UNITS[found[2]]
+OF_AN_ENGINE = OF_THE_MODEL - {"test_ids"} | {"price"}
+"""Options that a model may have of its own."""
 
 
-class ChooseSpec(Options):
-    """Options of ``choose``, for one task and one model."""
+def _models(given: Any) -> Any:
+    """The models of a text with commas, of a list, or one loaded model."""
+    several = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
+    return tuple(dict.fromkeys(map(read_model, names_in(list(given) if several else given))))
+
+
+def _engines(given: Any) -> Any:
+    """Options of models as the command line writes them: ``MODEL:NAME=VALUE``."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Mapping):
+        return given
+    texts = []
+    for model, options in given.items():
+        if not isinstance(options, Mapping):
+            raise UserError(f"--engine {short(given)}: expected a dictionary of options for each model")
+        for name, value in options.items():
+            if isinstance(value, Mapping):
+                value = ",".join(f"{key}={one}" for key, one in value.items())
+            texts.append(f"{model}:{name}={as_text(value)}")
+    return tuple(texts)
+
+
+class ChooseSpec(BackendSpec):
+    """Options of ``choose``, for one task and one or more models."""
 
     about: ClassVar[str] = "choose"
 
-    task: TaskOption
+    task: TaskOption = ""
+    data: Annotated[
+        Any,
+        Option(
+            "Instead of a task: a file of rows (.csv, .xlsx, .jsonl, ...) with a text and a label each. Its task file "
+            "is written into the results folder.",
+            TASK,
+            "FILE",
+            expected="a file of rows like tickets.csv, or in Python a pandas or polars frame",
+        ),
+    ] = None
+    """Read by :func:`icl_bench.choosing.data.with_task` before these options are made."""
     text: TextColumn = None
     label: LabelColumn = None
-    model: ModelOption
+    model: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_models),
+        Option(
+            "A model's name (icl-bench models lists them), a folder, or a hub id like org/name. Several with commas "
+            "race against each other.",
+            MODEL,
+            "NAME",
+            expected="a model's name, a folder, a hub id, a loaded model with its tokenizer, or a list of them",
+        ),
+    ] = Field(min_length=1)
+    """With a server, the server's name of the model."""
+    engine: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_engines),
+        Option(
+            "An option of one of several models, like gpt-x:backend=openai or gpt-x:base-url=https://host/v1. It "
+            "replaces the option of all models. May be repeated.",
+            MODEL,
+            "MODEL:NAME=VALUE",
+            repeated=True,
+            expected="text like gpt-x:backend=openai, or a dictionary of options for each model",
+        ),
+    ] = ()
     spend: Annotated[
-        float,
-        read_with(parse_time),
-        Option("Time to spend: 90s, 30m, 1.5h.", TASK, "TIME", expected="a time like 90s, 30m or 1.5h", default="30m"),
-    ] = Field(default=1800.0, gt=0)
-    """Seconds."""
+        Spend,
+        BeforeValidator(read_spend),
+        Option(
+            "What to spend at most: time (90s, 30m, 1.5h), tokens (500ktokens, 2Mtokens), or money ('$5'), which needs "
+            "--price.",
+            TASK,
+            "BUDGET",
+            expected=EXPECTED,
+            default="30m",
+        ),
+    ] = Spend(1800.0, "time")
     margin: Annotated[
         float,
         Option(
@@ -66,17 +136,75 @@ class ChooseSpec(Options):
     ] = Field(default=1000, ge=1)
     select: Selectors = Field(default="random,balanced,bm25", validate_default=True)
     k: NumbersOfDemonstrations = Field(default="0,1,5,10,25,50,100,200", validate_default=True)
+    encoder: Encoder = None
     draws: Draws = draws_field()
     seed: Seed = seed_field()
+    score: Score = "greedy"
+    calibrate: Calibrate = None
     test_size: TestSize = Field(default=None, ge=1)
     data_dir: DataDir = None
-    device: Device = None
-    dtype: Dtype = "auto"
+    base: Base = None
+    context: Context = Field(default=None, ge=1)
+    tokenizer: CountingTokenizer = None
+    price: Price = None
+    system: System = None
+    chat_arg: ChatArg = ()
 
-    def of_run(self) -> dict[str, Any]:
-        """The options of a run of all settings: a full sweep."""
-        return {name: getattr(self, name) for name in self.declared() if name not in OF_THE_RACE}
+    @model_validator(mode="after")
+    def _agree(self) -> ChooseSpec:
+        for one in self.calibrate or ():
+            if str(one) != "batch":
+                raise UserError(
+                    f"--calibrate {plain(str(one))}: a race has batch alone; run and summary have the others"
+                )
+        for model in self.model:
+            _ = self.of_model(model)
+        return self
+
+    def of_model(self, model: str) -> dict[str, Any]:
+        """The options of one model that differ from those of all, as :class:`RunSpec` takes them. Raises
+        ``UserError``.
+        """
+        return self._own_options.get(model, {})
+
+    @property
+    def _own_options(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for text in self.engine:
+            model = max((m for m in self.model if text.startswith(f"{m}:")), key=len, default=None)
+            name, sign, value = ("", "", "") if model is None else text[len(model) + 1 :].partition("=")
+            name = name.strip().removeprefix("--").replace("-", "_")
+            if model is None or not sign:
+                models = listed(plain(m) for m in self.model)
+                raise UserError(f"--engine {plain(text)}: expected MODEL:NAME=VALUE with one of the models ({models})")
+            if name not in OF_AN_ENGINE:
+                raise UserError(
+                    f"--engine {plain(text)}: {plain(name)} is no option of a model; {nearest(name, OF_AN_ENGINE)}"
+                )
+            own = found.setdefault(model, {})
+            if type(self).declared()[name].option.repeated:
+                own[name] = (*own.get(name, ()), value)
+            elif name in own:
+                raise UserError(f"--engine {plain(text)}: {flag(name)} of {plain(model)} is there twice")
+            else:
+                own[name] = value
+        return found
+
+    def run_of(self, model: str) -> RunSpec:
+        """The run of all settings of a model: a full sweep. Raises ``UserError``."""
+        from icl_bench.sweep.run_spec import RunSpec
+
+        options = {name: getattr(self, name) for name in self.declared() if name not in OF_THE_RACE}
+        options |= {name: value for name, value in self.of_model(model).items() if name != "price"}
+        return RunSpec(**{**options, "model": model})
+
+    def price_of(self, model: str) -> Any:
+        """What a model costs as it was given; None without."""
+        from icl_bench.models.prices import given_prices
+
+        own = self.of_model(model).get("price")
+        return self.price if own is None else given_prices(own)
 
 
-OF_THE_RACE = frozenset({"spend", "margin", "queries"})
-"""Options that decide how settings are raced, not what they are."""
+OF_THE_RACE = frozenset({"data", "spend", "margin", "queries", "price", "engine", "model"})
+"""Options that decide how settings are raced and what they cost, or that each model has of its own."""

@@ -11,8 +11,14 @@ Maron & Moore 1997, Artif. Intell. Rev. 11; the rule to ask the leader and those
 LUCB's, Kalyanakrishnan et al. 2012, ICML). If the leader changes, all are compared with the new one and
 whoever is not out runs on: nobody is out by a chain of comparisons, whose margins would add up.
 
-Error: a wrong exclusion of the truly best candidate needs wrong evidence in one of its comparisons with
-the others. There are ``candidates - 1`` of them, so each has ``error / (candidates - 1)`` at all times together.
+With costs, the choice is the cheapest candidate that is not worse than any other by more than the margin. A
+candidate that is cheaper than the leader is not out before it is surely within the margin of all others, or
+surely worse than one of them. So a dear candidate is out when it is surely not better by more than the margin,
+a cheap one when it is surely worse.
+
+Error: a wrong exclusion of the truly best candidate, and a choice that is worse than it by more than the
+margin, need wrong evidence in one of its comparisons with the others. There are ``candidates - 1`` of them, so
+each has ``error / (candidates - 1)`` at all times together.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,6 +34,11 @@ from icl_bench.choosing.evidence import FIRST_LOOK, Means, Target, log_evidence,
 
 INTERVAL_GAP = 0.1
 """Intervals of accuracies are the narrowest where they are about this wide."""
+
+CHEAPER = 0.95
+"""Share of another's cost up to which a candidate is cheaper: what saves less is not worth its predictions."""
+
+Why = Literal["worse", "dearer", "not better"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Candidate:
     drawn: bool = True
     """Whether its answers depend on the draw. If not, each row is asked once."""
     cost: float = 0.0
-    """Of a query, in any unit: of equals the cheapest leads."""
+    """Of a query, in any unit. 0 if it is not known: then none is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,15 @@ class Standing:
     """Of the confidence sequence of the score at ``1 - error``, each candidate by itself, for new rows and draws."""
     high: float
     out: bool
-    """Whether the leader is not worse by more than the margin."""
+    """Whether it is asked no more: another is the choice, or it cannot become it."""
     out_for_new: bool
-    """The same for new rows and draws: whether the rows and draws of the sweep, as samples, show it."""
+    """Whether the choice is not worse by more than the margin on new rows and draws, as the rows and draws of the
+    sweep show as samples."""
     cheaper: bool
-    """Whether it costs less than the leader and is not worse than it by more than the margin."""
+    """Whether it costs less than the choice and is not worse than it by more than the margin."""
+    why: Why | None = None
+    """Why it is out: surely worse than another; not better by more than the margin, and dearer than the choice; or
+    not better by more than the margin."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,20 @@ class Answer:
     """Whether the choice is within the margin of the best, but for the error."""
     standings: tuple[Standing, ...]
     """In the order of the candidates."""
+    cheaper_open: int = 0
+    """Candidates that cost less than the choice and may be within the margin, too."""
+
+
+class _State(NamedTuple):
+    """What the evidence says at a moment."""
+
+    choice: int
+    sure: bool
+    """Whether the choice is within the margin of the best."""
+    running: np.ndarray
+    """Who is to be asked, ``(candidates,)`` booleans; the choice and the leader are among them."""
+    cheaper: int
+    """Candidates that are cheaper than the choice and open."""
 
 
 class Race:
@@ -112,7 +142,7 @@ class Race:
         self.asked = np.zeros(size, dtype=int)
         """How far each candidate came: ``(candidates,)``."""
         self._drawn = np.array([candidate.drawn for candidate in self.candidates])
-        self._costs = np.array([candidate.cost for candidate in self.candidates])
+        self._costs = np.array([candidate.cost for candidate in self.candidates], dtype=float)
         self._scores = np.full((size, rules.draws, rules.rows), np.nan)
         self._sums = np.zeros((size, rules.rows))
         self._leader = -1
@@ -121,7 +151,10 @@ class Race:
         """Of the logarithm of evidence."""
         self._evidence = np.full((size, size), -np.inf)
         """Most so far that the first is not worse than the second by more than the margin."""
+        self._better = np.full((size, size), -np.inf)
+        """Most so far that the first is better than the second."""
         self._compared = np.zeros((size, size), dtype=int)
+        self._judged: _State | None = None
 
     @property
     def length(self) -> int:
@@ -154,12 +187,21 @@ class Race:
         self._scores[candidate].reshape(-1)[ask.start : stop] = taken
         begin = ask.start % self.rules.rows
         self._sums[candidate, begin : begin + len(taken)] += taken
-        self._leader = -1
+        self._leader, self._judged = -1, None
         if not self._drawn[candidate] and stop == self.rules.rows:
             self._scores[candidate] = self._scores[candidate, 0]
             self._sums[candidate] *= self.rules.draws
             stop = self.length
         self.asked[candidate] = stop
+
+    def retell(self, candidate: int, scores: Sequence[float] | np.ndarray) -> None:
+        """Take new scores for all that a candidate was asked, and more of them: what was asked later changed those of
+        before. Raises ValueError where they are no scores.
+        """
+        self.asked[candidate], self._sums[candidate], self._scores[candidate] = 0, 0.0, np.nan
+        for start in range(0, len(scores), self.rules.rows):
+            stop = min(start + self.rules.rows, len(scores))
+            self.tell(Ask(candidate, start, stop), scores[start:stop])
 
     def means(self) -> np.ndarray:
         """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
@@ -180,23 +222,76 @@ class Race:
         means = np.where((reach == reach.max()) & (self.asked > 0), self.means(), -np.inf)
         return int(np.lexsort((self._costs, -means))[0])
 
+    def price(self, costs: Sequence[float] | np.ndarray) -> None:
+        """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``."""
+        self._costs, self._leader, self._judged = np.array(costs, dtype=float), -1, None
+
     def running(self) -> np.ndarray:
-        """Return the leader and those that might be better than it by more than the margin."""
-        leader = self.leader()
-        self._compare(leader)
-        open_ = self._evidence[leader] < self._threshold
-        open_[leader] = True
-        return np.flatnonzero(open_)
+        """Return who is not out: the choice, the leader, and those that might take the choice's place."""
+        return np.flatnonzero(self._state().running)
+
+    def choice(self) -> int:
+        """Return the cheapest that is surely within the margin of the best, or else the leader."""
+        return self._state().choice
 
     def decided(self) -> bool:
-        """Return whether all but the leader are out."""
-        return len(self.running()) == 1 and bool(self.asked.all())
+        """Return whether the choice is within the margin of the best, but for the error."""
+        return self._state().sure
+
+    def _state(self) -> _State:
+        if self._judged is None:
+            self._judged = self._judge()
+        return self._judged
+
+    def _judge(self) -> _State:
+        """Find the choice, and who may still take its place."""
+        leader, costs = self.leader(), self._costs
+        self._compare(leader)
+        beaten = self._evidence[leader] >= self._threshold
+        beaten[leader] = True
+        sure, choice, cheaper = bool(beaten.all() and self.asked.all()), leader, 0
+        running = np.zeros(len(costs), dtype=bool)
+        cheap = [int(i) for i in np.argsort(costs, kind="stable") if 0 < costs[i] <= CHEAPER * costs[leader]]
+        self._compare(leader, np.array(cheap, dtype=int))
+        for i in cheap:
+            self._compare(i, np.array([leader]))
+            if self._evidence[i, leader] < self._threshold:
+                running[i] |= (maybe := not self._worse(i, [leader]))
+                cheaper += maybe
+                continue
+            self._compare(i)
+            rivals = self._evidence[i] < self._threshold
+            rivals[i] = False
+            if not rivals.any() and self.asked.all():
+                sure, choice = True, i
+                break
+            for rival in np.flatnonzero(rivals):
+                self._compare(int(rival), np.array([i]))
+            if not self._worse(i, np.flatnonzero(rivals)):
+                running |= rivals
+                running[i] = True
+                cheaper += 1
+        if not sure:
+            running |= ~beaten
+        running[[leader, choice]] = True
+        return _State(choice, sure, running, cheaper)
+
+    def _worse(self, i: int, others: Sequence[int] | np.ndarray) -> bool:
+        """Whether one of others is surely better than a candidate.
+
+        An error here loses money, not accuracy, so each comparison has the whole error for itself; it counts only with
+        the evidence that the other is not worse by more than the margin, whose errors are those of the race.
+        """
+        better = self._better[others, i] >= math.log(1 / self.rules.error)
+        return bool((better & (self._evidence[others, i] >= self._threshold)).any())
 
     def next(self) -> list[Ask]:
-        """Return what to ask now: nothing once the race is decided or all is asked."""
-        running = self.running()
+        """Return what to ask now: nothing once the choice is sure and none that is cheaper may take its place, or all
+        is asked.
+        """
+        state, running = self._state(), self.running()
         unfinished = running[self.asked[running] < self.length]
-        if not len(unfinished) or self.decided():
+        if not len(unfinished) or (state.sure and not state.cheaper):
             return []
         lowest = int(self.asked[unfinished].min())
         ahead = self.asked[unfinished][self.asked[unfinished] > lowest]
@@ -205,34 +300,42 @@ class Race:
 
     def answer(self) -> Answer:
         """Return the choice so far and how each candidate stands."""
-        running, leader = self.running(), self.leader()
-        for i in np.flatnonzero(self._costs < self._costs[leader]):
-            self._compare(int(i), np.array([leader]))
-        shown = self._shown_for_new(leader)
+        choice, sure, running, cheaper = self._state()
+        for i in np.flatnonzero(self._costs < self._costs[choice]):
+            self._compare(int(i), np.array([choice]))
+        shown, ended = self._shown_for_new(choice), sure and not cheaper
         standings = tuple(
-            self._standing(i, leader, i not in running, bool(shown[i])) for i in range(len(self.candidates))
+            self._standing(i, choice, i != choice and (ended or not running[i]), bool(shown[i]))
+            for i in range(len(self.candidates))
         )
-        return Answer(leader, self.decided(), standings)
+        return Answer(choice, sure, standings, cheaper)
 
-    def _shown_for_new(self, leader: int) -> np.ndarray:
-        """Return of which candidates rows and draws, as samples, show that the leader is not worse than they.
+    def _why(self, i: int, choice: int) -> Why:
+        """Why a candidate is out."""
+        if self._worse(i, [choice, self.leader()]):
+            return "worse"
+        return "dearer" if self._costs[i] > self._costs[choice] > 0 else "not better"
+
+    def _shown_for_new(self, choice: int) -> np.ndarray:
+        """Return of which candidates rows and draws, as samples, show that the choice is not worse than they.
 
         One look: an e-value holds at the moment at which one stops, too.
         """
         shown = np.zeros(len(self.candidates), dtype=bool)
-        common = np.minimum(self.asked, self.asked[leader])
+        common = np.minimum(self.asked, self.asked[choice])
         for asked in np.unique(common[common >= min(FIRST_LOOK, self.rules.rows)]):
             which = np.flatnonzero(common == asked)
-            found = self._differences(leader, which, int(asked), "new")
+            found = self._differences(choice, which, int(asked), "new")
             shown[which] = log_evidence(found, self.rules.margin) >= self._threshold
-        shown[leader] = False
+        shown[choice] = False
         return shown
 
-    def _standing(self, i: int, leader: int, out: bool, out_for_new: bool) -> Standing:
+    def _standing(self, i: int, choice: int, out: bool, out_for_new: bool) -> Standing:
         asked, draws = int(self.asked[i]), self.rules.draws
-        cheaper = bool(self._costs[i] < self._costs[leader] and self._evidence[i, leader] >= self._threshold)
+        cheaper = bool(self._costs[i] < self._costs[choice] and self._evidence[i, choice] >= self._threshold)
+        why = self._why(i, choice) if out else None
         if not asked:
-            return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, out_for_new, cheaper)
+            return Standing(self.candidates[i], 0, 0, math.nan, 0.0, 1.0, out, out_for_new, cheaper, why)
         # as differences from -1 to 1, whose pseudo-differences are then a right and a wrong answer
         found = mean_differences(2 * self._scores[[i]] - 1, asked, draws, self._drawn[[i]], "new")
         half = float(radius(Means(found.mean, found.variance / 4, found.freedom), self.rules.error, INTERVAL_GAP)[0])
@@ -240,12 +343,17 @@ class Race:
         low, high = max(middle - half, 0.0), min(middle + half, 1.0)
         seen = min(asked, draws) if self._drawn[i] else 1
         score, spent = float(self.means()[i]), int(self.spent[i])
-        return Standing(self.candidates[i], spent, seen, score, low, high, out, out_for_new, cheaper)
+        return Standing(self.candidates[i], spent, seen, score, low, high, out, out_for_new, cheaper, why)
 
     def _compare(self, one: int, others: np.ndarray | None = None) -> None:
-        """Bring the evidence of one candidate against others up to date."""
+        """Bring the evidence of one candidate against all others up to date: that it is not worse by more than the
+        margin. Against ``others`` by name also that it is better.
+        """
         common = np.minimum(self.asked, self.asked[one])
-        stale = (self._evidence[one] < self._threshold) & (common > self._compared[one])
+        wanted = self._evidence[one] < self._threshold
+        if others is not None:
+            wanted |= self._better[one] < math.log(1 / self.rules.error)
+        stale = wanted & (common > self._compared[one])
         stale &= common >= min(FIRST_LOOK, self.rules.rows)
         stale[one] = False
         for asked in np.unique(common[stale]):
@@ -256,6 +364,8 @@ class Race:
             found = self._differences(one, which, int(asked), self.rules.target)
             evidence = log_evidence(found, self.rules.margin)
             self._evidence[one, which] = np.maximum(self._evidence[one, which], evidence)
+            better = log_evidence(found, self.rules.margin, 0.0)
+            self._better[one, which] = np.maximum(self._better[one, which], better)
             self._compared[one, which] = asked
 
     def _differences(self, one: int, others: np.ndarray, asked: int, target: Target) -> Means:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from icl_bench.errors import UserError
 from icl_bench.models.in_memory import model_name
-from icl_bench.options import Options
-from icl_bench.wording import comma_list
+from icl_bench.options import Options, names_in
 
 if TYPE_CHECKING:
     from icl_bench.backends.servers.budget import Purse
@@ -45,7 +44,7 @@ def each_of(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The options for each task with each model; a file or folder with a comma is one name, and a group's
     file is all its tasks.
     """
-    tasks, models = (_names(options.get(name)) for name in SEVERAL)
+    tasks, models = (names_in(options.get(name)) for name in SEVERAL)
     tasks = [task for named in tasks for task in _tasks(named)]
     return [{**options, "task": task, "model": model} for task in tasks for model in models]
 
@@ -58,17 +57,6 @@ def _tasks(named: Any) -> list[Any]:
         return [named]
     tasks = tasks_of(str(named))
     return [named] if tasks == [str(named)] else list(tasks)
-
-
-def _names(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    if not isinstance(value, str):
-        return [value]
-    with suppress(OSError, ValueError):  # a name that is too long is refused later
-        if Path(value).exists():
-            return [value]
-    return list(dict.fromkeys(comma_list(value))) or [value]
 
 
 def do_each(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.findings.provenance import encoders
+from icl_bench.analysis.findings.races import races_of
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.missing import in_words, not_at_random
 from icl_bench.analysis.summary import records
@@ -82,12 +83,12 @@ def make_report(
     findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
     findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
     say("drawing charts")
-    naming = Naming.of(findings.summary)
+    naming, raced = Naming.of(findings.summary), races_of(findings.context)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.own_predictions),
-        sorted(stored.predictions["task"].astype(str).unique()),
-        sorted(stored.predictions["model"].astype(str).unique()),
+        _overview(stored.own_predictions, raced=bool(raced)),
+        sorted({*stored.predictions["task"].astype(str), *(race.task for race in raced)}),
+        sorted({*stored.predictions["model"].astype(str), *(name for race in raced for name in race.models)}),
         [*_notes(findings), *messages],
         matrix(findings, naming),
         headlines(findings, naming),
@@ -111,9 +112,9 @@ def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Re
     return Report(overview, tasks, models, (), nothing, (), (), (), sample, None, {})
 
 
-def _overview(frame: pd.DataFrame) -> str:
+def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
     if frame.empty:
-        return "No cell is finished."
+        return "No cell is finished." + (" A race asked cells in part." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
     shots = frame["k"].min(), frame["k"].max()
     span = f"{shots[0]:,} to {shots[1]:,} demonstrations"
@@ -129,6 +130,7 @@ def _notes(findings: Findings) -> list[str]:
     notes = []
     if failed := len(findings.summary.failed):
         notes.append(f"{counted(failed, 'cell')} could not be computed; they are listed below.")
+    notes += [f"{cells.in_words()}." for cells in findings.summary.partial]
     if reads_test_inputs(findings.context.facts):
         notes.append(READS_TEST_INPUTS)
     free = findings.context.table("truncated_answers")

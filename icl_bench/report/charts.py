@@ -478,6 +478,34 @@ def _line(
     return [base.mark_line(strokeWidth=1.8).encode(y, dash), points.encode(y, shape, tooltip=list(tips))]
 
 
+DROPPED = "M-.6,-.6L.6,.6M.6,-.6L-.6,.6"
+"""A cross, as an SVG path in a square of 2."""
+
+
+def race(
+    frame: pd.DataFrame, look: Look, measure: str, tips: Sequence[alt.Tooltip], description: str
+) -> alt.LayerChart:
+    """A score, called ``measure``, over the answers that were asked of all settings; a cross where one was dropped.
+
+    Columns: series, asked, value, low, high, out.
+    """
+    color, shape, dash = _marks(look)
+    ticks = sorted({int(asked) for asked in frame["asked"]})
+    x = _log_x("asked", "answers of all settings (log scale)", ticks[0], ticks[-1], values=ticks, format=",d", **TICKS)
+    base = _shown(x, color)
+    y = alt.Y("value:Q", **_share_axis(measure, look))
+    area = base.transform_filter(BANDS).mark_area(opacity=0.14).encode(alt.Y("low:Q", title=measure), y2="high:Q")
+    running = base.transform_filter("!datum.out").mark_point(filled=True, size=52, opacity=1)
+    dropped = base.transform_filter("datum.out").mark_point(shape=DROPPED, filled=False, size=150, strokeWidth=2.2)
+    layers = [
+        area,
+        base.mark_line(strokeWidth=1.8).encode(y, dash),
+        running.encode(y, shape, tooltip=list(tips)),
+        dropped.encode(y, tooltip=list(tips)),
+    ]
+    return _finished(layers, description, look=look)
+
+
 def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str) -> alt.LayerChart:
     """A score, called ``measure``, against a cost of a query, k joined.
 

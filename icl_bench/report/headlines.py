@@ -33,6 +33,8 @@ class Headlines:
     task: str
     model: str
     sentences: tuple[Sentence, ...]
+    called: str = ""
+    """What follows the task in the heading; by default the model."""
 
 
 def headlines(findings: Findings, naming: Naming) -> list[Headlines]:

@@ -32,7 +32,7 @@ from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
-from icl_bench.wording import few, plain
+from icl_bench.wording import few, listed, plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +54,10 @@ class Shown:
     answer_prompt: str | None = None
     """The prompt of the answer: ``prompt`` with the thought and its end mark; None if the model answered at once,
     or a server wrote both as one text."""
+    slots: str = ""
+    """The names of the fields in the task's template, in words: ``{text}``."""
+    template: str | None = None
+    """The prompt with ``{NAME}`` where a query's fields stand, if all queries share the demonstrations."""
 
     def __str__(self) -> str:
         """The prompt, and below it what was answered and what is right."""
@@ -137,10 +141,13 @@ def find_prediction(
     form = _form(meta, spec, writing)
     in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
     text = form.whole(() if trained else in_text, query)
+    slots = replace(query, fields={name: f"{{{name}}}" for name in query.fields})
+    template = form.whole(in_text, slots) if own is None and not trained else None
+    names = listed(slot for slot in slots.fields.values() if slot in form.query(slots))
     checked = _checked(text, vectors, row, meta, form)
     choices = _choices(spec, query)
     behind = None if meta.facts.server is not None else _answer_prompt(spec, form, text, row.get("thought"))
-    return Shown(row, text, shown, checked, storage.where(name), vectors, choices, behind)
+    return Shown(row, text, shown, checked, storage.where(name), vectors, choices, behind, names, template)
 
 
 def _answer_prompt(spec: TaskSpec, form: PromptForm, prompt: str, thought: str | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, PRIORS, SCORES, prediction_schema, slug
+from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, JOURNAL, PRIORS, SCORES, prediction_schema, slug
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
@@ -26,6 +26,7 @@ from icl_bench.results.stored_meta import (
     ImportMeta,
     Meta,
     PriorMeta,
+    RaceMeta,
     as_stored,
     checked,
     json_content,
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 ASIDE = "_perplexity"
 """Folder of results other than predictions; no task has this name."""
+
+
+RACES = "_races"
+"""Folder of the histories of races; no task has this name."""
 
 
 IMPORTED = "imported"
@@ -273,6 +278,17 @@ def failed_cells(place: Place) -> list[FailureMeta]:
     return list(readable(storage, marks, FailureMeta, lambda mark: f"-{mark.cell}{FAILED}"))
 
 
+def read_races(place: Place) -> list[RaceMeta]:
+    """Every race of a results folder, by name. A file that cannot be read is skipped with a warning."""
+    storage = storage_at(place)
+    return list(readable_races(storage, sorted(storage.names(RACES))))
+
+
+def readable_races(storage: Storage, names: Iterable[str]) -> Iterator[RaceMeta]:
+    """The races in these files. Their names have a hash of what decides a race, which the files do not hold."""
+    return readable(storage, (name for name in names if name.endswith(".json")), RaceMeta, lambda _: ".json")
+
+
 def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: Callable[[Meta], str]) -> Iterator[Meta]:
     """The JSON files that can be read as this type, and whose names end as their contents say.
 
@@ -315,8 +331,11 @@ def read_table(place: Place, scores: bool = False) -> pa.Table:
 
 def nothing_in(place: Place) -> UserError:
     """Error for a place without results."""
-    where = storage_at(place).where()
-    return UserError(f"results folder {where}: no results yet; run something first")
+    storage = storage_at(place)
+    where = f"results folder {storage.where()}"
+    if any(JOURNAL in name for name in storage.names()):
+        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to go on")
+    return UserError(f"{where}: no results yet; run something first")
 
 
 def _joined(files: Sequence[ResultFile]) -> pa.Table:
@@ -376,10 +395,10 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     calibrated predictions are added as cells of their own (:mod:`icl_bench.results.derived`), and label
     scores are read. Damaged files and further copies of a cell are skipped with a warning that names
     them. Models are told ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the
-    folder does not exist, or has no finished cell, no failed cell and no losses.
+    folder does not exist, or has no finished cell, no failed cell, no losses and no race.
     """
     files, failed = list(result_files(place, warn, scores=derive)), failed_cells(place)
-    if not files and not failed and not storage_at(place).names(ASIDE):
+    if not files and not failed and not any(storage_at(place).names(folder) for folder in (ASIDE, RACES)):
         raise nothing_in(place)
     files, names = models_apart(files, warn) if apart else (files, {})
     asked = [file.meta.cell for file in files if file.meta is not None and not file.asks_test_rows]
@@ -557,14 +576,14 @@ def variants_of(files: Iterable[ResultFile]) -> dict[str, Facts]:
 def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     """Read a results folder, or only its results with these values (task, model).
 
-    Raises ``UserError`` if no finished or failed cell has them.
+    Raises ``UserError`` if no finished or failed cell and no race has them.
     """
     wanted, stored = dict(only or {}), read_stored(results, derive=True)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
     try:
         frame = _those(stored.predictions, wanted, storage_at(results).where(), stored.stored_names)
     except UserError:
-        if not failed:
+        if not failed and not any(race.is_of(wanted.get("task"), wanted.get("model")) for race in read_races(results)):
             raise
         frame = stored.predictions.iloc[:0]
     return replace(stored, predictions=frame, failed=failed)

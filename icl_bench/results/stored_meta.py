@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from icl_bench.metrics.scores import ACCURACY
 from icl_bench.models.architecture import Architecture
 from icl_bench.results.cells import CellSpec, Identity, Prediction, short_hash
 from icl_bench.results.facts import Facts, StoredModel
@@ -268,6 +269,89 @@ class StudyMeta(StoredModel):
 
     study: str
     cells: list[StudyCell]
+
+
+class RaceStanding(StoredModel):
+    """One setting after a round; scores are shares of 1."""
+
+    predictions: int
+    draws: int
+    score: float | None = None
+    """None before the first answer."""
+    ci_low: float
+    ci_high: float
+    out: bool
+    """Whether it is asked no more."""
+    why: str | None = None
+    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice."""
+
+
+class RaceRound(StoredModel):
+    """The state after a round."""
+
+    predictions: int
+    """Of all settings together."""
+    leader: str
+    standings: list[RaceStanding]
+    """In the order of the race's settings."""
+
+
+class RacedSetting(StoredModel):
+    """One setting of a race."""
+
+    setting: str
+    """Its name."""
+    model: str | None = None
+    select: str
+    k: int
+
+
+class RaceMeta(StoredModel):
+    """A race so far, or at its end."""
+
+    task: str
+    model: str
+    """Several with commas."""
+    measure: str = ACCURACY
+    """The score that settings are compared by."""
+    margin: float
+    """As a share of 1."""
+    error: float
+    rows: int
+    """Test rows of a whole cell."""
+    draws: int
+    queries: int
+    """Queries that the choice will answer."""
+    choice: str | None = None
+    decided: bool
+    ended: str | None = None
+    """Why it ended before it was decided; None if it is decided, and while it runs."""
+    predictions: int
+    predictions_of_full_sweep: int
+    settings: list[RacedSetting]
+    rounds: list[RaceRound]
+    answer: list[str]
+    """The lines that ``choose`` prints."""
+    command: str
+    """Computes all cells of the race whole."""
+    cells: list[str]
+    """Names of the cells that were asked, without suffixes."""
+
+    def is_of(self, task: str | None, model: str | None) -> bool:
+        """Whether it is of this task and has this model, each if given."""
+        return task in (None, self.task) and (model is None or model in self.models)
+
+    @property
+    def models(self) -> list[str]:
+        """Its models."""
+        return list(dict.fromkeys(one.model or self.model for one in self.settings))
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> RaceMeta:
+        """Check that there is a round, and that each has all settings."""
+        if not self.rounds or any(len(one.standings) != len(self.settings) for one in self.rounds):
+            raise ValueError("a round does not have the race's settings")
+        return self
 
 
 Meta = TypeVar("Meta", bound=BaseModel)

@@ -186,6 +186,87 @@ def _prices(value: Any) -> Any:
     return given_prices(value)
 
 
+Encoder = Annotated[
+    str | None,
+    NAME,
+    Option(
+        "Sentence encoder of dense and centroids: a name, a folder or a hub id (all-MiniLM-L6-v2, which is packaged).",
+        PROMPTS,
+        "NAME",
+    ),
+]
+
+Score = Annotated[
+    Literal["greedy", "exact"],
+    Option(
+        "greedy: the likeliest allowed token at each step. exact: the probability of every label, stored with its "
+        "margin (many times slower).",
+        PROMPTS,
+        "HOW",
+    ),
+]
+
+Calibrate = Annotated[
+    tuple[Calibration, ...] | None,
+    read_each("icl_bench.results.calibration:Calibration", "icl_bench.results.calibration:split"),
+    Option(
+        "With --score exact: how the bias towards some labels is estimated and removed. batch (over the test "
+        "rows; always shown); batch,of=pool:N (over N rows of the pool); contextual (inputs without content); "
+        "domain (random words of the task); prior=FILE (a stated distribution of labels). Several with commas.",
+        PROMPTS,
+        "LIST",
+        expected="text like batch,of=pool:64, or a list",
+    ),
+]
+
+Base = Annotated[
+    str | None,
+    NAME,
+    Option(
+        "For --model with an adapter (adapter_config.json): its base, instead of the one that the adapter names.",
+        MODEL,
+        "NAME",
+    ),
+]
+
+Context = Annotated[int | None, Option("Context window in tokens, instead of the model's own.", MODEL, "TOKENS")]
+
+CountingTokenizer = Annotated[
+    str | None,
+    NAME,
+    Option("Servers: the model (name, folder, hub id) whose tokenizer counts the tokens of prompts.", SERVERS, "NAME"),
+]
+
+Price = Annotated[
+    Prices | None,
+    BeforeValidator(_prices),
+    Option(
+        "Prices in any currency. For a million tokens: input=0.5,cached=0.05,output=1.5, and write=0.6 if "
+        "writing into the server's cache costs more than input. auto: the model's prices in the table of "
+        "genai-prices. hour=2: an hour of this machine. plan prints what a run costs.",
+        SERVERS,
+        "PRICES",
+        expected="text like input=0.5,cached=0.05,output=1.5, or a dictionary",
+    ),
+]
+
+System = Annotated[
+    str | None, Option("With --chat: text of the system turn; @FILE reads it from a file.", PROMPTS, "TEXT")
+]
+
+ChatArg = Annotated[
+    tuple[str, ...],
+    BeforeValidator(as_pairs),
+    Option(
+        "With --chat: a variable of the template, like enable_thinking=false. May be repeated.",
+        PROMPTS,
+        "NAME=VALUE",
+        repeated=True,
+        expected="text like enable_thinking=false, or a dictionary",
+    ),
+]
+
+
 class RunOptions(BackendSpec):
     """Options of ``run`` and ``plan``, for one task and one model.
 
@@ -211,16 +292,7 @@ class RunOptions(BackendSpec):
         ),
     ] = None
     select: Selectors = Field(default="random", validate_default=True)
-    encoder: Annotated[
-        str | None,
-        NAME,
-        Option(
-            "Sentence encoder of dense and centroids: a name, a folder or a hub id (all-MiniLM-L6-v2, which is "
-            "packaged).",
-            PROMPTS,
-            "NAME",
-        ),
-    ] = None
+    encoder: Encoder = None
     long_texts: Annotated[
         Literal["cut", "windows"],
         Option(
@@ -275,15 +347,7 @@ class RunOptions(BackendSpec):
     ] = Field(default="full", validate_default=True)
     draws: Draws = draws_field()
     seed: Seed = seed_field()
-    score: Annotated[
-        Literal["greedy", "exact"],
-        Option(
-            "greedy: the likeliest allowed token at each step. exact: the probability of every label, stored with its "
-            "margin (many times slower).",
-            PROMPTS,
-            "HOW",
-        ),
-    ] = "greedy"
+    score: Score = "greedy"
     keep_scores: Annotated[
         KeptScores | None,
         read("icl_bench.results.label_scores:KeptScores"),
@@ -296,18 +360,7 @@ class RunOptions(BackendSpec):
             expected="all, none or top:N",
         ),
     ] = None
-    calibrate: Annotated[
-        tuple[Calibration, ...] | None,
-        read_each("icl_bench.results.calibration:Calibration", "icl_bench.results.calibration:split"),
-        Option(
-            "With --score exact: how the bias towards some labels is estimated and removed. batch (over the test "
-            "rows; always shown); batch,of=pool:N (over N rows of the pool); contextual (inputs without content); "
-            "domain (random words of the task); prior=FILE (a stated distribution of labels). Several with commas.",
-            PROMPTS,
-            "LIST",
-            expected="text like batch,of=pool:64, or a list",
-        ),
-    ] = None
+    calibrate: Calibrate = None
     samples: Annotated[
         int | None,
         Option(
@@ -354,37 +407,10 @@ class RunOptions(BackendSpec):
         Option("test rows, or copied: demonstrations of the prompt itself, whose answers it shows.", TASK, "WHICH"),
     ] = "test"
     data_dir: DataDir = None
-    base: Annotated[
-        str | None,
-        NAME,
-        Option(
-            "For --model with an adapter (adapter_config.json): its base, instead of the one that the adapter names.",
-            MODEL,
-            "NAME",
-        ),
-    ] = None
-    context: Annotated[int | None, Option("Context window in tokens, instead of the model's own.", MODEL, "TOKENS")] = (
-        Field(default=None, ge=1)
-    )
-    tokenizer: Annotated[
-        str | None,
-        NAME,
-        Option(
-            "Servers: the model (name, folder, hub id) whose tokenizer counts the tokens of prompts.", SERVERS, "NAME"
-        ),
-    ] = None
-    price: Annotated[
-        Prices | None,
-        BeforeValidator(_prices),
-        Option(
-            "Prices in any currency. For a million tokens: input=0.5,cached=0.05,output=1.5, and write=0.6 if "
-            "writing into the server's cache costs more than input. auto: the model's prices in the table of "
-            "genai-prices. hour=2: an hour of this machine. plan prints what a run costs.",
-            SERVERS,
-            "PRICES",
-            expected="text like input=0.5,cached=0.05,output=1.5, or a dictionary",
-        ),
-    ] = None
+    base: Base = None
+    context: Context = Field(default=None, ge=1)
+    tokenizer: CountingTokenizer = None
+    price: Price = None
     budget: Annotated[
         float | None,
         Option(
@@ -402,20 +428,8 @@ class RunOptions(BackendSpec):
             SERVERS,
         ),
     ] = False
-    system: Annotated[
-        str | None, Option("With --chat: text of the system turn; @FILE reads it from a file.", PROMPTS, "TEXT")
-    ] = None
-    chat_arg: Annotated[
-        tuple[str, ...],
-        BeforeValidator(as_pairs),
-        Option(
-            "With --chat: a variable of the template, like enable_thinking=false. May be repeated.",
-            PROMPTS,
-            "NAME=VALUE",
-            repeated=True,
-            expected="text like enable_thinking=false, or a dictionary",
-        ),
-    ] = ()
+    system: System = None
+    chat_arg: ChatArg = ()
 
 
 OF_MONEY = frozenset({"price", "budget", "batch"})

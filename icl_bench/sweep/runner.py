@@ -19,8 +19,8 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.prompts.written_labels import label_in
-from icl_bench.results.cells import FINISHED, CellSpec, Prediction
-from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line
+from icl_bench.results.cells import FINISHED, SCORES, CellSpec, Prediction
+from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line, of_line
 from icl_bench.results.reading import read_rows
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
@@ -305,6 +305,28 @@ class Runner:
             raise CellError("its single answers have no scores")
         stored = dict(zip(table["test_id"].to_pylist(), table[column].to_pylist(), strict=True))
         return {name: float(stored[name]) for name in rows}
+
+    def stored(self, cell: CellPlan) -> dict[str, np.ndarray | None]:
+        """The rows of a cell that are answered, by their ids, with the scores of all labels where they are stored.
+
+        Raises ``CellError`` if another process computes the cell.
+        """
+        identity = self.identity(cell)
+        with self.store.claim(identity, cell.queries) as opened:
+            if opened is not None:
+                lines = {name: row.label_scores for name, row in opened.done.items()}
+                return {name: None if line is None else of_line(line) for name, line in lines.items()}
+        if not self.store.has(identity):
+            raise CellError("another process computes it")
+        table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
+        names = table["test_id"].to_pylist()
+        if SCORES not in table.column_names:
+            return dict.fromkeys(names)
+        return dict(zip(names, map(np.array, table[SCORES].to_pylist()), strict=True))
+
+    def release(self) -> None:
+        """Let go of the loaded model; it is loaded again when it is needed."""
+        self._backend = None
 
     def _run_all(self, outcome: Outcome) -> None:
         """Compute cells until all are done."""

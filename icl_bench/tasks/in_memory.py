@@ -1,4 +1,4 @@
-"""A task whose rows are given in Python: a pandas frame, a ``datasets.Dataset`` or a list of dictionaries."""
+"""A task whose rows are given in Python: a pandas or polars frame, a ``datasets.Dataset`` or a list of dictionaries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LABEL_METRICS = ("accuracy", "macro_f1")
 class Task(TaskSpec):
     """A task with its rows, for ``task=`` of :func:`icl_bench.run` and its like.
 
-    ``train`` and ``test`` are pandas frames, ``datasets.Dataset``s or lists of dictionaries, one row
+    ``train`` and ``test`` are pandas or polars frames, ``datasets.Dataset``s or lists of dictionaries, one row
     each; a column ``id`` names the rows where there is one. ``input`` and ``output`` are the template
     of a demonstration, with columns in braces: ``input="ticket: {text}"``, ``output="queue: {label}"``;
     ``fields`` maps a name in braces to a column that is called otherwise. Answers are labels unless
@@ -60,7 +60,10 @@ class Task(TaskSpec):
         test_rows: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        rows = {split: _records(given, split, name) for split, given in {"train": train, "test": test}.items()}
+        rows = {
+            split: records_of(rows, f"task {plain(name)}: {split}")
+            for split, rows in (("train", train), ("test", test))
+        }
         if fields is None or isinstance(fields, Mapping):
             shown = _shown_fields(input, output, labels, more.get("answer"))
             fields = {field: field for field in shown} | dict(fields or {})
@@ -127,9 +130,14 @@ def _metrics(given: Any, labels: object) -> Any:
     return LABEL_METRICS if in_common else LABEL_METRICS[:1]
 
 
-def _records(given: Any, split: str, name: str) -> list[dict[str, Any]]:
-    """The rows as dictionaries of plain Python values; missing ones are None. Raises ``UserError``."""
-    if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas frame
+def records_of(given: Any, called: str) -> list[dict[str, Any]]:
+    """The rows as dictionaries of plain Python values; missing ones are None.
+
+    ``called`` is what messages call them. Raises ``UserError``.
+    """
+    if hasattr(given, "to_dicts"):  # a polars frame
+        found = given.to_dicts()
+    elif hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas frame
         found = given.to_dict("records")
     elif hasattr(given, "to_list") and not isinstance(given, Mapping):  # a Dataset
         found = given.to_list()
@@ -139,11 +147,11 @@ def _records(given: Any, split: str, name: str) -> list[dict[str, Any]]:
         found = None
     if found is None or not all(isinstance(row, Mapping) for row in found):
         raise UserError(
-            f"task {plain(name)}: {split}={short(given)}: expected a pandas frame, a datasets.Dataset or a list of "
-            "dictionaries"
+            f"{called}={short(given)}: expected a pandas frame, a datasets.Dataset or a list of dictionaries, or a "
+            "polars frame"
         )
     if not found:
-        raise UserError(f"task {plain(name)}: {split} has no rows")
+        raise UserError(f"{called} has no rows")
     return [{str(column): _plain(value) for column, value in row.items()} for row in found]
 
 

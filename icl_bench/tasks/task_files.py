@@ -147,10 +147,15 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
 
     draft = draft_task(path, text, label)
     out = out or path.parent / f"{draft.values['name']}.yaml"
+    write_task_file(out, draft_text(draft, path, out))
+    return draft, out
+
+
+def draft_text(draft: Draft, path: Path, out: Path) -> str:
+    """The task file ``out`` of a draft of the rows in ``path``, with what was guessed as comments."""
     rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
     values = draft.values | {"data": draft.values["data"] | {"file": rows}}
-    write_task_file(out, "".join(f"# {one}\n" for one in draft.said) + as_yaml(values))
-    return draft, out
+    return "".join(f"# {one}\n" for one in draft.said) + as_yaml(values)
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:

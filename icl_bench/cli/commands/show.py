@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.options import OUTPUT
 
 OneK = Annotated[int, typer.Option("--k", metavar="N", help="Number of demonstrations.")]
 
@@ -20,6 +22,18 @@ OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, f
 
 
 CellHash = Annotated[str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, if several match.")]
+
+
+PromptFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompt",
+        metavar="FILE",
+        help="Write the prompt to this file: with {NAME} in place of the query's fields, to be used for any query, if "
+        "all queries share the demonstrations.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 
 
 Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if several match.")]
@@ -36,6 +50,7 @@ def show(
     perturbation: Which = None,
     draw: OneDraw = 0,
     cell: CellHash = None,
+    prompt: PromptFile = None,
     results: o.ResultsDir = o.DEFAULT_RESULTS,
     data_dir: o.DataDir = None,
     json: o.Json = False,
@@ -45,7 +60,7 @@ def show(
     The prompt is rebuilt from the stored ids and checked against the hash stored beside the
     prediction.
     """
-    from icl_bench.cli.output.lists import print_shown
+    from icl_bench.cli.output.lists import print_shown, write_prompt
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.report.prompt_trace import find_prediction, named_cell
@@ -62,6 +77,11 @@ def show(
         cell=cell,
     )
     shown = find_prediction(results, wanted, test_id, data_dir)
+    if prompt is not None:
+        said = write_prompt(shown, prompt)
+        if not json:
+            print(said)
+            return
     if json:
         print_json(shown.as_json())
     else:

@@ -1,72 +1,47 @@
-"""What ``choose`` prints: the race's rounds, and the answer in five lines."""
+"""Runs a race of ``choose``, and prints its answer in five lines."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
-from icl_bench.choosing.contest import Contest, Setting
+from icl_bench.analysis.query_cost import MEASURES
+from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
-from icl_bench.choosing.race import Standing
+from icl_bench.choosing.race import Answer, Standing
+from icl_bench.choosing.record import Record
 from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
+from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
 from icl_bench.results.storage import Place
-from icl_bench.sweep.notes import notes
-from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, counted_queries, percent, three_digits
-
-
-class Progress(Watcher):
-    """A line for each round of a race."""
-
-    def __init__(self, contest: Contest, note: Callable[[str], None]) -> None:
-        self._contest, self._note = contest, note
-
-    def begin(self) -> None:
-        """Say what races."""
-        contest, rules = self._contest, self._contest.race.rules
-        for text in notes(contest.sweep):
-            self._note(f"note: {text}")
-        for text in contest.left_out:
-            self._note(f"left out: {text}")
-        self._note(
-            f"{counted(len(contest.settings), 'setting')} on {counted(rules.rows, 'row')} and "
-            f"{counted(rules.draws, 'draw')}: {contest.full_sweep:,} predictions in a full sweep"
-        )
-
-    def backend_loading(self) -> None:
-        """Say that the model is loaded."""
-        self._note(f"loading {self._contest.sweep.model.name}")
-
-    def round(self) -> None:
-        """Say who leads and how many run."""
-        contest = self._contest
-        answer = contest.answer()
-        choice = answer.standings[answer.choice]
-        running = [one for one in answer.standings if not one.out]
-        rows = max(one.predictions for one in running)
-        self._note(
-            f"{duration(contest.seconds)}: {len(running)} of {len(contest.settings)} run, {choice.candidate.name} "
-            f"leads with {score(choice)} after {rows:,} answers; {int(contest.race.spent.sum()):,} in all"
-        )
 
 
 def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
     """Lay out a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
     with display.preparing() as say:
         contest = Contest.prepare(spec, say, results)
-    progress = Progress(contest, display.note)
-    progress.begin()
-    contest.run(results, progress, progress.round)
+    record = Record(
+        contest,
+        results,
+        lambda: list(answer_lines(contest, results)),
+        command=whole_command(contest, results),
+        measure=contest.sweep.task.first_measure,
+    )
+    progress = RaceProgress(contest, display)
+
+    def after_round() -> None:
+        progress.round()
+        record.round()
+
+    with progress.showing():
+        contest.run(results, progress, after_round)
+    record.keep()
     contest.outcome.notes += contest.outcome.notes_on_thoughts
     display.cautions(contest.outcome)
     return contest
-
-
-def score(standing: Standing) -> str:
-    """A score with its interval: ``81.2% (74.0 to 87.1)``."""
-    return f"{percent(standing.score)}% ({percent(standing.low)} to {percent(standing.high)})"
 
 
 def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
@@ -77,71 +52,159 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
     if not standing.predictions:
         yield "Use: unknown, nothing was answered"
         return
-    margin, open_ = f"{contest.spec.margin:g} points", [one for one in answer.standings if not one.out]
-    if answer.decided:
-        why = f"no other of {counted(len(pairs), 'setting')} is better by more than {margin} in a full sweep (error 5%)"
-        why = why if len(pairs) > 1 else "the only setting"
-    else:
-        others = counted(len(open_) - 1, "other setting")
-        why = f"not decided, {contest.ended}: {others} may be better by more than {margin}"
     measure = title(contest.sweep.task.first_measure)
-    yield f"Use: {setting.name}, {measure} {score(standing)} on new rows and draws; {why}"
-    yield f"Cost: {cost(contest, setting)}"
-    rest = sorted((pair for pair in pairs if pair[0] is not setting), key=_rank)
-    if rest:
-        second, behind = rest[0]
-        yield f"Runner-up: {second.name}, {score(behind)}{cheaper(contest, setting, second, behind)}"
+    yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries{_means(setting)}; {why(contest, answer)}")
+    yield f"Cost: {cost(contest, answer.choice)}"
+    others = [place for place in range(len(pairs)) if place != answer.choice]
+    if others:
+        second = min(others, key=lambda place: _rank(pairs[place][1]))
+        behind = pairs[second][1]
+        yield f"Runner-up: {behind.candidate.name}, {score(behind)}{compared(contest, answer.choice, second, behind)}"
     else:
         yield "Runner-up: none, no other setting raced"
-    others, new = counted(len(rest), "other setting"), sum(not one.out_for_new for _, one in rest)
-    beyond = f"nothing: no other setting is better by more than {margin} (error 5%)"
-    if new:
-        beyond = f"whether {new} of {others} are better by more than {margin}; more test rows and draws would show it"
-    yield (
-        f"Not known: on new rows and draws, {beyond} "
-        f"(asked: {int(contest.race.spent.sum()):,} of a full sweep's {contest.full_sweep:,} predictions)"
-    )
-    yield f"Whole curve: {command(contest, setting, results)}"
+    yield f"Not known: {unknown(contest, answer)}"
+    commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
+    yield f"Next: {' && '.join(map(shlex.join, commands))}  # answers all test rows; writes the prompt to a file"
 
 
-def _rank(pair: tuple[Setting, Standing]) -> tuple[bool, float]:
-    """Those that are not out first, the best first."""
-    standing = pair[1]
-    return standing.out, -standing.score if standing.predictions else 0.0
+DEMONSTRATIONS = {
+    "random": "the same {} random examples in every prompt",
+    "balanced": "the same {} examples in every prompt, as many of each label",
+    "bm25": "every prompt shows the {} examples that have most words in common with the query",
+    "dense": "every prompt shows the {} examples that are most like the query",
+}
+"""Selector -> what its prompts show."""
 
 
-def cost(contest: Contest, setting: Setting) -> str:
-    """What a query costs, and all of them."""
-    queries, flops = contest.spec.queries, setting.flops(contest.spec.queries)
-    if flops is None:
-        return "unknown for this model"
-    said = f"{three_digits(flops / 1e9)} GFLOP a query"
-    if contest.rate is not None:
-        each = flops / contest.rate
-        said += (
-            f", about {three_digits(each)} s on this machine; {counted_queries(queries)}: {duration(each * queries)}"
-        )
+def _means(setting: Setting) -> str:
+    """What the setting is, for who does not know its name."""
+    if not setting.k:
+        return " (the prompt has no examples)"
+    known = DEMONSTRATIONS.get(setting.select)
+    return "" if known is None else f" ({known.format(f'{setting.k:,}')})"
+
+
+def why(contest: Contest, answer: Answer) -> str:
+    """Why it is the choice, or why the race is not decided."""
+    count, margin = len(answer.standings), f"{contest.spec.margin:g} points"
+    if not answer.decided:
+        others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
+        ended = contest.ended or "still running"
+        return f"not decided, {ended}: {others} may be better by more than {margin}"
+    if count == 1:
+        return "the only setting"
+    said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
+    if answer.choice != contest.race.leader():
+        said += ", and it is the cheapest of which this is sure"
+    if answer.cheaper_open:
+        ended = f" ({contest.ended})" if contest.ended else ""
+        said += f"; {counted(answer.cheaper_open, 'cheaper setting')} may be as good{ended}"
     return said
 
 
-def cheaper(contest: Contest, setting: Setting, second: Setting, standing: Standing) -> str:
-    """How the runner-up's cost compares."""
-    one, other = setting.flops(contest.spec.queries), second.flops(contest.spec.queries)
-    if one is None or other is None:
+def unknown(contest: Contest, answer: Answer) -> str:
+    """What the race leaves open, and what it did not try."""
+    margin, others = f"{contest.spec.margin:g} points", len(answer.standings) - 1
+    new = sum(not one.out_for_new for one in answer.standings) - 1
+    beyond = f"no other setting is better by more than {margin} on new queries either (error 5%)"
+    if new > 0:
+        are = "is" if new == 1 else "are"
+        beyond = (
+            f"whether {new} of {counted(others, 'other setting')} {are} better by more than {margin} on new queries; "
+            "more test rows and draws would show it"
+        )
+    asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
+    return f"{beyond} ({asked}); not tried: {NOT_TRIED}"
+
+
+def _rank(standing: Standing) -> tuple[bool, float]:
+    """Those that are not out first, the best first."""
+    return standing.out, -standing.score if standing.predictions else 0.0
+
+
+def cost(contest: Contest, place: int) -> str:
+    """What a query costs, and all of them."""
+    queries, setting = contest.spec.queries, contest.settings[place]
+    entrant, said = contest.entrants[setting.entrant], []
+    each = {name: float(value) for name, value in zip(MEASURES, contest.costs.of(queries)[place], strict=True)}
+    if math.isfinite(each["money"]):
+        paid = [three_digits(amount) for amount in (each["money"], each["money"] * queries)]
+        said.append(f"{paid[0]} a query; {counted_queries(queries)}: {paid[1]} (in the currency of --price)")
+    if math.isfinite(each["operations"]):
+        flops = f"{three_digits(each['operations'] / 1e9)} GFLOP"
+        if entrant.rate is None:
+            said.append(f"{flops} a query")
+        else:
+            seconds = each["operations"] / entrant.rate
+            total = f"{counted_queries(queries)}: {duration(seconds * queries)}"
+            said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}")
+    elif math.isfinite(each["tokens"]):
+        said.append(f"{three_digits(each['tokens'])} tokens a query that are not cached")
+    return "; ".join(said) or "unknown for this model"
+
+
+def compared(contest: Contest, choice: int, second: int, standing: Standing) -> str:
+    """How the runner-up's cost compares, and what would make it the cheaper one."""
+    queries, measure = contest.spec.queries, contest.measure
+    costs = contest.costs.of(queries)[:, MEASURES.index(measure)]
+    one, other = float(costs[choice]), float(costs[second])
+    if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    sure = ", surely within the margin" if standing.cheaper else ""
-    return f"; {three_digits(other / one)} times the operations{sure}"
+    said = [f"{three_digits(other / one)} times the {measure}"]
+    if standing.cheaper:
+        said.append("it is surely within the margin")
+    if (number := contest.crossing(choice, second)) is not None:
+        each = contest.costs.each[:, MEASURES.index(measure)]
+        more = "above" if each[second] < each[choice] else "below"
+        said.append(f"it is the cheaper one {more} {counted_queries(math.ceil(number))} in all")
+    if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
+        said.append(f"it costs as much at {percent(one / other)}% of its price")
+    return "; " + ", ".join(said)
 
 
-def command(contest: Contest, setting: Setting, results: Place) -> str:
+def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
     """The run that computes the choice's cells whole."""
-    spec = contest.spec
-    words = ["icl-bench", "run", "--task", str(spec.task), "--model", str(spec.model), "--k", str(setting.k)]
+    return _run_words(contest, [setting], results)
+
+
+def whole_command(contest: Contest, results: Place) -> str:
+    """The runs that compute the cells of all settings whole, one a model."""
+    each: dict[int, list[Setting]] = {}
+    for one in contest.settings:
+        each.setdefault(one.entrant, []).append(one)
+    return " && ".join(shlex.join(_run_words(contest, settings, results)) for settings in each.values())
+
+
+def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) -> list[str]:
+    """The run of some settings of one model."""
+    spec, entrant = contest.spec, contest.entrants[settings[0].entrant]
+    shots = ",".join(map(str, sorted({one.k for one in settings})))
+    words = ["icl-bench", "run", "--task", str(spec.task), "--model", entrant.asked_for, "--k", shots]
+    if selectors := ",".join(dict.fromkeys(one.select for one in settings if one.k)):
+        words += ["--select", selectors]
+    own = spec.of_model(entrant.asked_for)
+    for name, option in spec.declared().items():
+        value = own.get(name, getattr(spec, name))
+        if name in {*OF_THE_RACE, "task", "k", "select"} or value == option.field.default or value is None:
+            continue
+        if option.option.repeated:
+            words += [word for one in value for word in (option.flag, str(one))]
+        elif isinstance(value, tuple):
+            words += [option.flag, ",".join(map(str, value))]
+        else:
+            words += [option.flag, str(value)]
+    return [*words, *_place(results)]
+
+
+def prompt_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
+    """What writes the prompt of the first draw to a file, once its cell is whole."""
+    spec, (_, cell) = contest.spec, setting.cell(0)
+    words = ["icl-bench", "show", "--task", str(spec.task), "--model", cell.spec.model, "--k", str(setting.k)]
     if setting.k:
         words += ["--select", setting.select]
-    for name, option in spec.declared().items():
-        value = getattr(spec, name)
-        if name not in {*OF_THE_RACE, "task", "model", "k", "select"} and value != option.field.default:
-            words += [option.flag, str(value)]
-    words += [] if str(results) == "results" else ["--results", str(results)]
-    return shlex.join(words)
+    words += [] if spec.data_dir is None else ["--data-dir", str(spec.data_dir)]
+    return [*words, "--cell", contest.cell_of(setting), *_place(results), "--prompt", "prompt.txt"]
+
+
+def _place(results: Place) -> list[str]:
+    return [] if str(results) == "results" else ["--results", str(results)]

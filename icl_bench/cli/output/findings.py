@@ -83,7 +83,7 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     ``top`` is the largest number of rows of a table.
     """
     print_summary(findings.summary, console, order=False, top=top)
-    if findings.context.stored.predictions.empty and not findings.summary.failed:
+    if findings.context.stored.predictions.empty and not findings.summary.failed and findings.races.empty:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.plan import in_bytes
 from icl_bench.cli.output.tables import print_lines
+from icl_bench.errors import UserError
 from icl_bench.wording import DASH, counted, few, listed, percent, plain, rounded
 
 if TYPE_CHECKING:
@@ -111,6 +112,22 @@ def _tokens(row: Mapping[str, Any]) -> str:
     """The prompt's token counts; an import may lack them."""
     counts = {"in the prompt": row["prompt_tokens"], "cached": row["cached_tokens"]}
     return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count is not None) or "not known"
+
+
+def write_prompt(shown: Shown, path: Path) -> str:
+    """Write a prompt to a file, as it is sent. Returns what the file is, in words. Raises ``UserError``."""
+    from icl_bench.text_files import write_whole
+
+    text = shown.prompt if shown.template is None else shown.template
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise UserError(f"--prompt {plain(path)}: cannot be written ({error.strerror or error})") from None
+    count = counted(len(shown.demonstrations), "demonstration")
+    of = f"{plain(path)}: the prompt of draw {shown.row['draw']} with {count}"
+    if shown.template is None:
+        return f"{of} for test row {shown.row['test_id']}; other queries have demonstrations of their own"
+    return f"{of}; put the query's text in place of {shown.slots} behind the last demonstration"
 
 
 def print_shown(shown: Shown, console: Console) -> None:

@@ -63,8 +63,11 @@ class CellOutput:
 
     def _lines(self) -> list[str]:
         """What changes, as plain text."""
-        if self._changing is None:
-            return []
-        text = io.StringIO()
-        Terminal(file=text, width=WIDTH, force_jupyter=False, color_system=None).print(self._changing)
-        return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+        return [] if self._changing is None else plain_lines(self._changing)
+
+
+def plain_lines(content: RenderableType) -> list[str]:
+    """Content as plain text, without empty lines."""
+    text = io.StringIO()
+    Terminal(file=text, width=WIDTH, force_jupyter=False, color_system=None).print(content)
+    return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from icl_bench.cli.output.notebook import CellOutput
+from icl_bench.cli.output.notebook import CellOutput, plain_lines
 from icl_bench.cli.output.terminal import console
 from icl_bench.cli.output.working import Elapsed, Spinner
 from icl_bench.escaping import visible
@@ -49,12 +49,12 @@ class Display(Listener):
         self._live = self._console.is_terminal and not quiet
         self._cell = CellOutput() if self._console.is_jupyter and not quiet else None
 
-    def note(self, text: str) -> None:
-        """One line, unless quiet."""
+    def note(self, text: str, *, whole: bool = False) -> None:
+        """One line, unless quiet. A terminal breaks it; elsewhere it is broken after 120 letters, unless ``whole``."""
         if self._cell is not None:
             self._cell.note(text)
         elif not self._quiet:
-            self._console.print(text)
+            self._console.print(text, soft_wrap=whole and not self._console.is_terminal)
 
     def problem(self, text: str) -> None:
         """What one of several could not be done for: said even if quiet."""
@@ -104,6 +104,23 @@ class Display(Listener):
             return
         with _Bar(plan, self._area, self._began) as bar:
             yield bar
+
+    @contextmanager
+    def changing(self, content: RenderableType) -> Iterator[Callable[[], None] | None]:
+        """Show something that changes. Yields what to call after a change; None where nobody would see it."""
+        if not self._live and self._cell is None:
+            yield None
+            return
+        with self._area(content) as area:
+            yield area.changed
+
+    def keep(self, content: RenderableType) -> None:
+        """Show something that stays, on a terminal; below a notebook's cell as text."""
+        if self._cell is not None:
+            for line in plain_lines(content):
+                self._cell.note(line)
+        elif self._live:
+            self._console.print(content)
 
     def shared_progress(self) -> SharedBars | SharedLines | None:
         """Bars of a study that several processes compute, without a terminal lines; None if quiet."""

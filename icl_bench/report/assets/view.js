@@ -23,7 +23,7 @@ function showOpened() {
   for (const figure of $$("#report figure")) {
     figure.hidden = !about({ task: figure.dataset.task, model: figure.dataset.model }, open);
   }
-  for (const article of $$("#findings article")) article.hidden = !about(article.dataset, open);
+  for (const article of $$("#report article")) article.hidden = !about(article.dataset, open);
   for (const more of $$("#findings .more")) {
     const count = $$("article:not([hidden])", more).length;
     more.hidden = !count;

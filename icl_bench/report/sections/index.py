@@ -20,6 +20,7 @@ from icl_bench.report.sections.perturbations import perturbations
 from icl_bench.report.sections.points import abstention, bias, calibration, confusions, distance
 from icl_bench.report.sections.prompts import cascade, cost, even, frontier, frontier_across_models, spaces
 from icl_bench.report.sections.provenance import provenance
+from icl_bench.report.sections.race import race
 from icl_bench.wording import capital, listed
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Drawer = Callable[[Finding, "Findings", "Naming"], Drawing | None]
 
 
 DRAWERS: Mapping[str, Drawer] = {
+    "races": race,
     "saturation_chances": saturation,
     "order_sensitivity": order,
     "perturbations": perturbations,
@@ -78,6 +80,7 @@ def _section(finding: Finding, declared: Section, findings: Findings, naming: Na
         tuple(drawn.tables),
         drawn.look,
         declared.short.format(**words),
+        tuple(drawn.articles),
     )
 
 

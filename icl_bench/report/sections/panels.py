@@ -12,6 +12,7 @@ import numpy as np
 
 from icl_bench.analysis.summary import records
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.headlines import Headlines
 from icl_bench.report.tables import Table
 from icl_bench.wording import percent, rounded
 
@@ -111,6 +112,8 @@ class ReportSection:
     look: Look = field(default_factory=lambda: Look(()))
     short: str = ""
     """The title where there is little room."""
+    articles: tuple[Headlines, ...] = ()
+    """What stands above the charts in words."""
 
 
 class Drawing(NamedTuple):
@@ -123,6 +126,8 @@ class Drawing(NamedTuple):
     """Field of the declaration's texts -> its value."""
     more: str = ""
     """A further sentence on how to read it."""
+    articles: Sequence[Headlines] = ()
+    """What stands above the charts in words."""
 
 
 class EmptySection(NamedTuple):

@@ -153,6 +153,8 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
         "label_thresholds",
         "perplexity",
         "probability_scores",
+        "race_rounds",
+        "races",
         "risk_coverage",
         "study_points",
         "temperature",

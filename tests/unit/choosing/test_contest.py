@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -21,8 +22,9 @@ from icl_bench.choosing import contest as module
 from icl_bench.choosing.contest import Setting, first_round, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
+from icl_bench.choosing.spending import Spend
 from icl_bench.errors import UserError
-from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.reading import finished_cells, read_results, read_stored
 from icl_bench.results.store import OpenCell
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner
@@ -71,11 +73,13 @@ def test_the_answer_has_five_lines_and_names_the_choice_its_score_and_the_run_of
     ended = choose(*words, "--queries", 20000, results=tmp_path / "results")
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["Use", "Cost", "Runner-up", "Not known", "Whole curve"]
+    assert [line.partition(":")[0] for line in lines] == ["Use", "Cost", "Runner-up", "Not known", "Next"]
     assert "20,000 queries" in lines[1]
     assert "5 settings" in lines[0]
-    again = lines[4].partition(": ")[2].split()[1:]
-    assert run_command(*again, "--quiet").code == 0
+    run, show = (shlex.split(command, comments=True) for command in lines[4].partition(": ")[2].split(" && "))
+    assert run_command(*run[1:], "--quiet").code == 0
+    assert run_command(*show[1:-1], tmp_path / "prompt.txt").code == 0
+    assert (tmp_path / "prompt.txt").stat().st_size
     record = json.loads(choose(*words, "--json", results=tmp_path / "results").out)
     assert f"Use: {record['choice']}, accuracy" in lines[0]
     assert {one["setting"] for one in record["settings"]} >= {"no demonstrations", "random, k=1", "bm25, k=2"}
@@ -195,7 +199,7 @@ def test_python_has_the_same(words: tuple[object, ...], task: Path, tiny: Path, 
         results=tmp_path / "here",
         quiet=True,
     )
-    assert {**here, "seconds": 0} == {**there, "seconds": 0}
+    assert {**here, "seconds": 0, "budget": {}} == {**there, "seconds": 0, "budget": {}}
     with pytest.raises(UserError, match="not an option of choose"):
         icl_bench.choose(task=task, model=tiny, batch=True)
     with pytest.raises(UserError, match="on this machine"):
@@ -229,8 +233,9 @@ def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> Non
 @given(st.integers(1, 10**4), st.sampled_from(["s", "m", "h"]))
 def test_times_are_read_in_seconds(number: int, unit: str) -> None:
     spec = ChooseSpec(task="t", model="m", spend=f"{number}{unit}")
-    assert spec.spend == number * {"s": 1, "m": 60, "h": 3600}[unit]
+    assert spec.spend == Spend(number * {"s": 1, "m": 60, "h": 3600}[unit], "time")
     assert ChooseSpec(task="t", model="m", spend=spec.spend).spend == spec.spend
+    assert ChooseSpec(task="t", model="m", spend=spec.spend.amount).spend == spec.spend
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=60), st.integers(0, 5))
@@ -264,3 +269,66 @@ def test_scores_a_little_outside_0_to_1_are_rounding_and_end_no_race(
     ended = run_command("choose", *words, "--margin", "5", "--results", tmp_path / "results", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["decided"]
+
+
+def test_the_printed_commands_write_the_prompt_of_the_choice_for_any_query(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("--task", task, "--model", tiny, "--k", "2", "--draws", "2", *HERE)
+    lines = said("choose", *words, "--select", "random", "--results", "here").splitlines()
+    commands = [shlex.split(line.partition("icl-bench ")[2]) for line in lines[-2:]]
+    refused = run_command(*commands[1])
+    assert (refused.code, "no finished cell" in refused.err) == (2, True)
+    said(*commands[0], "--quiet")
+    assert "put the query's text in place of {text}" in said(*commands[1]).replace("\n", " ")
+    prompt = (tmp_path / "prompt.txt").read_bytes().decode()
+    assert prompt.endswith("query: {text}\nintent:")
+    assert prompt.count("intent: ") == 2
+    for place, name in enumerate(icl_bench.read("here").predictions["test_id"].unique()[:2]):
+        shown = icl_bench.read("here").show(2, test_id=name).prompt
+        text = shown.removesuffix("\nintent:").rpartition("query: ")[2]
+        assert prompt.replace("{text}", text) == shown, place
+
+
+def test_of_retrieval_the_prompt_of_one_row_is_written_and_it_says_so(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said("run", "--task", task, "--model", tiny, "--k", "1", "--select", "bm25", "--quiet", *HERE)
+    words = ("show", "--task", task, "--k", "1", "--prompt", tmp_path / "new" / "prompt.txt")
+    assert "other queries have demonstrations of their own" in said(*words).replace("\n", " ")
+    assert (tmp_path / "new" / "prompt.txt").read_bytes().decode() == icl_bench.read().show(1).prompt
+    ended = run_command(*words[:-1], tmp_path)
+    assert (ended.code, "--prompt" in ended.err) == (2, True)
+
+
+def test_calibrated_settings_race_at_no_further_predictions_and_have_the_scores_of_the_whole_cells(
+    task: Path, tiny: Path, tmp_path: Path, asked: Counter[tuple[str, str]]
+) -> None:
+    words = ("--task", task, "--model", tiny, "--k", "0,2", "--select", "random", "--draws", "2", *HERE)
+    exact = ("--score", "exact", "--calibrate", "batch", "--margin", "0.01", "--json")
+    record = json.loads(said("choose", *words, *exact, "--results", tmp_path / "results"))
+    assert set(asked.values()) == {1}
+    assert record["predictions"] == record["predictions_of_full_sweep"] == sum(asked.values())
+    frame = read_stored(tmp_path / "results", apart=False, derive=True).predictions
+    for one in record["settings"]:
+        mine = frame[
+            (frame["k"] == one["k"]) & (frame["cell"].str.endswith("+batch") == (one["calibration"] == "batch"))
+        ]
+        assert one["score"] == pytest.approx(mine["correct"].mean(), abs=1e-9), one["setting"]
+    assert [one["calibration"] for one in record["settings"]] == [None, None, "batch", "batch"]
+
+
+def test_tokens_of_this_machine_end_a_race_before_the_budget_is_passed(
+    words: tuple[object, ...], tmp_path: Path
+) -> None:
+    racing = ("choose", *words, "--margin", "0.01", "--json", "--spend")
+    for spend in (6000, 9000):
+        record = json.loads(said(*racing, f"{spend}tokens", "--results", tmp_path / str(spend)))
+        assert (record["ended"], record["decided"]) == ("the tokens are spent", False)
+        assert 0.6 * spend < record["budget"]["spent"] <= spend
+    ended = run_command(*racing, "20tokens", "--results", tmp_path / "little")
+    assert ended.code == 2
+    assert "too small for a first look at 5 settings; it takes about " in ended.err
+    assert not list((tmp_path / "little").rglob("*.jsonl"))

@@ -97,7 +97,7 @@ def test_every_race_ends_and_a_sweep_that_is_asked_whole_is_decided(
     truth = scores.mean(axis=1)
     if target == "sweep":
         assert answer.decided
-    if not race.next() and len(race.running()) > 1:
+    if not race.next() and not answer.decided:
         assert truth[answer.choice] == pytest.approx(truth[race.running()].max())
 
 
@@ -166,18 +166,59 @@ def test_a_part_of_what_was_asked_may_be_told() -> None:
         race.tell(Ask(0, 7, 9), [0.0, 1.0, 1.0])
 
 
-def test_of_equals_the_cheapest_leads_and_a_cheaper_one_within_the_margin_is_named() -> None:
-    scores = np.tile((np.arange(1000) % 4 > 0).astype(float), (2, 1))
-    dear, cheap, rules = Candidate("dear", False, 5.0), Candidate("cheap", False, 1.0), Rules(1000, 1, margin=0.05)
-    assert run(Race([dear, cheap], rules), scores).choice == 1
-    scores[0, 0] = 1  # better by a tenth of a point
-    race = Race([dear, cheap], rules)
-    run(race, scores)
-    for i in range(2):
-        race.tell(Ask(i, int(race.asked[i]), 1000), scores[i, race.asked[i] :])
-    answer = race.answer()
-    assert (answer.choice, answer.standings[1].out) == (0, True)
-    assert answer.standings[1].cheaper
+def test_of_those_within_the_margin_the_cheapest_is_the_choice() -> None:
+    scores = np.tile((np.arange(1000) % 4 > 0).astype(float), (3, 1))
+    costs, rules = (5.0, 1.0, 0.2), Rules(1000, 1, margin=0.05)
+    racing = [Candidate(str(cost), False, cost) for cost in costs]
+    assert run(Race(racing, rules), scores).choice == 2
+    scores[0, :10] = 1  # the dear one is better, but not by more than the margin
+    scores[2, ::5] = 0  # the cheapest is surely worse
+    answer = run(race := Race(racing, rules), scores)
+    assert (answer.choice, answer.decided, answer.cheaper_open) == (1, True, 0)
+    assert [standing.why for standing in answer.standings] == ["dearer", None, "worse"]
+    assert race.spent.sum() < 0.5 * scores.size
+    race.price([1.0, 1.0, 1.0])
+    assert race.choice() == race.leader()
+
+
+def test_a_cheaper_setting_runs_until_it_is_surely_within_the_margin_or_surely_worse() -> None:
+    scores = grid([0.9, 0.872, 0.5], 10, 500, np.random.default_rng(11), spread=0.0)
+    racing = [Candidate("dear", cost=9.0), Candidate("cheap", cost=1.0), Candidate("poor", cost=2.0)]
+    race = Race(racing, Rules(500, 10, margin=0.04))
+    while race.decided() is False:
+        for ask in race.next():
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+    early = race.answer()
+    assert (early.choice, early.cheaper_open) == (0, 1)
+    assert race.running().tolist() == [0, 1]
+    late = run(race, scores)
+    assert (late.choice, late.cheaper_open, bool((race.asked == race.length).all())) == (1, 0, False)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_what_saves_less_than_a_twentieth_is_not_worth_its_predictions(*, saves: bool) -> None:
+    scores = grid([0.9, 0.87], 10, 500, np.random.default_rng(2))
+    spent = {}
+    for cheaper in (False, saves):
+        race = Race([Candidate("dear", cost=1.0), Candidate("cheap", cost=0.9 if cheaper else 0.96)], Rules(500, 10))
+        run(race, scores)
+        spent[cheaper] = int(race.spent.sum())
+    assert (spent[saves] > spent[False]) is saves
+
+
+@pytest.mark.parametrize("accuracies", [[0.6] * 6, [0.621, *[0.6] * 5], [0.66, 0.65, 0.64, 0.63, 0.62, 0.61]])
+def test_a_cheap_choice_is_rarely_worse_than_the_best_by_more_than_the_margin(accuracies: list[float]) -> None:
+    wrong, trials, rng = 0, 40, np.random.default_rng(9)
+    racing = [Candidate(str(i), cost=6.0 - i) for i in range(6)]
+    for _ in range(trials):
+        scores = grid(accuracies, 5, 60, rng)
+        truth = scores.mean(axis=1)
+        race = Race(racing, Rules(60, 5, growth=0.5))
+        while asks := race.next():
+            for ask in asks:
+                race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+            wrong += race.decided() and truth.max() - truth[race.choice()] > race.rules.margin + 1e-9
+    assert wrong <= 0.05 * trials
 
 
 def test_a_race_needs_something_to_race() -> None:

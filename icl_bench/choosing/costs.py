@@ -1,0 +1,144 @@
+"""What a query costs at each setting of a race, before the whole of it is asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from icl_bench.analysis.query_cost import MEASURES, QueryCosts
+from icl_bench.errors import UserError
+from icl_bench.models.prices import Prices, no_hour
+from icl_bench.sweep.compute_cost import ComputeCost
+from icl_bench.sweep.plan import CellPlan
+from icl_bench.sweep.plan_money import paid_by_hour, sweep_prices
+from icl_bench.sweep.sweep import Sweep
+from icl_bench.sweep.time_estimate import EFFICIENCY
+from icl_bench.wording import plain
+
+PREFERRED = ("money", "operations", "tokens")
+"""Settings are compared by the first of these measures that is known for all."""
+
+
+@dataclass
+class Served:
+    """What a server billed so far, which tells more than the plan."""
+
+    answers: int = 0
+    answer_tokens: int = 0
+    """With thoughts."""
+    cached_tokens: int = 0
+
+    def add(self, answers: int, answer_tokens: int, cached_tokens: int) -> None:
+        """Count the answers of a request to a runner."""
+        self.answers += answers
+        self.answer_tokens += answer_tokens
+        self.cached_tokens += cached_tokens
+
+
+def model_prices(sweep: Sweep, prices: Prices | None) -> Prices | None:
+    """The prices of a sweep's model, None without any. Raises ``UserError`` if they are not known."""
+    if prices is None:
+        return None
+    found = sweep_prices(sweep, prices)
+    for cell in sweep.plan.cells:
+        if cell.problem is None:
+            found.check_length(sweep.model.name, cell.longest_prompt)
+    return found
+
+
+def check_prices(models: Sequence[tuple[Sweep, Prices | None]], *, spends_money: bool) -> None:
+    """Raise ``UserError`` unless money can compare these models, and is known before it is spent.
+
+    This machine's time is not paid by a server's prices of tokens.
+    """
+    served = any(sweep.loader.spends and prices is not None for sweep, prices in models)
+    for sweep, prices in models:
+        if sweep.loader.spends:
+            if spends_money and (prices is None or not prices.of_tokens_known):
+                raise UserError(
+                    f"--spend: needs what tokens of {plain(sweep.model.name)} cost; add --price input=..,cached=..,"
+                    "output=.. or auto"
+                )
+        elif (spends_money or served) and (prices is None or math.isnan(prices.hour)):
+            raise no_hour([sweep.model.name])
+
+
+class QueryTokens(NamedTuple):
+    """Tokens of a query, the mean over a cell or over draws."""
+
+    own: float
+    shared: float
+    answer: float
+
+
+def planned_tokens(cells: Sequence[CellPlan]) -> QueryTokens:
+    """Tokens of a query of these cells, as they are planned."""
+    whole = sum(cell.prompt_tokens for cell in cells) / sum(cell.queries for cell in cells)
+    shared = float(np.mean([cell.prefix_tokens for cell in cells]))
+    return QueryTokens(whole - shared, shared, float(np.mean([cell.answer_tokens for cell in cells])))
+
+
+def query_cost(
+    sweep: Sweep,
+    prices: Prices | None,
+    tokens: QueryTokens,
+    compute: Sequence[ComputeCost],
+    rate: Callable[[], float | None],
+    caches: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each query takes, and all of them once, by ``MEASURES``: ``(4,)`` each, NaN where it is not known.
+
+    ``compute`` are costs of its cells by formula, ``rate`` returns operations a second of this machine. Where a
+    server bills, ``caches`` says whether it keeps what prompts share.
+    """
+    own, shared, answer = tokens
+    if not caches:
+        own, shared = own + shared, 0.0
+    each, once = np.full(4, np.nan), np.full(4, np.nan)
+    each[0], once[0] = own + answer, shared
+    if compute:
+        each[1] = np.mean([cost.query_flops for cost in compute])
+        once[1] = np.mean([cost.prefix_flops for cost in compute])
+    if prices is not None:
+        if paid_by_hour(sweep, prices):
+            speed = rate()
+            if speed is not None:
+                each[2:], once[2:] = (
+                    (seconds := values[1] / speed, prices.of_seconds(seconds)) for values in (each, once)
+                )
+        else:
+            each[3] = prices.of_tokens(own, shared, answer)
+            once[3] = prices.of_tokens(0.0, -shared, 0.0, shared)  # the query that writes does not read
+    return each, once
+
+
+def rate_of(sweep: Sweep) -> float | None:
+    """Operations a second of this machine with a model, by a short measurement; None if unknown."""
+    rate = sweep.loader.rate()
+    return None if rate is None else rate * EFFICIENCY
+
+
+def measure_of(costs: QueryCosts) -> str:
+    """The measure that compares these settings."""
+    for name in PREFERRED:
+        place = MEASURES.index(name)
+        if np.isfinite(costs.each[:, place]).all() and np.isfinite(costs.once[:, place]).all():
+            return name
+    return PREFERRED[-1]
+
+
+def crossing(costs: QueryCosts, one: int, other: int, measure: str) -> float | None:
+    """Return the number of queries at which two settings cost the same in all; None if one is always the cheaper.
+
+    With more queries the one with the smaller cost of each query is cheaper.
+    """
+    place = MEASURES.index(measure)
+    each = float(costs.each[one, place] - costs.each[other, place])
+    once = float(costs.once[other, place] - costs.once[one, place])
+    if not each or not math.isfinite(each) or not once / each > 0:
+        return None
+    return once / each

@@ -1,0 +1,152 @@
+"""A task of the rows that a user has: ``choose --data`` writes its task file into the results folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from icl_bench.errors import UserError
+from icl_bench.results.cells import digest
+from icl_bench.results.storage import Place, folder_of
+from icl_bench.text_files import write_whole
+from icl_bench.wording import counted, few, plain
+
+FOLDER = "_tasks"
+"""Folder of the task files in a results folder; no task has this name."""
+
+MARK = "# rows and columns: "
+"""Begins the line of a task file that has the hash of what it was made of."""
+
+ROWS_A_LABEL = 2
+"""Rows that a label needs: one to show and one to test."""
+
+EXPECTED = "expected a file of rows like tickets.csv, or in Python a pandas or polars frame"
+
+
+class TaskOfData(NamedTuple):
+    """A task that was made of rows, or was there."""
+
+    path: Path
+    said: tuple[str, ...]
+    """What a user should know of it, a line each."""
+
+
+def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Options of ``choose`` with a task file in place of ``data``, and what to say of it. Raises ``UserError``."""
+    given = {name: value for name, value in options.items() if name != "data"}
+    data = options.get("data")
+    if data is None:
+        if given.get("task") in (None, ""):
+            raise UserError("--task: is missing; name a task, or give rows of your own with --data tickets.csv")
+        return given, ()
+    if given.get("task") not in (None, ""):
+        raise UserError("--data: makes a task of rows; leave --task out")
+    made = task_of_data(data, given.pop("text", None), given.pop("label", None), results)
+    return given | {"task": str(made.path)}, made.said
+
+
+def task_of_data(data: Any, text: str | None, label: str | None, results: Place) -> TaskOfData:
+    """Write the task file of some rows into the results folder, or find the one that is there.
+
+    ``data`` is the path of a file of rows, or a frame, whose rows are written beside the task file. ``text`` and
+    ``label`` are columns; without, they are guessed. A task file that was made of the same rows and columns is kept
+    as it is, with what a user has changed in it. Raises ``UserError`` for rows that make no task, and where the
+    task file is of others.
+    """
+    from icl_bench.tasks.data_report import report_on
+    from icl_bench.tasks.drafts import draft_task
+    from icl_bench.tasks.task_files import draft_text
+
+    root = folder_of(results)
+    if root is None:
+        raise UserError(
+            f"--data: writes a task file into the results folder, and {results} is no folder; write it with "
+            "icl-bench tasks --from-csv, and give it as --task"
+        )
+    rows, shown, is_new = _file_of(data, root / FOLDER)
+    try:
+        draft = draft_task(rows, text, label)
+        report = report_on(draft.data)
+        needed = ROWS_A_LABEL * len(report.labels)
+        total = report.train_rows + report.test_rows
+        if total < needed:
+            raise UserError(
+                f"{rows}: {counted(total, 'row')} for {counted(len(report.labels), 'label')}; at least {needed:,} are "
+                f"needed, {ROWS_A_LABEL} of each label: one to show and one to test"
+            )
+        out = root / FOLDER / f"{draft.values['name']}.yaml"
+        fields = draft.values["data"]["fields"]
+        known = [[one.id, dict(one.fields), one.answer] for one in (*draft.data.train, *draft.data.test_pool)]
+        mark = f"{MARK}{digest([fields, known])[:16]}"
+        there = _there(out, mark, shown)
+        if not there:
+            _write(out, f"{mark}\n{draft_text(draft, rows, out)}")
+    except UserError as error:
+        if is_new:
+            with suppress(OSError):
+                rows.unlink()
+        raise UserError(str(error).replace(str(rows), shown)) from None
+    guessed = [one for one in draft.said if ", by guess" in one or one.startswith(("encoding", "id:", "labels."))]
+    return TaskOfData(out, (*guessed, *_check(report), f"task file: {out}{' (as it was)' if there else ''}"))
+
+
+def _file_of(data: Any, folder: Path) -> tuple[Path, str, bool]:
+    """The file of the rows, what messages call it, and whether it was written now. Raises ``UserError``."""
+    if isinstance(data, str | Path):
+        return Path(data), str(data), False
+    from icl_bench.tasks.in_memory import records_of
+
+    if isinstance(data, Mapping) or not hasattr(data, "__iter__"):
+        raise UserError(f"--data {plain(type(data).__name__)}: {EXPECTED}")
+    lines = [json.dumps(row, default=str) for row in records_of(data, "data")]
+    content = "".join(f"{line}\n" for line in lines)
+    path = folder / f"frame-{digest(content)[:8]}.jsonl"
+    if path.exists():
+        return path, "data", False
+    _write(path, content)
+    return path, "data", True
+
+
+def _there(out: Path, mark: str, shown: str) -> bool:
+    """Whether the task file is there, made of the same rows. Raises ``UserError`` if it is of others."""
+    try:
+        lines = out.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{out}: cannot be read ({error})") from None
+    if mark not in lines:
+        raise UserError(
+            f"--data {shown}: {out} is there, made of other rows or columns; give another results folder (--results), "
+            "another name of the file, or the task file itself (--task)"
+        )
+    return True
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _check(report: Any) -> list[str]:
+    """What the check of the data found: sizes and duplicates, and what makes scores too good or too low."""
+    asked = f", {report.chosen_rows:,} of them used" if report.chosen_rows < report.test_rows else ""
+    twice = f"; {counted(report.duplicates, 'text')} of these more than once" if report.duplicates else ""
+    sizes = (
+        f"data: {counted(len(report.labels), 'label')}; {counted(report.test_rows, 'row')} held out to test with"
+        f"{asked}, {report.train_rows:,} to take demonstrations from{twice}"
+    )
+    found = []
+    if near := list(dict.fromkeys([*report.chosen_leaks, *report.chosen_near_duplicates])):
+        found.append(
+            f"{counted(len(near), 'test row')} also among the demonstrations, the same or nearly ({few(near)}): scores "
+            "may be too good"
+        )
+    if untested := [one.label for one in report.labels if not one.test]:
+        found.append(f"no test row of {counted(len(untested), 'label')} with few rows ({few(untested)})")
+    return [sizes, f"check: {'; '.join(found) or 'no test row is among the demonstrations'}"]

@@ -1,0 +1,55 @@
+"""Keeps the history of a race in its results folder, from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from icl_bench.choosing.contest import Contest
+from icl_bench.results.cells import digest
+from icl_bench.results.races import race_file, read_race, write_race
+from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import RacedSetting, RaceMeta, RaceRound, RaceStanding
+
+
+class Record:
+    """Writes a race's file after each round and at its end.
+
+    A race that goes on repeats its first rounds from stored answers. Its file stays as it is until the race has come
+    as far, so that a kill in between loses nothing. A file of other rounds is replaced.
+    """
+
+    def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], **further: str) -> None:
+        """``answer`` returns the lines of the answer so far; ``further`` are fields of the file: ``command`` and
+        ``measure``.
+        """
+        self._contest, self._results, self._answer, self._further = contest, results, answer, further
+        record = contest.as_json()
+        names = [one["setting"] for one in record["settings"]]
+        decides = [record["margin"], record["error"], record["draws"], names, list(contest.rows)]
+        self._file = race_file(record["task"], record["model"], digest(decides))
+        self._before = read_race(results, self._file)
+        self._rounds: list[RaceRound] = []
+
+    def round(self) -> None:
+        """Keep the state after a round. Raises ``UserError`` if the file cannot be written."""
+        record = self._contest.as_json()
+        standings = [
+            RaceStanding(**{name: one.get(name) for name in RaceStanding.model_fields}) for one in record["settings"]
+        ]
+        self._rounds.append(RaceRound(predictions=record["predictions"], leader=record["choice"], standings=standings))
+        self.keep()
+
+    def keep(self) -> None:
+        """Write the file, unless the one that is there has the same rounds and more."""
+        before = [] if self._before is None else self._before.rounds
+        if not self._rounds or (len(before) > len(self._rounds) and before[: len(self._rounds)] == self._rounds):
+            return
+        record = self._contest.as_json()
+        known = {name: value for name, value in record.items() if name in RaceMeta.model_fields} | {
+            **self._further,
+            "settings": [RacedSetting(**one) for one in record["settings"]],
+            "rounds": self._rounds,
+            "answer": list(self._answer()),
+            "cells": sorted(self._contest.outcome.names),
+        }
+        write_race(self._results, self._file, RaceMeta(**known))

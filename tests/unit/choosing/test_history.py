@@ -1,0 +1,232 @@
+"""The history of a race: stored beside the cells, read by summary and report, and no trouble for other readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from support import fakes
+from support.in_process import run_command, said
+
+import icl_bench
+from icl_bench.results.partial import partial_cells
+from icl_bench.results.reading import RACES, finished_cells, read_races
+from icl_bench.results.stored_meta import RaceMeta
+from icl_bench.sweep.plan import CellPlan, PlannedGroup
+from icl_bench.sweep.runner import Outcome, Runner
+
+HERE = ("--device", "cpu", "--dtype", "float32", "--k", "0,1,2", "--select", "random,bm25", "--draws", "3")
+
+
+@pytest.fixture(autouse=True)
+def _of_known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[object, ...]:
+    task = fakes.write_task(tmp_path_factory.mktemp("history") / "task", test_rows=30)
+    return ("--task", task, "--model", tiny, *HERE)
+
+
+@pytest.fixture(scope="module")
+def raced(words: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a decided race, whose cells are asked in part."""
+    folder = tmp_path_factory.mktemp("raced") / "results"
+    assert run_command("choose", *words, "--margin", 40, "--quiet", "--results", folder).code == 0
+    return folder
+
+
+@pytest.fixture
+def results(raced: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(raced, tmp_path / "results")
+    return tmp_path / "results"
+
+
+def race_in(folder: Path) -> RaceMeta:
+    """The only race of a folder."""
+    (found,) = read_races(folder)
+    return found
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """Interrupt a race at a call of the runner."""
+    ask, count = Runner.ask, [0]
+
+    def stopped(
+        self: Runner, group: PlannedGroup, cell: CellPlan, rows: Collection[str], outcome: Outcome
+    ) -> dict[str, float]:
+        count[0] += 1
+        if count[0] > calls:
+            raise KeyboardInterrupt
+        return ask(self, group, cell, rows, outcome)
+
+    monkeypatch.setattr(Runner, "ask", stopped)
+
+
+def test_the_history_has_every_round_the_answer_and_the_cells(results: Path, words: tuple[object, ...]) -> None:
+    race = race_in(results)
+    assert race.decided
+    assert race.rounds[-1].predictions == race.predictions
+    asked = [one.predictions for one in race.rounds]
+    assert asked == sorted(asked)
+    assert all(
+        one.out == (setting.setting != race.choice)
+        for one, setting in zip(race.rounds[-1].standings, race.settings, strict=True)
+    )
+    assert race.answer[0].startswith(f"Use: {race.choice}")
+    partial = {str(path.relative_to(results)).partition(".journal")[0] for path in results.rglob("*.journal.jsonl")}
+    assert partial <= set(race.cells)
+
+
+def test_its_command_completes_all_cells_of_which_none_is_partial_then(results: Path, raced: Path) -> None:
+    race = race_in(results)
+    command = [word.replace(str(raced), str(results)) for word in shlex.split(race.command)]
+    assert run_command(*command[1:], "--quiet").code == 0
+    assert {name.removesuffix(".parquet") for name, _ in finished_cells(results)} >= set(race.cells)
+    assert partial_cells(results) == []
+    assert "asked in part" not in said("summary", "--results", results)
+
+
+def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ask = tmp_path / "results", Runner.ask
+    command = ("choose", *words, "--margin", 0.01, "--results", folder)
+    stop_after(monkeypatch, 30)
+    assert run_command(*command).code == 130
+    first = race_in(folder)
+    assert first.ended == "interrupted"
+    monkeypatch.setattr(Runner, "ask", ask)
+    stop_after(monkeypatch, 14)  # within the rounds that are stored
+    assert run_command(*command).code == 130
+    assert race_in(folder) == first
+    monkeypatch.setattr(Runner, "ask", ask)
+    assert run_command(*command).code == 0
+    last = race_in(folder)
+    assert last.rounds[: len(first.rounds)] == first.rounds
+    assert len(last.rounds) > len(first.rounds)
+    assert last.ended is None
+
+
+def test_an_interrupted_race_says_what_it_knows(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 16)
+    ended = run_command("choose", *words, "--margin", 0.01, "--results", tmp_path / "results")
+    assert ended.code == 130
+    assert ended.out.splitlines() == race_in(tmp_path / "results").answer
+
+
+def test_without_a_terminal_each_round_is_one_line(words: tuple[object, ...], tmp_path: Path) -> None:
+    ended = run_command("choose", *words, "--margin", 0.01, "--results", tmp_path / "results")
+    rounds = [line for line in ended.err.splitlines() if line.startswith("round ")]
+    assert len(rounds) == len(race_in(tmp_path / "results").rounds)
+    assert all("leads with" in line and " left: " in line for line in rounds)
+    assert "\x1b" not in ended.err
+
+
+def test_on_a_terminal_the_table_fits_80_columns(words: tuple[object, ...], tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    command = ["choose", *map(str, words), "--margin", "5", "--results", str(tmp_path / "results")]
+    with Popen([sys.executable, "-m", "icl_bench", *command], stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        while select.select([ours], [], [], 120)[0]:
+            try:
+                seen += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert "accuracy %" in text
+    rows = [line.rstrip("\r") for line in text.split("\n") if re.search(r"leads|out [0-9]+: ", line)]
+    assert len(rows) >= 5
+    assert all(len(row.rpartition("\r")[2]) <= 80 for row in rows)
+
+
+def test_summary_shows_the_race_and_names_partial_cells_with_what_completes_them(results: Path) -> None:
+    race = race_in(results)
+    (cells,) = partial_cells(results)
+    assert (cells.rows, cells.command) == (30, race.command)
+    shown = said("summary", "--results", results)
+    assert "races of choose: accuracy of each setting so far" in shown
+    assert f"cells are asked in part ({cells.fewest:,}" in shown
+    assert race.command in shown
+    record = json.loads(said("summary", "--json", "--results", results))
+    assert record["partial"][0]["cells"] == cells.cells
+    assert {one["setting"] for one in record["races"]} == {one.setting for one in race.settings}
+    assert next(one for one in record["races"] if one["state"] == "chosen")["setting"] == race.choice
+    assert len(record["race_rounds"]) == len(race.rounds) * len(race.settings)
+
+
+def test_a_task_or_a_model_of_a_race_alone_is_read_and_another_one_refused(results: Path) -> None:
+    assert "races of choose" in said("summary", "--results", results, "--task", "cards")
+    assert "nothing of task 'other'" in said("summary", "--results", results, "--task", "other", code=2)
+
+
+def test_partial_cells_of_an_interrupted_run_have_their_rows(results: Path) -> None:
+    shutil.rmtree(results / RACES)
+    (cells,) = partial_cells(results)
+    assert (cells.task, cells.rows, cells.command) == ("cards", None, None)
+    assert "run the same command again to complete" in cells.in_words()
+    assert "no finished cell yet, only begun ones" in said(
+        "export", "--results", results, "--out", results / "a.csv", code=2
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"task": 3}', b"\xff"])
+def test_a_damaged_history_is_skipped_with_a_warning_and_made_again(
+    results: Path, words: tuple[object, ...], content: bytes
+) -> None:
+    (file,) = (results / RACES).iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        assert read_races(results) == []
+    assert run_command("choose", *words, "--margin", 40, "--quiet", "--results", results).code == 0
+    again, before = (RaceMeta(**json.loads(content)) for content in (file.read_bytes(), whole))
+    assert (again.rounds, again.choice, again.cells) == (before.rounds, before.choice, before.cells)
+
+
+def test_other_readers_do_not_take_a_history_for_results(results: Path, words: tuple[object, ...]) -> None:
+    said("run", *words, "--k", "1", "--select", "bm25", "--quiet", "--results", results)
+    said("export", "--results", results, "--out", results.parent / "all.csv")
+    read = icl_bench.read(results)
+    assert set(read.predictions["select"].astype(str)) == {"bm25"} | (
+        {"random"} & set(read.predictions["select"].astype(str))
+    )
+    assert "asked in part" in said("summary", "--results", results)
+
+
+def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    from icl_bench.report.build import make_report
+
+    race = race_in(results)
+    report = make_report(results)
+    (section,) = [one for one in report.sections if one.name == "race"]
+    (panel,) = section.panels
+    assert {row["series"] for row in panel.rows} == {one.setting for one in race.settings}
+    assert sum(row["state"] == "dropped" for row in panel.rows) == len(race.settings) - 1
+    assert [sentence.topic for sentence in section.articles[0].sentences] == [
+        line.partition(":")[0] for line in race.answer
+    ]
+    assert any("asked in part" in note for note in report.notes)
+    said("report", "--results", results, "--out", tmp_path / "report.html", "--figures", tmp_path / "figures")
+    page = (tmp_path / "report.html").read_text()
+    assert race.answer[0].partition(": ")[2].partition(",")[0] in page
+    assert list((tmp_path / "figures").glob("race-*.svg"))

@@ -1,0 +1,225 @@
+"""A race of models behind servers, with budgets of tokens and money."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import fakes
+from support.api_server import Server, completion, serving
+from support.in_process import Ended, run_command, said
+
+import icl_bench
+from icl_bench.errors import UserError
+from icl_bench.results.reading import read_results
+
+pytest.importorskip("openai")
+
+PRICE = "input=10,cached=1,output=20"
+SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "2")
+
+
+def respond(body: dict[str, Any]) -> Any:
+    """``good`` is right with a demonstration, ``weak`` one time in four."""
+    prompt = body["prompt"]
+    texts = re.findall(r"query: (.*)\nintent:", prompt)
+    number = int(texts[-1].split()[-1])
+    right = len(texts) > 1 and (body["model"] != "weak" or number % 4 == 0)
+    label = fakes.LABELS[number % 3 if right else (number + 1) % 3].replace("_", " ")
+    return completion(f" {label}", prompt_tokens=3 * len(prompt.split()), cached=0)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    with serving(respond) as running:
+        yield running
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return fakes.write_task(tmp_path / "task", test_rows=30, metrics=["accuracy"])
+
+
+@pytest.fixture
+def words(server: Server, task: Path, tiny: Path) -> tuple[object, ...]:
+    """A race of a model behind a server, without the model."""
+    return ("--task", task, *SETTINGS, "--backend", "openai", "--base-url", server.url, "--tokenizer", tiny)
+
+
+def choose(*words: object, results: Path) -> Ended:
+    return run_command("choose", *words, "--results", results)
+
+
+def asked(server: Server) -> list[tuple[str, str]]:
+    return [(request["model"], str(request["prompt"])) for request in server.requests]
+
+
+def tokens(server: Server) -> int:
+    """What the server billed: nothing is cached, an answer has two tokens."""
+    return sum(3 * len(prompt.split()) + 2 for _, prompt in asked(server))
+
+
+def test_answers_of_a_server_are_rows_of_the_cells_that_a_run_completes(
+    words: tuple[object, ...], server: Server, tmp_path: Path
+) -> None:
+    ended = choose(*words, "--model", "good", "--margin", "20", "--json", results=tmp_path / "results")
+    record = json.loads(ended.out)
+    assert record["decided"]
+    assert record["compared_by"] == "tokens"
+    assert 0 < record["predictions"] < record["predictions_of_full_sweep"]
+    raced = len(server.requests)
+    said("run", *words, "--model", "good", "--quiet", "--results", tmp_path / "results")
+    assert len(read_results(tmp_path / "results")) == record["predictions_of_full_sweep"]
+    assert raced < len(server.requests) <= record["predictions_of_full_sweep"]  # nothing twice
+    again = choose(*words, "--model", "good", "--json", results=tmp_path / "results")
+    assert len(server.requests) <= record["predictions_of_full_sweep"]
+    assert json.loads(again.out)["choice"] != "no demonstrations"
+
+
+def test_several_models_race_on_the_same_rows_and_the_dear_one_is_not_chosen_where_it_is_no_better(
+    words: tuple[object, ...], server: Server, tmp_path: Path
+) -> None:
+    racing = ("--model", "good,weak,dear", "--engine", "dear:price=input=100,cached=100,output=100", "--price", PRICE)
+    record = json.loads(choose(*words, *racing, "--margin", "10", "--json", results=tmp_path / "results").out)
+    assert record["model"] == "good, weak, dear"
+    assert record["compared_by"] == "money"
+    assert record["choice"].startswith("good: ")
+    assert record["decided"]
+    by_model = {name: [one for one in record["settings"] if one["model"] == name] for name in ("good", "weak", "dear")}
+    assert all(one["out"] and one["why"] in ("worse", "not better", "dearer") for one in by_model["weak"])
+    assert "dearer" in {one["why"] for one in by_model["dear"]}
+    assert {len(each) for each in by_model.values()} == {5}
+    ratio = by_model["dear"][1]["money_per_query"] / by_model["good"][1]["money_per_query"]
+    assert ratio > 3
+    assert {model for model, _ in asked(server)} == {"good", "weak", "dear"}
+
+
+def test_a_model_here_races_with_one_behind_a_server_by_engines_of_their_own(
+    server: Server, task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
+    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
+    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
+    record = icl_bench.choose(
+        task=task,
+        model=[tiny, "good"],
+        engine=engine,
+        k=[0, 2],
+        select="random",
+        draws=2,
+        margin=20,
+        results=tmp_path / "results",
+        quiet=True,
+    )
+    assert record["choice"] == "good: random, k=2"
+    assert record["compared_by"] == "money"
+    assert all(one["money_per_query"] > 0 for one in record["settings"])
+    assert {one["model"] for one in record["settings"]} == {"good", tiny.name}
+    with pytest.raises(UserError, match="good: --device: applies to --backend transformers only, this is openai"):
+        icl_bench.choose(task=task, model=[tiny, "good"], engine=engine, device="cpu", quiet=True)
+
+
+def test_tokens_end_a_race_before_more_than_the_budget_are_billed_and_it_goes_on_where_it_stopped(
+    words: tuple[object, ...], server: Server, tmp_path: Path
+) -> None:
+    racing = (*words, "--model", "good", "--margin", "0.01")
+    first = json.loads(choose(*racing, "--spend", "7000tokens", "--json", results=tmp_path / "results").out)
+    assert (first["ended"], first["decided"]) == ("the tokens are spent", False)
+    assert first["budget"]["spent"] == tokens(server) <= 7000
+    assert all(one["predictions"] >= 20 for one in first["settings"])
+    before = asked(server)
+    second = json.loads(choose(*racing, "--spend", "7000tokens", "--json", results=tmp_path / "results").out)
+    assert tokens(server) <= 14000
+    assert second["predictions"] > first["predictions"]
+    assert len(server.requests) > len(before)
+    whole = json.loads(choose(*racing, "--spend", "1Mtokens", "--json", results=tmp_path / "results").out)
+    assert (whole["decided"], whole["ended"]) == (True, None)
+    assert len(server.requests) <= whole["predictions_of_full_sweep"]
+
+
+def test_money_ends_a_race_before_more_than_the_budget_is_billed(
+    words: tuple[object, ...], server: Server, tmp_path: Path
+) -> None:
+    racing = (*words, "--model", "good", "--margin", "0.01", "--price", "input=1000,cached=1000,output=1000")
+    ended = choose(*racing, "--spend", "$7", results=tmp_path / "results")
+    assert ended.code == 0, ended.err
+    assert "not decided, the money is spent" in ended.out
+    assert 4 < tokens(server) / 1000 <= 7
+    assert re.search(r"^Cost: \S+ a query; 1,000 queries: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("spend", "more"), [("90tokens", ()), ("$0.01", ("--price", "input=1000,cached=1000,output=1000"))]
+)
+def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which_is_enough(
+    words: tuple[object, ...], server: Server, tmp_path: Path, spend: str, more: tuple[str, ...]
+) -> None:
+    racing = (*words, "--model", "good", *more)
+    ended = choose(*racing, "--spend", spend, results=tmp_path / "results")
+    assert ended.code == 2
+    (line,) = [line for line in ended.err.splitlines() if "--spend" in line]
+    assert not server.requests
+    least = re.search(r"too small for a first look at 5 settings; it takes about (\S+) ", line)
+    assert least is not None, line
+    enough = choose(*racing, "--spend", least[1], results=tmp_path / "results")
+    assert enough.code == 0, enough.err
+    assert enough.out.startswith("Use: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--spend", "$5"), "needs what tokens of m cost; add --price"),
+        (("--engine", "m:backend"), "--engine m:backend: expected MODEL:NAME=VALUE with one of the models (m)"),
+        (("--engine", "n:backend=vllm"), "expected MODEL:NAME=VALUE with one of the models (m)"),
+        (("--engine", "m:bakend=vllm"), "bakend is no option of a model; did you mean backend"),
+        (("--engine", "m:k=3"), "k is no option of a model"),
+        (("--engine", "m:context=5", "--engine", "m:context=6"), "--context of m is there twice"),
+        (("--engine", "m:context=x"), "--context x: expected a whole number"),
+        (("--calibrate", "contextual", "--score", "exact"), "--calibrate contextual: a race has batch alone"),
+        (("--calibrate", "batch"), "--calibrate batch"),
+    ],
+)
+def test_wrong_options_of_models_are_one_line(
+    server: Server, task: Path, tiny: Path, words: tuple[str, ...], message: str
+) -> None:
+    where = ("--backend", "openai", "--base-url", server.url, "--tokenizer", tiny)
+    ended = run_command("choose", "--task", task, "--model", "m", "--k", "1", *where, *words)
+    assert ended.code == 2
+    assert message in ended.err.splitlines()[-1]
+    assert not server.requests
+
+
+def test_this_machine_needs_a_price_where_money_is_spent(task: Path, tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="add hour="):
+        icl_bench.choose(task=task, model=tiny, k=[0], spend="$5", results=tmp_path / "r", quiet=True)
+
+
+def test_two_models_of_one_name_are_refused(task: Path, tiny: Path, tmp_path: Path) -> None:
+    twin = tmp_path / tiny.name
+    twin.symlink_to(tiny)
+    with pytest.raises(UserError, match=f"two models are called {tiny.name}"):
+        icl_bench.choose(task=task, model=[tiny, twin], k=[0], results=tmp_path / "r", quiet=True)
+
+
+def test_a_server_that_stops_answering_ends_the_race_with_one_line_and_keeps_what_it_answered(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    calls = [0]
+
+    def tired(body: dict[str, Any]) -> Any:
+        calls[0] += 1
+        return respond(body) if calls[0] < 40 else (401, {"error": {"message": "no more"}})
+
+    with serving(tired) as server:
+        where = ("--backend", "openai", "--base-url", server.url, "--tokenizer", tiny)
+        ended = choose("--task", task, "--model", "good", *SETTINGS, *where, results=tmp_path / "results")
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert list((tmp_path / "results").rglob("*.journal.jsonl"))
