@@ -21,6 +21,7 @@ from icl_bench.analysis.words import (
     rows_left_out_notes,
     with_reasons,
 )
+from icl_bench.cli.output.answers import print_answers
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes
@@ -77,7 +78,8 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def print_findings(findings: Findings, console: Console, options: Collection[str] = ()) -> None:
-    """Print the curves, then each table with rows, including those of ``options``."""
+    """Print what to use and the curves, then each table with rows, including those of ``options``."""
+    print_answers(findings, console)
     print_summary(findings.summary, console, order=False)
     if findings.context.stored.predictions.empty and not findings.summary.failed:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
@@ -107,7 +109,7 @@ def print_finding(finding: Finding, findings: Findings, console: Console, number
 
 def made_for(options: Collection[str]) -> list[str]:
     """Names of the findings that ``print_findings`` prints with these options."""
-    first = ["curves", "saturation", "order_sensitivity", "perturbed_curves"]
+    first = ["answers", "curves", "saturation", "order_sensitivity", "perturbed_curves"]
     return list(dict.fromkeys([*first, *(finding.name for finding, _ in _printed(options))]))
 
 

@@ -23,15 +23,15 @@ function showOpened() {
   for (const figure of $$("#report figure")) {
     figure.hidden = !about({ task: figure.dataset.task, model: figure.dataset.model }, open);
   }
-  for (const article of $$("#findings article")) article.hidden = !about(article.dataset, open);
-  for (const more of $$("#findings .more")) {
+  for (const article of $$("#report article")) article.hidden = !about(article.dataset, open);
+  for (const more of $$("#report .more")) {
     const count = $$("article:not([hidden])", more).length;
     more.hidden = !count;
     if (open.task || open.model) more.open = true;
     $("summary", more).textContent = `${count} more`;
   }
   filterTables(open);
-  for (const section of $$("#report > section[data-finding], #findings")) {
+  for (const section of $$("#report > section[data-finding], #findings, #answer")) {
     const parts = $$("figure, details.numbers, article", section);
     section.hidden = parts.length > 0 && parts.every((part) => part.hidden);
     const link = $(`nav a[href="#${CSS.escape(section.id)}"]`);
