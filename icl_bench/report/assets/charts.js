@@ -24,16 +24,26 @@ async function draw(box) {
   const number = Number(box.dataset.chart);
   const { spec } = data.charts[number];
   const section = box.dataset.section;
+  const rows = rowsAbout(number, opened());
   const values = { ...(section && legends[section].signals()), point: picked[number] };
   const params = (spec.params || []).map((p) => (values[p.name] === undefined ? p : { ...p, value: values[p.name] }));
   const config = { ...theme(), legend: { ...theme().legend, disable: Boolean(section) } };
   if (views.has(number)) views.get(number).finalize();
-  const result = await vegaEmbed(box, { ...inTheme(spec), params, config }, {
+  const result = await vegaEmbed(box, { ...inTheme(spec), datasets: { ...spec.datasets, rows }, params, config }, {
     actions: false, renderer: "svg", mode: "vega-lite", tooltip: { theme: "custom" }, ast: false,
   });
   views.set(number, result);
   result.view.addEventListener("click", (_, item) => item && item.datum && lookInto(data.charts[number], item.datum));
   box.dataset.drawn = "true";
+  box.dataset.rows = rows.length;
+}
+
+// Charts of several models have the rows of the one that the page is about.
+function redrawOfModel(open) {
+  for (const box of $$("#report .chart[data-drawn]")) {
+    if (rowsAbout(Number(box.dataset.chart), open).length !== Number(box.dataset.rows)) waiting.add(box);
+  }
+  drawWaiting();
 }
 
 async function drawn(box) {
@@ -74,6 +84,30 @@ function redrawAll() {
   drawWaiting();
 }
 
+// The point that a chart shows, as the address has it, else its first one.
+const pickers = {};
+const pickName = (number) => `show:${data.charts[number].name}`;
+
+function showPicked() {
+  const asked = address.read();
+  for (const number of Object.keys(pickers)) {
+    const { spec, choices } = data.charts[number];
+    const value = asked[pickName(number)];
+    const first = spec.params.find((p) => p.name === "point").value;
+    const before = picked[number];
+    picked[number] = choices.some((choice) => choice.value === value) ? value : first;
+    pickers[number](picked[number]);
+    if (picked[number] !== before) signal(number, "point", picked[number]);
+  }
+}
+
+function pick(number, value) {
+  picked[number] = value;
+  pickers[number](value);
+  signal(number, "point", value);
+  address.write({ [pickName(number)]: value });
+}
+
 function signal(number, name, value) {
   const found = views.get(number);
   if (found) found.view.signal(name, value).runAsync();
@@ -88,38 +122,26 @@ function setCharts() {
     box.style.minHeight = `${(Number(spec.height) || 250) + 50}px`;
     inView.observe(box);
   }
+  for (const number of Object.keys(pickers)) delete pickers[number];
   for (const select of $$("#report select[data-pick]")) {
     const number = Number(select.dataset.pick);
-    const { spec, choices } = data.charts[number];
-    picked[number] = spec.params.find((p) => p.name === "point").value;
-    for (const choice of choices) {
-      const option = make("option", { value: choice.value }, choice.text);
-      option.selected = choice.value === picked[number];
-      select.append(option);
-    }
-    select.addEventListener("change", () => {
-      picked[number] = select.value;
-      signal(number, "point", select.value);
-    });
+    for (const choice of data.charts[number].choices) select.append(make("option", { value: choice.value }, choice.text));
+    pickers[number] = (value) => { select.value = value; };
+    select.addEventListener("change", () => pick(number, select.value));
   }
   for (const slider of $$("#report input[data-slide]")) {
     const number = Number(slider.dataset.slide);
-    const { spec, choices } = data.charts[number];
+    const { choices } = data.charts[number];
     const said = $("output", slider.closest("label"));
-    picked[number] = spec.params.find((p) => p.name === "point").value;
-    slider.value = choices.findIndex((choice) => choice.value === picked[number]);
-    const say = () => {
-      const choice = choices[Number(slider.value)];
-      said.textContent = choice.text;
-      slider.setAttribute("aria-valuetext", choice.text);
-      picked[number] = choice.value;
+    pickers[number] = (value) => {
+      const place = choices.findIndex((choice) => choice.value === value);
+      slider.value = place;
+      said.textContent = choices[place].text;
+      slider.setAttribute("aria-valuetext", choices[place].text);
     };
-    say();
-    slider.addEventListener("input", () => {
-      say();
-      signal(number, "point", picked[number]);
-    });
+    slider.addEventListener("input", () => pick(number, choices[Number(slider.value)].value));
   }
+  showPicked();
   for (const button of $$("#report [data-save]")) {
     const figure = button.closest("figure");
     button.setAttribute("aria-label", `Save as SVG: ${$("h3", figure).textContent}`);
