@@ -1,7 +1,8 @@
 // -- charts: drawn when they come into view ---------------------------------------------------
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const theme = () => data.themes[dark.matches ? "dark" : "light"];
+let printing = false;
+const theme = () => data.themes[dark.matches && !printing ? "dark" : "light"];
 const legends = {};
 const picked = {};
 const views = new Map();
@@ -154,7 +155,30 @@ function setCharts() {
 }
 
 dark.addEventListener("change", () => { paint(); redrawAll(); });
+
+// -- printing: all charts, on white; what is folded is opened
+
+const printed = { folded: [] };
+
+// A page is printed as soon as this listener is done, and the promises that are settled without a timer: drawing a
+// chart needs no timer, a pause between charts would.
 addEventListener("beforeprint", () => {
-  for (const box of $$("#report .chart:not([data-drawn])")) if (box.offsetParent) waiting.add(box);
-  drawWaiting();
+  printing = true;
+  paint();
+  printed.folded = $$("#report details:not([open])").filter((folded) => !folded.hidden);
+  for (const folded of printed.folded) {
+    folded.open = true;
+    for (const box of $$(".table", folded)) if (!box.redraw) fill(box);
+  }
+  for (const box of $$("#report .chart").filter((one) => one.offsetParent && (dark.matches || !one.dataset.drawn))) {
+    waiting.delete(box);
+    drawn(box);
+  }
+});
+
+addEventListener("afterprint", () => {
+  printing = false;
+  paint();
+  for (const folded of printed.folded) folded.open = false;
+  if (dark.matches) redrawAll();
 });
