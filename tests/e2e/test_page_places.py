@@ -40,6 +40,7 @@ def predictions() -> pd.DataFrame:
             "gold": f"label {test % 3}",
             "prediction": f"label {(test if right else test + 1) % 3}",
             "prompt_tokens": TOKENS[k] + test % 7,
+            "cached_tokens": 10.0,
             "answer_tokens": 1.0,
         }
         for task in ("cards", "travel")
@@ -126,7 +127,7 @@ def test_everything_that_is_shown_is_in_the_address(opened: Opened):
     word.send_keys("Ticket")
     wait(driver, "location.hash.includes('word=Ticket')")
     settled(driver)
-    driver.find_element("css selector", "#reader [data-sort=question]").click()
+    driver.execute_script("document.querySelector('#reader [data-sort=question]').click()")
     settled(driver)
     driver.execute_script("document.querySelector('#reader .list').focus()")
     press(driver, DOWN, DOWN, DOWN)
@@ -147,7 +148,7 @@ def test_everything_that_is_shown_is_in_the_address(opened: Opened):
     opened(place)
     wait(driver, "document.querySelector('#reader .option[aria-selected=true]')")
     assert shown() == before
-    assert driver.execute_script("return document.querySelector('#reader').getBoundingClientRect().top < innerHeight")
+    wait(driver, "Math.abs(document.querySelector('#reader').getBoundingClientRect().top) < innerHeight")
     assert hash_of(driver) == place
 
 
@@ -193,7 +194,7 @@ def test_the_list_has_question_right_and_given_answer_and_is_sorted_by_them(open
     assert "label" in first
     for column, selector in (("question", ".question"), ("gold", ".gold"), ("prediction", ".given .name")):
         for direction in ("ascending", "descending"):
-            driver.find_element("css selector", f"#reader [data-sort={column}]").click()
+            driver.execute_script(f"document.querySelector('#reader [data-sort={column}]').click()")
             settled(driver)
             shown = texts(driver, f"#reader .option {selector}")
             assert len(set(shown)) > 1
@@ -207,7 +208,7 @@ def test_the_list_has_question_right_and_given_answer_and_is_sorted_by_them(open
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_print_draws_every_chart_and_opens_every_table(opened: Opened, scheme: str):
     driver = opened(scheme=scheme)
-    wait(driver, "window.vegaEmbed")
+    wait(driver, "Boolean(window.vegaEmbed)")
     driver.execute_script(
         "window.seen = null; matchMedia('print').addEventListener('change', () => {});"
         "addEventListener('afterprint', () => { window.seen = ["

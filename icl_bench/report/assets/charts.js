@@ -34,9 +34,23 @@ async function draw(box) {
     actions: false, renderer: "svg", mode: "vega-lite", tooltip: { theme: "custom" }, ast: false,
   });
   views.set(number, result);
+  unnamed(box);
   result.view.addEventListener("click", (_, item) => item && item.datum && lookInto(data.charts[number], item.datum));
   box.dataset.drawn = "true";
   box.dataset.rows = rows.length;
+}
+
+// Layers without a mark would be symbols without a name for who cannot see them.
+function unnamed(box) {
+  for (const group of $$('svg g[role="graphics-symbol"]', box)) {
+    if (!group.hasAttribute("aria-label")) group.toggleAttribute("data-empty", !group.childElementCount);
+  }
+  for (const group of $$("svg g[data-empty]", box)) group.removeAttribute("role");
+}
+
+async function shownAnew(box, view) {
+  await view.runAsync();
+  unnamed(box);
 }
 
 // Charts of several models have the rows of the one that the page is about.
@@ -111,7 +125,7 @@ function pick(number, value) {
 
 function signal(number, name, value) {
   const found = views.get(number);
-  if (found) found.view.signal(name, value).runAsync();
+  if (found) shownAnew($(`#report .chart[data-chart="${number}"]`), found.view.signal(name, value));
 }
 
 function setCharts() {

@@ -127,7 +127,7 @@ class Legend {
       const found = views.get(Number(chart.dataset.chart));
       if (!found) continue;
       for (const [name, value] of values) found.view.signal(name, value);
-      found.view.runAsync();
+      shownAnew(chart, found.view);
     }
   }
 }
