@@ -387,6 +387,7 @@ FINDINGS = Registry(
         "curves": "icl_bench.analysis.summary:CURVES",
         "group_means": "icl_bench.analysis.findings.group_means:GROUP_MEANS",
         "best_points": "icl_bench.analysis.findings.best_points:BEST_POINTS",
+        "answers": "icl_bench.analysis.findings.answers:ANSWERED",
         "saturation": "icl_bench.analysis.summary:SATURATION",
         "order_sensitivity": "icl_bench.analysis.findings.order:ORDER_SENSITIVITY",
         "perturbed_curves": "icl_bench.analysis.summary:PERTURBED_CURVES",

@@ -131,8 +131,8 @@ CURVES = Finding(
         "{Score} over the number of demonstrations",
         "{Score} over k",
         "run something first",
-        "Each point is a mean over draws and test examples; the band is its 95% interval, of a "
-        "single draw over test examples only. "
+        "Each point is a mean over draws and test examples; the band is its 95% interval. Hollow points with "
+        "dashed limits are of a single draw: other demonstrations may lie beyond them. "
         "Read to the right: more demonstrations, on a logarithmic axis.",
         "Bertsch et al. 2025, figures 1, 2 and 11",
         Chart(

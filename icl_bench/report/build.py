@@ -19,6 +19,7 @@ from icl_bench.analysis.words import READS_TEST_INPUTS
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.registry import FINDINGS
+from icl_bench.report.answers import Answer, said
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.matrix import Matrix, matrix
 from icl_bench.report.naming import Naming, unshuffled
@@ -47,6 +48,7 @@ class Report:
     models: Sequence[str]
     notes: Sequence[str]
     """What a reader has to know before believing a number."""
+    answers: Sequence[Answer]
     matrix: Matrix
     headlines: Sequence[Headlines]
     sections: Sequence[ReportSection]
@@ -81,7 +83,7 @@ def make_report(
     for text in messages:
         warnings.warn(text, stacklevel=2)
     findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
-    findings.work_out([f.name for f in FINDINGS.values() if f.section], say)
+    findings.work_out(["answers", *(f.name for f in FINDINGS.values() if f.section)], say)
     say("drawing charts")
     naming, raced = Naming.of(findings.summary), races_of(findings.context)
     present, missing = sections(findings, naming)
@@ -90,6 +92,7 @@ def make_report(
         sorted({*stored.predictions["task"].astype(str), *(race.task for race in raced)}),
         sorted({*stored.predictions["model"].astype(str), *(name for race in raced for name in race.models)}),
         [*_notes(findings), *messages],
+        said(findings, naming),
         matrix(findings, naming),
         headlines(findings, naming),
         present,
@@ -109,7 +112,7 @@ def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Re
         overview = f"{counted(predictions, 'prediction')}; their findings are being worked out."
     nothing = Matrix((), (), {})
     sample = Sample.of_server(predictions)
-    return Report(overview, tasks, models, (), nothing, (), (), (), sample, None, {})
+    return Report(overview, tasks, models, (), (), nothing, (), (), (), sample, None, {})
 
 
 def _overview(frame: pd.DataFrame, *, raced: bool) -> str:

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -206,12 +207,19 @@ TICKS: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 4, "gri
 
 
 def over_shots(
-    frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str, percent: bool = True
+    frame: pd.DataFrame,
+    look: Look,
+    title: str,
+    tips: Sequence[alt.Tooltip],
+    description: str,
+    percent: bool = True,
+    levels: Mapping[str, float] = MappingProxyType({}),
 ) -> alt.LayerChart:
     """Lines over k with bands; columns: series, k, value, low, high, and ``floor`` if known.
 
     ``frame`` is what the chart is to show; where a series has a single point, or no neighbours,
-    its limits are a line. Values are shares unless ``percent`` is false.
+    its limits are a line. Where ``one_draw`` is true, points are hollow and limits a dashed line: other draws may
+    lie beyond them. Values are shares unless ``percent`` is false. ``levels`` are lines over the whole width.
     """
     color, shape, dash = _marks(look)
     base = _by_shots(look, frame).encode(color)
@@ -219,18 +227,59 @@ def over_shots(
     if not percent:
         axis["axis"] = alt.Axis(format="~g", tickCount=5)
     y = alt.Y("value:Q", **axis)
-    single = base.transform_filter("datum.alone")
-    layers = [
-        base.transform_filter(BANDS).mark_area(opacity=0.16).encode(alt.Y("low:Q", title=title), y2="high:Q"),
-        single.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
-        *_line(base, y, shape, dash, tips),
-    ]
+    form = PERCENT if percent else "~g"
+    limits = {"y": alt.Y("low:Q", title=title), "y2": "high:Q"}
+    band = _limits(base.transform_filter(f"({BANDS}) && !datum.one_draw"), form, of_point=False)
+    layers = [band.mark_area(opacity=0.16).encode(**limits)]
+    if "alone" in frame and frame["alone"].any():
+        alone = _limits(base.transform_filter("datum.alone && !datum.one_draw"), form)
+        layers.append(alone.mark_rule(strokeWidth=1.6).encode(**limits))
+    layers += _line(base, y, shape, dash, tips)
+    if "one_draw" in frame and frame["one_draw"].any():
+        single = base.transform_filter("datum.one_draw")
+        dashed = _limits(single, form).mark_rule(strokeWidth=1.4, strokeDash=[3, 3])
+        layers = [*layers[:-1], dashed.encode(**limits), *_hollow(layers[-1], single, y, shape, tips)]
+    layers += _levels(levels, title)
     if "floor" in frame and frame["floor"].notna().any():
         floor = base.transform_filter("isValid(datum.floor)").encode(
             alt.Y("floor:Q", title=title), tooltip=[tip("floor", "changed by chance", PERCENT)]
         )
         layers.append(floor.mark_tick(orient="horizontal", thickness=2, size=16))
     return _finished([*layers, *_beyond(base, frame, look, y)], description, look=look)
+
+
+def _limits(base: alt.Chart, form: str, of_point: bool = True) -> alt.Chart:
+    """Marks of limits, named as such for who cannot see them: they are no further values."""
+    values = f"': ' + format(datum.low, '{form}') + ' to ' + format(datum.high, '{form}')" if of_point else "''"
+    at = "' at k = ' + datum.k" if of_point else "' over k'"
+    named = f"'95% limits of ' + datum.series + {at} + {values}"
+    found: alt.Chart = base.transform_calculate(limits=named).encode(description="limits:N")
+    return found
+
+
+def _hollow(
+    points: alt.Chart, single: alt.Chart, y: alt.Y, shape: alt.Shape, tips: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """Points of several draws, filled, and those of a single one, as rings."""
+    rings = single.mark_point(filled=False, size=52, strokeWidth=1.8, opacity=1)
+    return [points.transform_filter("!datum.one_draw"), rings.encode(y, shape, tooltip=list(tips))]
+
+
+def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
+    """Lines over the whole width, each with its name at the left end, the higher one's above it."""
+    if not levels:
+        return []
+    ordered = sorted(levels.items(), key=lambda level: -level[1])
+    layers = []
+    for place, (name, value) in enumerate(ordered):
+        level = alt.Chart(alt.InlineData([{"level": value, "name": name}])).encode(alt.Y("level:Q", title=title))
+        layers += [
+            level.mark_rule(style="reference", description=name),
+            level.mark_text(align="left", dx=4, dy=9 if place else -6, fontSize=10).encode(
+                alt.Text("name:N"), x=alt.value(0)
+            ),
+        ]
+    return layers
 
 
 def _beyond(base: alt.Chart, frame: pd.DataFrame, look: Look, y: alt.Y) -> list[alt.Chart]:
@@ -284,7 +333,7 @@ def differences(
     zero = alt.Chart(alt.InlineData([{"zero": 0}])).mark_rule(style="reference")
     layers = [
         zero.encode(alt.Y("zero:Q", title=title)),
-        base.mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        _limits(base, POINTS).mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
         base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
         base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
         *_beyond(base, frame, look, y),
@@ -336,7 +385,9 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
 
 
 def against_gold(point: str, description: str) -> alt.LayerChart:
-    """How often labels are predicted and right; columns: point, label, gold, predicted, most of both."""
+    """How often labels are predicted and right; columns: point, label, gold, predicted, most of both, and ``named``,
+    whether the label is written beside its point.
+    """
     scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(format="~%", tickCount=5)
     base = _shown(which=OF_POINT)
     x = alt.X("gold:Q", title="share of the right answers", scale=scale, axis=axis)
@@ -350,7 +401,10 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
         x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
     )
-    return _finished([diagonal, points], description, parameters=[_point(point)])
+    names = base.transform_filter("datum.named").mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140)
+    return _finished(
+        [diagonal, points, names.encode(x, y, alt.Text("label:N"))], description, parameters=[_point(point)]
+    )
 
 
 def reliability(point: str, description: str) -> alt.LayerChart:
@@ -518,7 +572,9 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     y = alt.Y("value:Q", **_share_axis(measure, look))
     tips = [*POINT_TIPS, tip("cost", title, form), tip("value", measure, PERCENT), *RANGE_TIPS]
     layers = [
-        base.mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), y2="high:Q"),
+        _limits(base, PERCENT)
+        .mark_rule(strokeWidth=1.2, opacity=0.5)
+        .encode(alt.Y("low:Q", title=measure), y2="high:Q"),
         base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
         base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
     ]
@@ -526,8 +582,8 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
 
 
 def _names(base: alt.Chart, side: str) -> alt.Chart:
-    """What stands on the frontier, where its name is on this side of it."""
-    shown: alt.Chart = base.transform_filter(f"datum.on && {side}").transform_calculate(
+    """The names of what stands on the frontier, and of all points of a series that is let stand out."""
+    shown: alt.Chart = base.transform_filter(f"(datum.on || datum.series == single) && {side}").transform_calculate(
         name="datum.series + ', k=' + datum.k"
     )
     return shown.encode(text="name:N")
@@ -575,8 +631,8 @@ def frontier(
         steps.encode(x, y),
         faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
         untested.mark_point(filled=False, size=26, opacity=0.6).encode(y, shape, tooltip=tips),
-        unsure.mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
-        sure.mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
+        _limits(unsure, PERCENT).mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
+        _limits(sure, PERCENT).mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
         unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),
         sure.mark_point(filled=True, size=70, opacity=1).encode(y, shape, tooltip=tips),
         _names(base, "datum.left").mark_text(align="right", dx=-9, dy=-10).encode(y),

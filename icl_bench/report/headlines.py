@@ -24,6 +24,9 @@ class Sentence(NamedTuple):
 
     topic: str
     text: str
+    """With its numbers, intervals and data."""
+    clause: str
+    """The finding alone."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,17 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     for base, rows in unshuffled(tables["models"]).groupby("base_model"):
         yield from _gains("Model", rows, str(base))
     for series, rows in unshuffled(tables["replication"]).groupby("series"):
-        yield Sentence("Replication", f"{series} beside imported predictions: {in_words(rows)}.")
+        verdicts = listed(f"{verdict} at {len(same)} of {len(rows)} k" for verdict, same in rows.groupby("verdict"))
+        text = f"{series} beside imported predictions: {in_words(rows)}."
+        yield Sentence("Replication", text, f"{series} beside imported predictions: {verdicts}")
 
 
 def _best(points: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.assign(rows=points["test_rows"]).to_dict("records"):
         where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else point_name(row)
         if why := too_little(row):
-            yield Sentence("Best", f"none is named: the highest, {where}, has too little data ({why}).")
+            text = f"none is named: the highest, {where}, has too little data ({why})."
+            yield Sentence("Best", text, f"none is named: the highest, {where}, has too little data")
             continue
         among, choice = "", ""
         if row["points"] > 1:
@@ -94,6 +100,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
             "Best",
             f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}{among} "
             f"({row['test_rows']:,} test rows, {counted(row['draws'], 'draw')}){choice}.",
+            f"{percent(row['score'])}% {title(row['metric'])} {where}",
         )
 
 
@@ -116,7 +123,7 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
             text = saturation_text(row)
             link = " is " if text.startswith(("saturated", "not saturated")) else ": "
-            yield Sentence("Saturation", f"{row.series}{link}{text}.")
+            yield Sentence("Saturation", f"{row.series}{link}{text}.", f"{row.series}{link}{text.partition(' (')[0]}")
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
@@ -143,7 +150,22 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
             parts[-1] += f" ({founded_on(rows)})"
         if len(thin):
             parts.append(_thin(thin))
-        yield Sentence(topic, f"{series} against {base}{compared}: {'; '.join(parts)}.")
+        text = f"{series} against {base}{compared}: {'; '.join(parts)}."
+        yield Sentence(topic, text, f"{series}: {_decided(decided, len(rows), base)}")
+
+
+def _decided(decided: pd.DataFrame, tested: int, base: str) -> str:
+    """At how many of the tested k a series is better or worse than its base."""
+    if not tested:
+        return f"too little data beside {base}"
+    better = int((decided["difference"] > 0).sum())
+    counts = {"better": better, "worse": len(decided) - better}
+    parts = [
+        f"{word} than {base} at {'every' if count == tested else f'{count} of {tested}'} tested k"
+        for word, count in counts.items()
+        if count
+    ]
+    return " and ".join(parts) or f"not distinguishable from {base}"
 
 
 def _undecided(rows: pd.DataFrame) -> str:
@@ -159,13 +181,18 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
     for series, of_series in table.assign(all_rows=table["rows"]).groupby("series"):
         rows, thin = _founded(of_series.sort_values("k"))
         if rows.empty:
-            yield Sentence("Order", f"{series}: {_thin(thin)}.")
+            yield Sentence("Order", f"{series}: {_thin(thin)}.", f"{series}: too little data")
             continue
         ends = [rows.iloc[0], *([rows.iloc[-1]] if len(rows) > 1 else [])]
         changes = " and ".join(f"{percent(row['changed'])}% ({_range(row)}) at k = {row['k']:,}" for row in ends)
         beside = f"; {_thin(thin)}" if len(thin) else ""
+        shares = " to ".join(
+            dict.fromkeys(f"{percent(share)}%" for share in (rows["changed"].min(), rows["changed"].max()))
+        )
         yield Sentence(
-            "Order", f"{series}: another order changes {changes} of the answers ({founded_on(rows)}){beside}."
+            "Order",
+            f"{series}: another order changes {changes} of the answers ({founded_on(rows)}){beside}.",
+            f"{series}: another order changes {shares} of the answers",
         )
 
 

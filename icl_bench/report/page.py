@@ -93,6 +93,7 @@ def _data(report: Report) -> Mapping[str, Any]:
         "charts": [
             {
                 "spec": specs[id(panel)],
+                "name": panel.name,
                 "choices": [choice._asdict() for choice in panel.choices],
                 **panel.about._asdict(),
             }

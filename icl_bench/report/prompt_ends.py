@@ -65,6 +65,12 @@ class Prompts:
         prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
         return prompts
 
+    def imported_questions(self, task: str, golds: Mapping[str, str]) -> dict[str, str]:
+        """Test id -> what imported predictions of a task were asked, by ids with their right answers."""
+        records = ((test, {"task": task, "test_id": test, "gold": gold}) for test, gold in golds.items())
+        found = {test: self._questions.of(record) for test, record in records}
+        return {test: question for test, question in found.items() if question is not None}
+
     def computed(self, record: Mapping[str, Any]) -> bool:
         """Whether a prediction is of a run, whose further columns are known."""
         return record["cell"] in self._cells

@@ -17,10 +17,12 @@ LIGHT: Mapping[str, Any] = {
     "soft": "#59636e",
     "grid": "#e6e9ed",
     "line": "#b5bdc6",
-    "series": ["#0067a5", "#d04a02", "#00805a", "#b3408a", "#8a6800", "#3a8fb7", "#6a4fb3", "#5b6470"],
+    "series": ["#0067a5", "#681212", "#a38c1a", "#be5567", "#1b3846", "#259ad4", "#7a6600", "#3a00ad"],
     "ramp": ["#f1f5f9", "#9cc6e4", "#2f86bf", "#003f6b"],
 }
-"""Told apart by people who see no red, no green or no blue; 3:1 or more against the ground."""
+"""Colours of series are told apart by people who see no red, no green or no blue, the first three also in
+greys; each has 3:1 or more against the ground. ``tests/unit/report/test_theme.py`` simulates it.
+"""
 
 
 DARK: Mapping[str, Any] = {
@@ -28,7 +30,7 @@ DARK: Mapping[str, Any] = {
     "soft": "#a3aebb",
     "grid": "#2b323b",
     "line": "#56616d",
-    "series": ["#55aee8", "#ff8b4d", "#35c79a", "#e78dc6", "#e2bb3d", "#9bd9f7", "#ab98f2", "#aeb7c2"],
+    "series": ["#55aee8", "#ffe4ad", "#ad5700", "#faa700", "#d6ebf0", "#167e6c", "#a538dc", "#ff6196"],
     "ramp": ["#222a33", "#21557a", "#3d97d1", "#c2e5fb"],
 }
 

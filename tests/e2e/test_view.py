@@ -231,9 +231,11 @@ def test_two_points_stand_side_by_side_with_what_flipped(opened: Any, server: Se
     assert 0 < counts["total"] <= 48
     listed = texts(driver, "#reader .option")
     assert listed
-    for text in listed:
-        here, there = text.split("stdlib ·")[0].split(" → ")
-        assert here.strip("✓✗ ") != there.strip("✓✗ ")
+    names = texts(driver, "#reader .option .name")
+    assert len(names) == 2 * len(listed)
+    assert all(here != there for here, there in zip(names[::2], names[1::2], strict=True))
+    assert "p of no difference: " in found
+    assert all(texts(driver, "#reader .option .question")), "the data is at hand"
     sides = texts(driver, "#reader .sides .pairs")
     assert len(sides) == 2
     assert "k1, draw" in sides[0]

@@ -22,6 +22,7 @@ from icl_bench.analysis.words import (
     rows_left_out_notes,
     with_reasons,
 )
+from icl_bench.cli.output.answers import print_answers
 from icl_bench.cli.output.fitting import ColumnHead, TableCell, print_table
 from icl_bench.cli.output.summary import print_summary, setting_numbers
 from icl_bench.cli.output.tables import print_lines, print_notes, top_rows
@@ -78,10 +79,11 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def print_findings(findings: Findings, console: Console, options: Collection[str] = (), top: int | None = None) -> None:
-    """Print the curves, then each table with rows, including those of ``options``, by the question that it answers.
+    """Print what to use and the curves, then each table with rows, by the question that it answers.
 
-    ``top`` is the largest number of rows of a table.
+    Tables of ``options`` are among them. ``top`` is the largest number of rows of a table.
     """
+    print_answers(findings, console)
     print_summary(findings.summary, console, order=False, top=top)
     if findings.context.stored.predictions.empty and not findings.summary.failed and findings.races.empty:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
@@ -128,7 +130,7 @@ def print_finding(
 
 def made_for(options: Collection[str]) -> list[str]:
     """Names of the findings that ``print_findings`` prints with these options."""
-    first = ["curves", "saturation", "order_sensitivity", "perturbed_curves"]
+    first = ["answers", "curves", "saturation", "order_sensitivity", "perturbed_curves"]
     return list(dict.fromkeys([*first, *(finding.name for finding in _printed(options))]))
 
 

@@ -1,5 +1,6 @@
-// What is shown stands in the address: the task and the model that the page is about, the section,
-// the predictions that are asked for. Whoever opens the same address sees the same.
+// What is shown is in the address: the task and the model that page and reader are about, the section,
+// the points and curves of charts, the predictions that are asked for, the one that is read. Whoever
+// opens the same address sees the same.
 
 const EVERY = "*";
 
@@ -29,6 +30,12 @@ function opened() {
     task: task === undefined ? first : known(task, data.tasks),
     model: known(model, data.models),
   };
+}
+
+// The rows of a chart that are about the model: those of charts of several models name theirs.
+function rowsAbout(number, { model }) {
+  const { rows } = data.charts[number].spec.datasets;
+  return model ? rows.filter((row) => row.model === undefined || row.model === model || row.base_model === model) : rows;
 }
 
 const about = (names, { task, model }) =>

@@ -1,7 +1,8 @@
 // -- charts: drawn when they come into view ---------------------------------------------------
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const theme = () => data.themes[dark.matches ? "dark" : "light"];
+let printing = false;
+const theme = () => data.themes[dark.matches && !printing ? "dark" : "light"];
 const legends = {};
 const picked = {};
 const views = new Map();
@@ -24,16 +25,40 @@ async function draw(box) {
   const number = Number(box.dataset.chart);
   const { spec } = data.charts[number];
   const section = box.dataset.section;
+  const rows = rowsAbout(number, opened());
   const values = { ...(section && legends[section].signals()), point: picked[number] };
   const params = (spec.params || []).map((p) => (values[p.name] === undefined ? p : { ...p, value: values[p.name] }));
   const config = { ...theme(), legend: { ...theme().legend, disable: Boolean(section) } };
   if (views.has(number)) views.get(number).finalize();
-  const result = await vegaEmbed(box, { ...inTheme(spec), params, config }, {
+  const result = await vegaEmbed(box, { ...inTheme(spec), datasets: { ...spec.datasets, rows }, params, config }, {
     actions: false, renderer: "svg", mode: "vega-lite", tooltip: { theme: "custom" }, ast: false,
   });
   views.set(number, result);
+  unnamed(box);
   result.view.addEventListener("click", (_, item) => item && item.datum && lookInto(data.charts[number], item.datum));
   box.dataset.drawn = "true";
+  box.dataset.rows = rows.length;
+}
+
+// Layers without a mark would be symbols without a name for who cannot see them.
+function unnamed(box) {
+  for (const group of $$('svg g[role="graphics-symbol"]', box)) {
+    if (!group.hasAttribute("aria-label")) group.toggleAttribute("data-empty", !group.childElementCount);
+  }
+  for (const group of $$("svg g[data-empty]", box)) group.removeAttribute("role");
+}
+
+async function shownAnew(box, view) {
+  await view.runAsync();
+  unnamed(box);
+}
+
+// Charts of several models have the rows of the one that the page is about.
+function redrawOfModel(open) {
+  for (const box of $$("#report .chart[data-drawn]")) {
+    if (rowsAbout(Number(box.dataset.chart), open).length !== Number(box.dataset.rows)) waiting.add(box);
+  }
+  drawWaiting();
 }
 
 async function drawn(box) {
@@ -74,9 +99,33 @@ function redrawAll() {
   drawWaiting();
 }
 
+// The point that a chart shows, as the address has it, else its first one.
+const pickers = {};
+const pickName = (number) => `show:${data.charts[number].name}`;
+
+function showPicked() {
+  const asked = address.read();
+  for (const number of Object.keys(pickers)) {
+    const { spec, choices } = data.charts[number];
+    const value = asked[pickName(number)];
+    const first = spec.params.find((p) => p.name === "point").value;
+    const before = picked[number];
+    picked[number] = choices.some((choice) => choice.value === value) ? value : first;
+    pickers[number](picked[number]);
+    if (picked[number] !== before) signal(number, "point", picked[number]);
+  }
+}
+
+function pick(number, value) {
+  picked[number] = value;
+  pickers[number](value);
+  signal(number, "point", value);
+  address.write({ [pickName(number)]: value });
+}
+
 function signal(number, name, value) {
   const found = views.get(number);
-  if (found) found.view.signal(name, value).runAsync();
+  if (found) shownAnew($(`#report .chart[data-chart="${number}"]`), found.view.signal(name, value));
 }
 
 function setCharts() {
@@ -88,38 +137,26 @@ function setCharts() {
     box.style.minHeight = `${(Number(spec.height) || 250) + 50}px`;
     inView.observe(box);
   }
+  for (const number of Object.keys(pickers)) delete pickers[number];
   for (const select of $$("#report select[data-pick]")) {
     const number = Number(select.dataset.pick);
-    const { spec, choices } = data.charts[number];
-    picked[number] = spec.params.find((p) => p.name === "point").value;
-    for (const choice of choices) {
-      const option = make("option", { value: choice.value }, choice.text);
-      option.selected = choice.value === picked[number];
-      select.append(option);
-    }
-    select.addEventListener("change", () => {
-      picked[number] = select.value;
-      signal(number, "point", select.value);
-    });
+    for (const choice of data.charts[number].choices) select.append(make("option", { value: choice.value }, choice.text));
+    pickers[number] = (value) => { select.value = value; };
+    select.addEventListener("change", () => pick(number, select.value));
   }
   for (const slider of $$("#report input[data-slide]")) {
     const number = Number(slider.dataset.slide);
-    const { spec, choices } = data.charts[number];
+    const { choices } = data.charts[number];
     const said = $("output", slider.closest("label"));
-    picked[number] = spec.params.find((p) => p.name === "point").value;
-    slider.value = choices.findIndex((choice) => choice.value === picked[number]);
-    const say = () => {
-      const choice = choices[Number(slider.value)];
-      said.textContent = choice.text;
-      slider.setAttribute("aria-valuetext", choice.text);
-      picked[number] = choice.value;
+    pickers[number] = (value) => {
+      const place = choices.findIndex((choice) => choice.value === value);
+      slider.value = place;
+      said.textContent = choices[place].text;
+      slider.setAttribute("aria-valuetext", choices[place].text);
     };
-    say();
-    slider.addEventListener("input", () => {
-      say();
-      signal(number, "point", picked[number]);
-    });
+    slider.addEventListener("input", () => pick(number, choices[Number(slider.value)].value));
   }
+  showPicked();
   for (const button of $$("#report [data-save]")) {
     const figure = button.closest("figure");
     button.setAttribute("aria-label", `Save as SVG: ${$("h3", figure).textContent}`);
@@ -132,7 +169,30 @@ function setCharts() {
 }
 
 dark.addEventListener("change", () => { paint(); redrawAll(); });
+
+// -- printing: all charts, on white; what is folded is opened
+
+const printed = { folded: [] };
+
+// A page is printed as soon as this listener is done, and the promises that are settled without a timer: drawing a
+// chart needs no timer, a pause between charts would.
 addEventListener("beforeprint", () => {
-  for (const box of $$("#report .chart:not([data-drawn])")) if (box.offsetParent) waiting.add(box);
-  drawWaiting();
+  printing = true;
+  paint();
+  printed.folded = $$("#report details:not([open])").filter((folded) => !folded.hidden);
+  for (const folded of printed.folded) {
+    folded.open = true;
+    for (const box of $$(".table", folded)) if (!box.redraw) fill(box);
+  }
+  for (const box of $$("#report .chart").filter((one) => one.offsetParent && (dark.matches || !one.dataset.drawn))) {
+    waiting.delete(box);
+    drawn(box);
+  }
+});
+
+addEventListener("afterprint", () => {
+  printing = false;
+  paint();
+  for (const folded of printed.folded) folded.open = false;
+  if (dark.matches) redrawAll();
 });

@@ -34,17 +34,16 @@ class Legend {
     const { series, colours, shapes, dashes, hidden, bands } = data.legends[section];
     this.section = section;
     this.series = series;
-    this.hidden = new Set(hidden);
-    this.single = "";
+    this.first = hidden;
     this.pointed = "";
-    this.chosen = null;
+    this.take();
     const chips = series.map((name, i) => this.chip(name, colours[i], swatch(shapes[i], dashes[i])));
     box.replaceChildren(...chips);
     if (bands) {
       this.bands = make("button", { type: "button", class: "bands" }, "Intervals as bands");
       this.bands.addEventListener("click", () => {
         this.chosen = !this.signals().bands;
-        this.tell();
+        this.keep();
       });
       box.append(this.bands);
     }
@@ -56,7 +55,7 @@ class Legend {
     const toggle = make("button", { type: "button", "data-slot": colour, "data-series": name }, mark, make("span", {}, name));
     toggle.addEventListener("click", () => {
       if (!this.hidden.delete(name)) this.hidden.add(name);
-      this.tell();
+      this.keep();
     });
     const chip = make("span", { class: "chip" }, toggle);
     if (this.series.length > 1) {
@@ -65,7 +64,7 @@ class Legend {
       only.addEventListener("click", () => {
         this.single = this.single === name ? "" : name;
         this.hidden.delete(name);
-        this.tell();
+        this.keep();
       });
       chip.append(only);
       for (const [event, pointed] of [["mouseenter", name], ["mouseleave", ""]]) {
@@ -76,6 +75,34 @@ class Legend {
       }
     }
     return chip;
+  }
+
+  // Which curves are switched off, which one stands out, and whether there are bands: as the address has it.
+  take() {
+    const asked = address.read();
+    const of = (name) => asked[`${name}:${this.section}`];
+    const names = (text) => { try { return JSON.parse(text); } catch { return this.first; } };
+    const off = of("off") === undefined ? this.first : names(of("off"));
+    this.hidden = new Set(this.series.filter((name) => Array.isArray(off) && off.includes(name)));
+    this.single = this.series.includes(of("only")) ? of("only") : "";
+    this.chosen = of("bands") === undefined ? null : of("bands") === "yes";
+  }
+
+  keep() {
+    const off = this.series.filter((name) => this.hidden.has(name));
+    const usual = JSON.stringify(off) === JSON.stringify(this.series.filter((name) => this.first.includes(name)));
+    address.write({
+      [`off:${this.section}`]: usual ? "" : JSON.stringify(off), [`only:${this.section}`]: this.single,
+      [`bands:${this.section}`]: this.chosen === null ? "" : this.chosen ? "yes" : "no",
+    });
+    this.tell();
+  }
+
+  // Only curves that some chart in the section has.
+  show(open) {
+    const boxes = $$(`#${CSS.escape(this.section)} figure:not([hidden]) .chart`);
+    const there = new Set(boxes.flatMap((box) => rowsAbout(Number(box.dataset.chart), open).map((row) => row.series)));
+    for (const toggle of $$("[data-series]", this.box)) toggle.closest(".chip").hidden = there.size > 0 && !there.has(toggle.dataset.series);
   }
 
   signals() {
@@ -100,7 +127,7 @@ class Legend {
       const found = views.get(Number(chart.dataset.chart));
       if (!found) continue;
       for (const [name, value] of values) found.view.signal(name, value);
-      found.view.runAsync();
+      shownAnew(chart, found.view);
     }
   }
 }

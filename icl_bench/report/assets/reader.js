@@ -15,6 +15,7 @@ function sampled({ texts, fields, rows, total }) {
     found.golds = found.golds && found.golds.map((n) => texts[n]);
     return found;
   });
+  for (const row of named) row.question = row.query === null ? "" : row.query;
   const has = (row, word) => ["test_id", "gold", "prediction", "text", "query"].some((name) => (row[name] || "").toLowerCase().includes(word));
   const KEYS = {
     perturbation: perturbation, correct: (row) => VERDICT[row.correct],
@@ -31,8 +32,10 @@ function sampled({ texts, fields, rows, total }) {
     },
     async page(asked, first, count) {
       const word = (asked.word || "").trim().toLowerCase();
-      const wanted = Object.entries(asked).filter(([name, given]) => name !== "word" && given !== "");
+      const wanted = Object.entries(asked).filter(([name, given]) => name !== "word" && name !== "sort" && given !== "");
       const found = named.filter((row) => wanted.every(([name, given]) => value(row, name) === given) && (!word || has(row, word)));
+      const [by, sign] = sortOf(asked.sort);
+      if (by) found.sort((a, b) => sign * compare(a[by] ?? "", b[by] ?? ""));
       return { total: found.length, rows: found.slice(first, first + count) };
     },
     async detail(row) { return row; },
@@ -62,6 +65,10 @@ function served({ total }) {
   };
 }
 
+// A column's name, with a minus for the largest first -> the column and its direction.
+const sortOf = (sort = "") => (sort.startsWith("-") ? [sort.slice(1), -1] : [sort, 1]);
+const SORTS = [["correct", "✓/✗"], ["prediction", "Given answer"], ["gold", "Right answer"], ["question", "Question"], ["k", "k"]];
+
 const FILTERS = [
   ["task", "Task"], ["model", "Model"], ["series", "Curve"], ["perturbation", "Perturbation"], ["k", "k"],
   ["correct", "Answer"], ["gold", "Right answer"], ["prediction", "Given answer"],
@@ -71,6 +78,7 @@ const FLIPS = [
   ["", "all pairs"], ["lost", "right here, wrong there"], ["won", "wrong here, right there"], ["changed", "another answer"],
 ];
 const PAGE_ROWS = 200;
+const MOST_SHOWN = 400; // letters of a question in the list
 // Of more values than this none can be found in a list.
 const MOST_OPTIONS = 400;
 
@@ -85,16 +93,23 @@ class Reader {
     this.current = 0;
     this.turn = 0;
     this.controls = {};
+    this.sort = "";
+    this.heads = SORTS.map(([name, title]) => {
+      const button = make("button", { type: "button", "data-sort": name }, title, make("span", { "aria-hidden": "true" }));
+      button.addEventListener("click", () => this.sortBy(name));
+      return button;
+    });
+    $(".heads", section).replaceChildren(...this.heads);
     this.form.addEventListener("input", () => this.filterSoon());
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.list.addEventListener("keydown", (event) => {
       const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
       if (!(event.key in steps)) return;
       event.preventDefault();
-      this.choose(this.current + steps[event.key]);
+      this.choose(this.current + steps[event.key], true);
     });
     for (const button of $$("[data-step]", section)) {
-      button.addEventListener("click", () => this.choose(this.current + Number(button.dataset.step)));
+      button.addEventListener("click", () => this.choose(this.current + Number(button.dataset.step), true));
     }
     this.ready = this.begin();
   }
@@ -160,12 +175,10 @@ class Reader {
     if (this.soon) return; // what was just typed comes after it
     const open = opened();
     const { row = "", ...asked } = { ...address.read(), ...open };
-    const before = this.open || {};
-    const same = before.task === open.task && before.model === open.model;
-    this.open = open;
-    let changed = anew;
+    const sort = SORTS.some(([name]) => name === sortOf(asked.sort)[0]) ? asked.sort : "";
+    let changed = anew || sort !== this.sort;
+    this.setSort(sort);
     for (const [name, control] of Object.entries(this.controls)) {
-      if (same && (name === "task" || name === "model")) continue; // as chosen in the reader itself
       const value = asked[name] && asked[name] !== EVERY ? asked[name] : "";
       const had = control.value;
       control.value = value;
@@ -180,7 +193,27 @@ class Reader {
 
   asked() {
     const given = Object.entries(this.controls).map(([name, control]) => [name, control.value]);
-    return Object.fromEntries(given.filter(([, value]) => value));
+    return { ...Object.fromEntries(given.filter(([, value]) => value)), ...(this.sort && { sort: this.sort }) };
+  }
+
+  // Ascending, then descending, then as they are stored.
+  sortBy(name) {
+    this.setSort({ [name]: `-${name}`, [`-${name}`]: "" }[this.sort] ?? name);
+    this.row = "";
+    address.write({ sort: this.sort, row: "", at: "reader" });
+    this.filter();
+  }
+
+  setSort(sort) {
+    this.sort = sort;
+    const [by, sign] = sortOf(sort);
+    for (const button of this.heads) {
+      const here = button.dataset.sort === by;
+      const way = sign > 0 ? "ascending" : "descending";
+      button.setAttribute("aria-pressed", String(here));
+      $("span", button).textContent = here ? (sign > 0 ? " ▲" : " ▼") : "";
+      button.setAttribute("aria-label", `Sort by ${button.dataset.sort === "correct" ? "right or wrong" : button.firstChild.textContent.toLowerCase()}${here ? `, ${way}` : ""}`);
+    }
   }
 
   filterSoon() {
@@ -189,11 +222,23 @@ class Reader {
     this.soon = setTimeout(() => {
       this.soon = null;
       this.row = "";
-      const { task, model, ...asked } = this.asked();
-      const none = Object.fromEntries(Object.keys(this.controls).filter((name) => name !== "task" && name !== "model").map((name) => [name, ""]));
-      address.write({ ...none, ...asked, row: "" });
+      this.keep();
       this.filter();
     }, 120);
+  }
+
+  // The filters go into the address. Task and model are those of the whole page.
+  keep({ push = false } = {}) {
+    const { task: _, model: __, ...asked } = this.asked();
+    const before = opened();
+    const open = {};
+    for (const name of ["task", "model"]) {
+      const control = this.controls[name];
+      if (control && control.value !== before[name]) open[name] = control.value || EVERY;
+    }
+    const none = Object.fromEntries(Object.keys(this.controls).filter((name) => name !== "task" && name !== "model").map((name) => [name, ""]));
+    address.write({ ...none, ...asked, ...open, row: "", at: "reader" }, { push });
+    if (Object.keys(open).length) showOpened({ reader: false });
   }
 
   // The latest that was asked for is shown, and says when it is there.
@@ -228,7 +273,8 @@ class Reader {
       (here < all ? ` (${whole.format(all)} in all)` : "") + (total ? "." : ": none matches.");
     const flipped = pairs ? ` Of ${whole.format(pairs.total)} pairs ${whole.format(pairs.both)} are right on both sides, ${whole.format(pairs.neither)} on neither, ` +
       `${whole.format(pairs.lost)} right only here, ${whole.format(pairs.won)} right only there` +
-      (pairs.unpaired ? `; ${whole.format(pairs.unpaired)} predictions have none beside them.` : ".") : "";
+      (pairs.unpaired ? `; ${whole.format(pairs.unpaired)} predictions have none beside them.` : ".") +
+      (pairs.p === null ? "" : ` p of no difference: ${SHOWN.p(pairs.p)} (exact sign-flip test over test examples, of which ${whole.format(pairs.flipped)} differ; McNemar's test where each has one pair).`) : "";
     $(".found", this.section).textContent = text + flipped;
   }
 
@@ -253,14 +299,18 @@ class Reader {
     const answer = (one) => make("span", { class: VERDICT[one.correct] === "free text" ? "" : VERDICT[one.correct] },
       one.correct === true ? "✓ " : one.correct === false ? "✗ " : "", make("span", { class: "name" }, one.prediction || NOTHING));
     const places = [row.task, row.model, row.series, row.perturbation && perturbation(row), `k = ${whole.format(row.k)}`, row.test_id].filter(Boolean);
+    const given = make("span", { class: "given" }, answer(row), ...(row.other ? [" → ", answer(row.other)] : []));
+    const question = (row.question || "").trim();
     const option = make("div", { role: "option", id: `p${number}`, class: "option", "aria-selected": "false" },
-      answer(row), ...(row.other ? [" → ", answer(row.other)] : []), make("small", {}, places.join(" · ")));
-    option.addEventListener("click", () => this.choose(number));
+      given, " ", make("span", { class: "gold" }, make("span", { class: "sr" }, "right answer "), row.gold || NOTHING), " ",
+      make("span", { class: "question" }, question.length > MOST_SHOWN ? `${question.slice(0, MOST_SHOWN)}…` : question), " ", make("small", {}, places.join(" · ")));
+    option.addEventListener("click", () => this.choose(number, true));
     option.dataset.verdict = verdict;
     return option;
   }
 
-  async choose(number) {
+  // ``own``: the reader of the page chose it, so that the address has it.
+  async choose(number, own = false) {
     const { total } = this.found;
     this.current = Math.max(0, Math.min(number, total - 1));
     if (total && (this.current < this.first || this.current >= this.first + this.found.rows.length)) {
@@ -284,7 +334,12 @@ class Reader {
     const bottom = top + option.offsetHeight;
     if (top < this.list.scrollTop) this.list.scrollTop = top;
     else if (bottom > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = bottom - this.list.clientHeight;
-    await this.read(this.found.rows[this.current - this.first]);
+    const row = this.found.rows[this.current - this.first];
+    if (own) {
+      this.row = `${row.cell}:${row.test_id}`;
+      address.write({ row: this.row, at: "reader" });
+    }
+    await this.read(row);
   }
 
   async read(row) {
@@ -304,7 +359,8 @@ class Reader {
     if (place >= 0) await this.choose(place);
     else if (row) await this.read(row);
     else $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction ${name} is not ${this.source.paired ? "in the results" : "in this page's sample"}.`));
-    goTo("reader");
+    const { at } = address.read();
+    if (!at) goTo("reader");
   }
 
   // Set these filters, and no others but the page's own.
@@ -317,9 +373,8 @@ class Reader {
       control.value = value;
       if (control.value !== value) control.value = "";
     }
-    const { task: _, model: __, ...asked } = this.asked();
     this.row = "";
-    address.write({ at: "", row: "", ...asked });
+    this.keep({ push: true });
     await this.filter();
     goTo("reader");
   }

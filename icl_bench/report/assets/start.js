@@ -13,6 +13,6 @@ setReport();
 setReader();
 if (data.reader.served) new Following();
 {
-  const { at, row } = address.read();
-  if (at && !row) goTo(at);
+  const { at } = address.read();
+  if (at) goTo(at);
 }

@@ -18,20 +18,25 @@ function setView() {
   form.hidden = !form.childElementCount;
 }
 
-function showOpened() {
+function showOpened({ reader: withReader = true } = {}) {
   const open = opened();
   for (const figure of $$("#report figure")) {
-    figure.hidden = !about({ task: figure.dataset.task, model: figure.dataset.model }, open);
+    const several = rowsAbout(Number($(".chart", figure).dataset.chart), { model: "" }).some((row) => row.model !== undefined);
+    const model = several ? undefined : figure.dataset.model;
+    figure.hidden = !about({ task: figure.dataset.task, model }, open) ||
+      (several && !rowsAbout(Number($(".chart", figure).dataset.chart), open).length);
   }
+  for (const legend of Object.values(legends)) legend.show(open);
+  redrawOfModel(open);
   for (const article of $$("#report article")) article.hidden = !about(article.dataset, open);
-  for (const more of $$("#findings .more")) {
+  for (const more of $$("#report .more")) {
     const count = $$("article:not([hidden])", more).length;
     more.hidden = !count;
     if (open.task || open.model) more.open = true;
     $("summary", more).textContent = `${count} more`;
   }
   filterTables(open);
-  for (const section of $$("#report > section[data-finding], #findings")) {
+  for (const section of $$("#report > section[data-finding], #findings, #answer")) {
     const parts = $$("figure, details.numbers, article", section);
     section.hidden = parts.length > 0 && parts.every((part) => part.hidden);
     const link = $(`nav a[href="#${CSS.escape(section.id)}"]`);
@@ -53,7 +58,7 @@ function showOpened() {
     $("b", status).textContent = words.length ? words.join(" · ") : "all tasks and models";
     $("a", status).hidden = !words.length;
   }
-  if (reader) reader.show();
+  if (reader && withReader) reader.show();
 }
 
 function goTo(id) {
@@ -105,6 +110,11 @@ $("nav .here").addEventListener("click", () => {
 addEventListener("hashchange", () => {
   const parts = address.read();
   showOpened();
+  showPicked();
+  for (const legend of Object.values(legends)) {
+    legend.take();
+    legend.tell();
+  }
   if (parts.at) goTo(parts.at);
   else if (parts.row) return; // the reader goes to it
   else if (parts.task || parts.model) goTo("shown");

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.finding import Chart, Finding
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
-from icl_bench.report.naming import Naming, unshuffled
+from icl_bench.report.naming import CURVE, Naming, unshuffled
 from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
+from icl_bench.wording import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,12 +46,39 @@ def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
     lined = _lines(frame, chart, naming)
     hidden = _shuffled(lined) if chart.shuffled == "hidden" else ()
     look = common_look(lined, hidden=hidden, room=_room(finding, chart))
-    panels = [_panel(finding, chart, part, key, look) for key, part in groups(lined, chart.by)]
+    levels = _levels(findings, naming) if finding.name == "curves" else {}
+    panels = [_panel(finding, chart, part, key, look, levels.get(key, {})) for key, part in groups(lined, chart.by)]
     shown = frame if chart.line or not chart.difference else naming.against(frame, chart.by)
     more = TESTED if chart.difference else ""
     if look.hidden:
         more = "Reshuffled prompts are switched off at first."
     return Drawing(panels, [of_finding(finding, shown)], look, more=more)
+
+
+def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapping[str, float]]:
+    """Task and model -> what accuracy the most frequent label and guessing have, each by its name.
+
+    Of the labels that are right in the test rows; none where points were asked rows with other shares of labels.
+    """
+    shares = naming.named(findings.label_frequencies)
+    levels = {}
+    for key, part in groups(shares[shares["gold"] > 0], ["task", "model"]):
+        most = part.groupby([*CURVE, "k"])["gold"].agg(["max", "size"])
+        if (
+            most["max"].max() - most["max"].min() < SAME_SHARE
+            and most["size"].nunique() == 1
+            and most["size"].iloc[0] > 1
+        ):
+            number, share = int(most["size"].iloc[0]), float(most["max"].mean())
+            levels[key] = {
+                f"most frequent label, {percent(share)}%": share,
+                f"guessing one of {number} labels, {percent(1 / number)}%": 1 / number,
+            }
+    return levels
+
+
+SAME_SHARE = 0.01
+"""Shares that differ by less, as of points that lack single predictions, are one."""
 
 
 def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
@@ -72,6 +102,9 @@ def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
         if name not in lined:
             lined[name] = float("nan")
     count = lined.groupby([*dict.fromkeys([*chart.by, "series"])])["k"].transform("size")
+    if {"draws", "select"} <= set(lined):
+        drawn = lined["select"].map(is_drawn).astype(bool) & (lined["k"] > 0)
+        lined = lined.assign(one_draw=drawn & (lined["draws"] == 1))
     return lined.assign(alone=count == 1)
 
 
@@ -85,7 +118,14 @@ def _room(finding: Finding, chart: Chart) -> bool:
     return chart.difference or finding.column(chart.value).kind != "share"
 
 
-def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, ...], look: Look) -> Panel:
+def _panel(
+    finding: Finding,
+    chart: Chart,
+    part: pd.DataFrame,
+    key: tuple[str, ...],
+    look: Look,
+    levels: Mapping[str, float] = MappingProxyType({}),
+) -> Panel:
     words = panel_words(finding, part, key, chart)
     axis = (chart.axis or finding.column(chart.value).title).format(**words)
     form = FORMS.get(finding.column(chart.value).kind, "~g")
@@ -99,8 +139,8 @@ def _panel(finding: Finding, chart: Chart, part: pd.DataFrame, key: tuple[str, .
         limits = [tip("low", "95% from", form), tip("high", "95% to", form)]
         tips = [tip("series", "curve"), tip("k", "k", ",d"), tip("value", axis, form), *limits, *tips]
         shares = finding.column(chart.value).kind == "share"
-        drawn = charts.over_shots(part, look, axis, tips, about, percent=shares)
-        names = " ".join(["series k value low high", *chart.tips, "alone"])
+        drawn = charts.over_shots(part, look, axis, tips, about, percent=shares, levels=levels)
+        names = " ".join(["series k value low high", *chart.tips, "alone one_draw"])
     name = finding.section.name if finding.section else finding.name
     return panel([name, *key], " · ".join(key), drawn, part, names)
 

@@ -210,6 +210,9 @@ def panel(
 ) -> Panel:
     """A panel of some columns of a table, about the task and the model that all its rows are of.
 
-    ``words`` are its file's name; ``names`` as for :func:`chart_rows`; ``more`` further fields.
+    ``words`` are its file's name; ``names`` as for :func:`chart_rows`; ``more`` further fields. Rows of
+    several models name theirs, and the one that it is compared with, so that a page shows those of one.
     """
+    if "model" in frame and ("base_model" in frame or frame["model"].nunique() > 1):
+        names += " model base_model"
     return Panel(file_name(*words), title, chart, chart_rows(frame, names), subject(frame), **more)

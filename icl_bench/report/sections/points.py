@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 POINT_ROWS = 6000
 
 
+MOST_NAMED = 4
+"""Labels whose name stands in a chart of label bias: those that are furthest off."""
+
+
 def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of unshuffled curves with ``point``, a name for curve and k within task and model.
 
@@ -92,11 +96,14 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
         return None
     frame["most"] = frame[["gold", "predicted"]].max(axis=1)
     frame["most"] = frame.groupby(["task", "model", "point"])["most"].transform("max") * 1.03
+    off = (frame["predicted"] - frame["gold"]).abs()
+    place = off.groupby([frame[name] for name in ("task", "model", "point")]).rank(method="first", ascending=False)
+    frame["named"] = (place <= MOST_NAMED) & (off > 0)
     panels = _panels(
         frame,
         "bias",
         "How often {model} says each label of {task}, and how often it is right",
-        "point label gold predicted most",
+        "point label gold predicted most named",
         lambda _, *more: charts.against_gold(*more),
     )
     bias = unshuffled(naming.named(findings.label_bias))

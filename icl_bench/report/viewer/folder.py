@@ -231,6 +231,10 @@ class Folder:
             if task not in questions and not isinstance(rows := now.prompts.task(meta), str):
                 template = rows.spec.template
                 questions[task] = {name: query_text(template, row) for name, row in rows.test.items()}
+        imported = set(now.predictions.texts["task"].values) - {meta.spec.task for meta in now.cells.values()}
+        for task in sorted(imported):
+            if of_task := now.prompts.imported_questions(task, now.predictions.golds_of(task)):
+                questions[task] = of_task
         return questions
 
     # -- findings -------------------------------------------------------------------------------

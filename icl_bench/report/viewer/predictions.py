@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.regression import loss_p
 from icl_bench.analysis.summary import settings_of
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
+from icl_bench.results.cells import QUESTION
 from icl_bench.results.facts import FactsOf
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ CURVE_COLUMNS = ("task", "model", "select", "order", "attention", "variant", "pe
 """Columns whose combinations are the curves of the page."""
 
 
-HELD_TEXTS = (*CURVE_COLUMNS, "test_id", "gold", "prediction", "cell", "text")
+HELD_TEXTS = (*CURVE_COLUMNS, "test_id", "gold", "prediction", "cell", "text", QUESTION)
 
 
 HELD_NUMBERS = ("k", "draw", "correct")
@@ -47,12 +49,20 @@ CORRECT_CODES = {"wrong": 0, "right": 1, "free text": -1}
 """What an answer is called -> its code in the column ``correct``."""
 
 
+SORTED_BY = ("correct", "prediction", "gold", QUESTION, "k")
+"""What predictions can be sorted by."""
+
+
 SIDE = ("model", "series", "perturbation", "k")
 """What tells a point of a task, where another is shown beside it."""
 
 
 OF_ROWS = ("word", "correct", "gold", "prediction")
 """Filters of single rows, which say nothing of the point beside."""
+
+
+MOST_SHOWN = 401
+"""Letters of a question in the list; the page shows one fewer, and that there are more."""
 
 
 MISSING, NOWHERE = -1, -2
@@ -65,6 +75,14 @@ class TextColumn:
 
     codes: np.ndarray
     values: Sequence[str]
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """The place of each text among all, whatever its capitals; last that of what is missing, the first."""
+        order = sorted(range(len(self.values)), key=lambda code: (self.values[code].casefold(), self.values[code]))
+        ranks = np.zeros(len(self.values) + 1, dtype=np.int64)
+        ranks[order] = np.arange(1, len(order) + 1)
+        return ranks
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -101,7 +119,10 @@ class Pairs:
     """Positions of those beside them."""
     counts: Mapping[str, int]
     """All pairs (total), those right on both sides, on neither, only here (lost), only there (won),
-    and predictions that have none beside them (unpaired)."""
+    predictions that have none beside them (unpaired), and the test examples that flipped (flipped)."""
+    p: float | None
+    """Two-sided, of no difference between the sides: see :func:`flip_p`; None without right and wrong answers,
+    or where filters choose single rows."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +187,38 @@ class Predictions:
                 kept &= same
         return np.flatnonzero(kept)
 
+    def order(self, positions: np.ndarray, sort: str) -> np.ndarray:
+        """Which of these positions comes first, second, ...: ``(positions,)``.
+
+        ``sort`` is one of ``SORTED_BY``, after a minus in falling order; equal ones stay as they are, and with
+        another value all do.
+        """
+        name = sort.removeprefix("-")
+        if name not in SORTED_BY:
+            return np.arange(len(positions))
+        if name == QUESTION:
+            keys = self._question_ranks(positions)
+        elif name in self.texts:
+            keys = self.texts[name].ranks[self.texts[name].codes[positions]]
+        else:
+            keys = self.numbers[name][positions]
+        return np.argsort(-keys if sort.startswith("-") else keys, kind="stable")
+
+    def question(self, place: int) -> str:
+        """What a prediction was asked, as far as it is known: its own column, or its task's data."""
+        own = self.texts[QUESTION].at(place) if QUESTION in self.texts else None
+        if own is not None:
+            return own
+        of_task = self.questions.get(self.texts["task"].at(place) or "", {})
+        return of_task.get(self.texts["test_id"].at(place) or "", "")
+
+    def golds_of(self, task: str) -> dict[str, str]:
+        """Test id -> the right answer, of the test examples of a task."""
+        places = np.flatnonzero(self.texts["task"].equal(task))
+        _, first = np.unique(self.texts["test_id"].codes[places], return_index=True)
+        rows = ((self.texts["test_id"].at(place), self.texts["gold"].at(place)) for place in places[first])
+        return {test or "": gold or "" for test, gold in rows}
+
     def pairs(self, filters: Mapping[str, str], other: Mapping[str, str], flips: str = "") -> Pairs:
         """The predictions of :meth:`find` beside those of another point on the same examples.
 
@@ -180,6 +233,10 @@ class Predictions:
         here, there, alone = here[paired], there[paired], int((~paired).sum())
         correct = self.numbers["correct"]
         right, also = correct[here] == 1, correct[there] == 1
+        tests = np.unique(self._keys(here, ["task", "test"]), return_inverse=True)[1]
+        flipped = np.bincount(tests, also.astype(float) - right, minlength=1)
+        whole = not any(filters.get(name) for name in OF_ROWS)  # rows that were chosen by their answer differ by choice
+        judged = whole and bool((correct[here] >= 0).any() and (correct[there] >= 0).any())
         counts = {
             "total": len(here),
             "both": int((right & also).sum()),
@@ -187,11 +244,12 @@ class Predictions:
             "lost": int((right & ~also).sum()),
             "won": int((~right & also).sum()),
             "unpaired": alone,
+            "flipped": int(np.count_nonzero(flipped)),
         }
         answers = self.texts["prediction"].codes
         wanted = {"lost": right & ~also, "won": ~right & also, "changed": answers[here] != answers[there]}
         kept = wanted.get(flips, np.ones(len(here), dtype=bool))
-        return Pairs(here[kept], there[kept], counts)
+        return Pairs(here[kept], there[kept], counts, flip_p(flipped) if judged else None)
 
     def rows(self, positions: Iterable[int]) -> list[dict[str, Any]]:
         """What the list shows of predictions."""
@@ -201,6 +259,7 @@ class Predictions:
             row: dict[str, Any] = {name: self.texts[name].at(place) or "" for name in names}
             correct = int(self.numbers["correct"][place])
             row |= {name: int(self.numbers[name][place]) for name in ("k", "draw")}
+            row["question"] = self.question(int(place))[:MOST_SHOWN]
             rows.append({**row, "correct": None if correct < 0 else bool(correct)})
         return rows
 
@@ -210,10 +269,21 @@ class Predictions:
         column = self.texts[name]
         return [column.values[code] if code >= 0 else "" for code in np.unique(column.codes)]
 
+    def _question_ranks(self, positions: np.ndarray) -> np.ndarray:
+        """A number for each question, in their alphabetical order: ``(positions,)``."""
+        tests, tasks = (self.texts[name].codes[positions].astype(np.int64) for name in ("test_id", "task"))
+        own = self.texts[QUESTION].codes[positions] if QUESTION in self.texts else np.zeros(len(positions), np.int64)
+        asked = np.stack([tasks, tests, own])
+        _, first, which = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+        texts = [self.question(int(positions[place])).casefold() for place in first]
+        ranks = np.empty(len(texts), dtype=np.int64)
+        ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+        return np.asarray(ranks[which.ravel()])
+
     def _with_word(self, word: str) -> np.ndarray:
         if not word:
             return np.ones(len(self), dtype=bool)
-        names = [name for name in ("test_id", "gold", "prediction", "text") if name in self.texts]
+        names = [name for name in ("test_id", "gold", "prediction", "text", QUESTION) if name in self.texts]
         kept = np.logical_or.reduce([self.texts[name].holding(word) for name in names])
         tests, lower = self.texts["test_id"], word.lower()
         for task, of_task in self.questions.items():
@@ -252,6 +322,15 @@ class Predictions:
             codes = self.texts["test_id" if name == "test" else name].codes if of is None else of
             keys = keys * (int(codes.max(initial=0)) + 2) + codes[positions] + 1
         return keys
+
+
+def flip_p(sums: np.ndarray) -> float:
+    """The two-sided p value of no difference, from each test example's difference summed over draws: ``(tests,)``.
+
+    The sign-flip test of :func:`icl_bench.analysis.regression.loss_p`: McNemar's exact test where each example is
+    one pair. Demonstrations are taken as they are.
+    """
+    return min(2 * min(loss_p(sums[None]), loss_p(-sums[None])), 1.0)
 
 
 def _partners(here: np.ndarray, there: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -134,16 +134,18 @@ def _matching(folder: Folder, filters: dict[str, str]) -> dict[str, Any]:
     predictions = folder.wait().predictions
     first, count = (_whole(filters.pop(name, ""), usual) for name, usual in WINDOW.items())
     window = slice(first, first + min(count, MOST_LISTED))
-    flips = filters.pop("flips", "")
+    flips, sort = filters.pop("flips", ""), filters.pop("sort", "")
     other = {name: filters.pop(f"other_{name}", "") for name in SIDE}
     other = {name: value for name, value in other.items() if value}
     if not other:
         places = predictions.find(filters)
+        places = places[predictions.order(places, sort)]
         return {"total": len(places), "rows": predictions.rows(places[window])}
     pairs = predictions.pairs(filters, other, flips)
-    here, there = (predictions.rows(side[window]) for side in (pairs.here, pairs.there))
+    order = predictions.order(pairs.here, sort)[window]
+    here, there = (predictions.rows(side[order]) for side in (pairs.here, pairs.there))
     rows = [{**row, "other": beside} for row, beside in zip(here, there, strict=True)]
-    return {"total": len(pairs.here), "rows": rows, "pairs": dict(pairs.counts)}
+    return {"total": len(pairs.here), "rows": rows, "pairs": {**pairs.counts, "p": pairs.p}}
 
 
 WINDOW = {"first": 0, "count": 200}

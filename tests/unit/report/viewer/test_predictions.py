@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from support.predictions import cell, frame
 
-from icl_bench.report.viewer.predictions import Predictions
+from icl_bench.report.viewer.predictions import MOST_SHOWN, SORTED_BY, Predictions
 
 WORDS = ("aa", "ab", "Card", "ärger", "%_", "")
 
@@ -101,7 +102,7 @@ POINT = {"model": "m", "series": "random", "k": "1"}
 def test_pairs_are_of_the_same_example_and_draw():
     found = index(sweep())
     pairs = found.pairs({"model": "m", "series": "random"}, {"k": "5"})
-    assert pairs.counts == {"total": 4, "both": 2, "neither": 0, "lost": 2, "won": 0, "unpaired": 4}
+    assert pairs.counts == {"total": 4, "both": 2, "neither": 0, "lost": 2, "won": 0, "unpaired": 4, "flipped": 2}
     here, there = found.rows(pairs.here), found.rows(pairs.there)
     assert [row["k"] for row in here] == [1] * 4
     assert [row["k"] for row in there] == [5] * 4
@@ -112,7 +113,7 @@ def test_pairs_are_of_the_same_example_and_draw():
 def test_what_is_not_drawn_stands_beside_every_draw():
     found = index(sweep())
     pairs = found.pairs(POINT, {"series": "bm25"})
-    assert pairs.counts == {"total": 8, "both": 1, "neither": 1, "lost": 5, "won": 1, "unpaired": 0}
+    assert pairs.counts == {"total": 8, "both": 1, "neither": 1, "lost": 5, "won": 1, "unpaired": 0, "flipped": 4}
     assert {row["cell"] for row in found.rows(pairs.there)} == {"3"}
     back = found.pairs({**POINT, "series": "bm25"}, {"series": "random"})
     assert back.counts["total"] == 4
@@ -136,6 +137,7 @@ def test_filters_of_rows_say_nothing_of_the_other_side():
     pairs = found.pairs({**POINT, "correct": "wrong", "prediction": "b"}, {"series": "bm25"})
     assert [row["test_id"] for row in found.rows(pairs.here)] == ["1"]
     assert [row["prediction"] for row in found.rows(pairs.there)] == ["b"]
+    assert pairs.p is None, "rows that were chosen because they are wrong here cannot be tested for a difference"
 
 
 def test_free_text_is_neither_right_nor_wrong():
@@ -159,3 +161,56 @@ def test_missing_answers_are_empty_texts():
     assert found.rows([0])[0]["prediction"] == ""
     assert found.options()["prediction"] == ["(nothing)", "a", "b"]
     assert found.find({"prediction": "(nothing)"}).tolist() == [0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["both", "neither", "lost", "won"]), min_size=1, max_size=60))
+def test_flips_of_one_draw_are_tested_as_mcnemars_exact_test_does(pairs: list[str]):
+    here = ["a" if pair in ("both", "lost") else "b" for pair in pairs]
+    there = ["a" if pair in ("both", "won") else "b" for pair in pairs]
+    gold = "a" * len(pairs)
+    rows = frame(cell("".join(here), gold, k=1, cell="1"), cell("".join(there), gold, k=5, cell="2"))
+    lost, won = pairs.count("lost"), pairs.count("won")
+    expected = binomtest(won, lost + won).pvalue if lost + won else 1.0
+    assert index(rows).pairs({"k": "1"}, {"k": "5"}).p == pytest.approx(expected)
+
+
+def test_draws_of_one_example_are_no_further_examples():
+    """Ten draws that flip the same example alike are as much evidence as one."""
+    rows = [cell("ab", "aa", k=k, draw=draw, cell=f"{k}.{draw}") for k, draw in [(1, d) for d in range(10)]]
+    rows += [cell("bb", "aa", k=5, draw=draw, cell=f"5.{draw}") for draw in range(10)]
+    found = index(frame(*rows)).pairs({"k": "1"}, {"k": "5"})
+    assert found.counts["lost"] == 10
+    assert found.counts["flipped"] == 1
+    assert found.p == 1.0
+    free = index(frame(*rows).assign(correct=None)).pairs({"k": "1"}, {"k": "5"})
+    assert free.p is None
+
+
+@pytest.mark.parametrize("name", SORTED_BY)
+@pytest.mark.parametrize("minus", ["", "-"])
+def test_predictions_are_sorted_by_what_the_list_shows(name: str, minus: str):
+    rows = sweep().assign(question=None)
+    rows.loc[3, "question"] = "A question of its own"
+    asked = {"0": "zebra", "1": "Apple", "2": "banana"}
+    found = index(rows, t=asked)
+    places = found.find({"model": "m"})
+    order = places[found.order(places, minus + name)]
+    shown = [row[name] for row in found.rows(order)]
+    keys = [value.casefold() if isinstance(value, str) else value for value in shown]
+    assert keys == sorted(keys, reverse=bool(minus))
+    assert sorted(order.tolist()) == places.tolist()
+    same = places[found.order(places, name)]
+    assert all(a < b for a, b, x, y in zip(same, same[1:], keys, keys[1:], strict=False) if minus == "" and x == y)
+    assert found.order(places, "no such column").tolist() == list(range(len(places)))
+
+
+def test_rows_have_their_questions_own_ones_first():
+    rows = sweep().assign(question=None)
+    rows.loc[3, "question"] = "of the import"
+    found = index(rows, t={"3": "of the task", "0": "long " * 200})
+    listed = found.rows(range(4))
+    assert [row["question"] for row in listed[1:]] == ["", "", "of the import"]
+    assert len(listed[0]["question"]) == MOST_SHOWN
+    assert found.find({"word": "OF THE import"}).tolist() == [3]
+    assert found.golds_of("t") == {"0": "a", "1": "a", "2": "b", "3": "b"}

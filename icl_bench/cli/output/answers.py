@@ -1,0 +1,35 @@
+"""Prints what to use, above the tables of ``summary``."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.cli.output.tables import print_lines, print_notes
+from icl_bench.report.answers import said
+from icl_bench.report.naming import Naming
+
+MOST_WHOLE = 3
+"""Answers up to which each has its reasons and commands; of more, each has a line."""
+
+
+def print_answers(findings: Findings, console: Console) -> None:
+    """Print for each task and model what to use, its score and cost, and what it was compared with."""
+    answers = said(findings, Naming.of(findings.summary))
+    if not answers:
+        return
+    console.print(Text("what to use", style="bold"))
+    whole = len(answers) <= MOST_WHOLE
+    for answer in answers:
+        use = (
+            f"nothing can be advised ({answer.why_not}); the highest is {answer.use}" if answer.why_not else answer.use
+        )
+        facts = [f"{answer.measure} {answer.score}", answer.data, answer.cost and f"a query takes {answer.cost}"]
+        print_lines(console, f"{answer.task} · {answer.model}: {use}; {', '.join(filter(None, facts))}")
+        if whole:
+            print_lines(console, *(f"  {sentence}" for sentence in answer.against))
+            print_lines(console, *(f"  reproduce: {command}" for command in answer.commands))
+    print_notes(console, *([] if whole else ["reasons: --task NAME --model NAME, or icl-bench report"]))
+    if whole:
+        console.print()

@@ -1,0 +1,121 @@
+"""What to use, in words: the answer card of the page, and the first lines of ``summary``."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icl_bench.analysis.advice import GIGA, GOOD, MARGIN
+from icl_bench.analysis.all_findings import Findings
+from icl_bench.analysis.findings.answers import BASE
+from icl_bench.analysis.statistics.paired import ALPHA
+from icl_bench.analysis.words import points, power, try_more
+from icl_bench.metrics.scores import title
+from icl_bench.report.naming import Naming, point_name
+from icl_bench.wording import capital, counted, counted_queries, percent, rounded, three_digits
+
+LOSS = f"{100 * MARGIN:g} points"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to use for one task and model; a text without data is empty."""
+
+    task: str
+    model: str
+    use: str
+    """The point; where none is advised, the highest."""
+    why_not: str
+    """Why nothing can be advised."""
+    score: str
+    """With its interval."""
+    measure: str
+    data: str
+    """What the score is over."""
+    cost: str
+    against: tuple[str, ...]
+    """Sentences: what it was not shown to be worse than, and how others compare."""
+    commands: tuple[str, ...]
+    """What computed it, and what prints the advice."""
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The parts that are known, with what they are called."""
+        facts = [
+            (capital(self.measure), f"{self.score}, {self.data}"),
+            ("Cost of a query", self.cost),
+            ("Compared", " ".join(self.against)),
+        ]
+        return [(name, text) for name, text in facts if text]
+
+
+def said(findings: Findings, naming: Naming) -> list[Answer]:
+    """The answers of a folder in words, by task and model."""
+    table = findings.answers
+    bases = table[["task", "model", *BASE]].rename(columns=lambda name: name.removeprefix("base_"))
+    known = bases["k"].notna()
+    named = naming.named(bases[known].astype({"select": object, "k": int})) if known.any() else bases[known]
+    names = iter(map(point_name, named.to_dict("records")))
+    base_names = [next(names) if is_known else "" for is_known in known]
+    rows = naming.named(table).to_dict("records")
+    return [_answer(row, base) for row, base in zip(rows, base_names, strict=True)]
+
+
+def _answer(row: Mapping[Any, Any], base: str) -> Answer:
+    sure = row["verdict"] in GOOD
+    draws = f", {counted(row['score_draws'], 'draw')}" if row["k"] else ""
+    return Answer(
+        str(row["task"]),
+        str(row["model"]),
+        point_name(row),
+        "" if sure else str(row["why"]),
+        f"{percent(row['score'])}% ({percent(row['score_low'])} to {percent(row['score_high'])})",
+        title(row["metric"]),
+        f"{row['test_rows']:,} test rows{draws}",
+        _cost(row),
+        tuple(f"{sentence}." for sentence in _against(row, base)) if sure else (),
+        (*str(row["command"]).splitlines(), _advice(row)),
+    )
+
+
+def _advice(row: Mapping[Any, Any]) -> str:
+    """The command that prints how the answer was found."""
+    words = ["--task", row["task"], "--model", row["model"], "--advice", "any", "--queries", row["queries"]]
+    return shlex.join(["icl-bench", "summary", *map(str, words)])
+
+
+def _cost(row: Mapping[Any, Any]) -> str:
+    """What a query takes, as far as it is known."""
+    forms = {
+        "tokens": lambda number: f"{rounded(number, 0)} computed tokens",
+        "operations": lambda number: f"{three_digits(number / GIGA)} GFLOP",
+        "seconds": lambda number: f"{three_digits(number)} s",
+    }
+    parts = [form(row[name]) for name, form in forms.items() if not math.isnan(row[name])]
+    return f"{', '.join(parts)}, at {counted_queries(row['queries'])}" if parts else ""
+
+
+def _against(row: Mapping[Any, Any], base: str) -> Iterator[str]:
+    beside = f"{base} ({percent(row['base_mean'])}%)"
+    if row["beside"] == "best":
+        words = "Worse than" if row["ci_high"] < 0 else "Not shown to be worse than"
+        yield f"{words} the best found, {beside}: {points(row)}"
+        yield f"It loses less than {LOSS} to whichever point is the best (p = {row['p_margin']:.2g})"
+        return
+    yield f"None of {counted(row['points'], 'tested point')} scored higher"
+    if row["beside"] == "cheaper":
+        more = (
+            f", nor {'was' if row['others'] == 1 else 'were'} {counted(row['others'], 'other')}"
+            if row["others"]
+            else ""
+        )
+        yield (f"A cheaper one was not shown to be worse{more}: {beside}, {points(row)}{power(row)}{try_more(row)}")
+    elif row["beside"] == "worse":
+        yield f"Every cheaper one was shown to be worse; the best of them is {beside}, {points(row)}"
+    else:
+        yield "No cheaper one was compared"
+    if row["p_margin"] > ALPHA:
+        yield f"Another may be better by {LOSS} or more (p = {row['p_margin']:.2g})"

@@ -1,0 +1,90 @@
+"""The chart of accuracy over k: what one draw looks like, what guessing has, and what limits are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from support.predictions import frame, scored
+
+from icl_bench.analysis.all_findings import Findings, find
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.index import sections
+from icl_bench.report.sections.panels import Panel
+from icl_bench.results.reading import Stored
+
+GOLDS = np.array(["a"] * 60 + ["b"] * 30 + ["c"] * 10)
+
+
+def points(draws: int, golds: np.ndarray = GOLDS, **changes: Any) -> list[pd.DataFrame]:
+    """Points at two k, of which the first two thirds of the rows are right."""
+    right = np.tile(np.arange(len(golds)) < 67, (draws, 1))
+    made = []
+    for k in (1, 10):
+        one = scored(right, k=k, cell=f"{k}", **changes)
+        gold = np.tile(golds, draws)
+        made.append(one.assign(gold=gold, prediction=np.where(one["correct"], gold, "a")))
+    return made
+
+
+def panel(*cells: pd.DataFrame, section: str = "accuracy") -> Panel:
+    findings: Findings = find(Stored(frame(*cells), {}, {}, ()))
+    present, _ = sections(findings, Naming.of(findings.summary))
+    (found,) = next(one for one in present if one.name == section).panels
+    return found
+
+
+def layers(made: Panel, mark: str) -> list[dict[str, Any]]:
+    return [layer for layer in made.spec()["layer"] if layer["mark"]["type"] == mark]
+
+
+def test_points_of_one_draw_are_hollow_with_dashed_limits_and_no_band():
+    made = panel(*points(1), *points(3, select="balanced"), *points(1, select="bm25", order="relevance"))
+    one = {row["series"]: row["one_draw"] for row in made.rows}
+    assert one == {"random": True, "balanced": False, "bm25": False}, "BM25 draws nothing"
+    hollow = [layer for layer in layers(made, "point") if not layer["mark"]["filled"]]
+    filled = [layer for layer in layers(made, "point") if layer["mark"]["filled"]]
+    assert [layer["transform"][-1] for layer in hollow] == [{"filter": "datum.one_draw"}]
+    assert [layer["transform"][-1] for layer in filled] == [{"filter": "!datum.one_draw"}]
+    (dashed,) = [layer for layer in layers(made, "rule") if "strokeDash" in layer["mark"]]
+    assert {"filter": "datum.one_draw"} in dashed["transform"]
+    (band,) = layers(made, "area")
+    assert any("!datum.one_draw" in part.get("filter", "") for part in band["transform"])
+
+
+def test_without_a_point_of_one_draw_nothing_is_hollow():
+    made = panel(*points(3))
+    assert all(layer["mark"]["filled"] for layer in layers(made, "point"))
+
+
+def test_the_most_frequent_label_and_guessing_are_lines():
+    made = panel(*points(3))
+    levels = [
+        made.spec()["datasets"][layer["data"]["name"]][0] if "name" in layer["data"] else layer["data"]["values"][0]
+        for layer in layers(made, "rule")
+        if layer["mark"].get("style") == "reference"
+    ]
+    named = {level["name"]: level["level"] for level in levels}
+    assert named == {"most frequent label, 60.0%": 0.6, "guessing one of 3 labels, 33.3%": 1 / 3}
+
+
+def test_points_of_rows_with_other_labels_have_no_such_line():
+    made = panel(*points(3), *points(3, golds=np.array(["a"] * 50 + ["b"] * 50), select="bm25", order="relevance"))
+    assert [layer for layer in layers(made, "rule") if layer["mark"].get("style") == "reference"] == []
+
+
+def test_bands_and_whiskers_are_named_as_limits():
+    made = panel(*points(1), *points(3, select="balanced"))
+    for layer in [*layers(made, "area"), *(one for one in layers(made, "rule") if "strokeDash" in one["mark"])]:
+        assert layer["encoding"]["description"]["field"] == "limits"
+        (text,) = [part["calculate"] for part in layer["transform"] if part.get("as") == "limits"]
+        assert text.startswith("'95% limits of ' + datum.series")
+
+
+def test_labels_that_are_far_off_are_named_beside_their_points():
+    made = panel(*points(3), section="bias")
+    named = {row["label"] for row in made.rows if row["named"]}
+    assert named == {"a", "b", "c"}
+    (text,) = layers(made, "text")
+    assert text["encoding"]["text"]["field"] == "label"
