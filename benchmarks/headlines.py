@@ -12,10 +12,13 @@ overlap.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.all_findings import Findings, read_findings
 from icl_bench.analysis.findings.attention import differences
@@ -88,145 +91,207 @@ def share(row: Mapping[str, Any], name: str, sign: str = "") -> str:
     return f"{percent(row[name], sign)} ({low} {'to' if sign else '–'} {high})"
 
 
-def apart(points: pd.DataFrame) -> int:
-    """1 where the interval at the largest k lies above that at the smallest, -1 where below, 0 where they overlap."""
+class Row(NamedTuple):
+    """One curve: a row of a table on the page."""
+
+    task: str
+    model: str
+    cells: Sequence[str]
+    """Between the model and the verdict."""
+    verdict: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join([TASKS[self.task], MODELS[self.model], *self.cells, self.verdict])} |"
+
+
+HOLDS, OPEN, FAILS = "holds", "cannot be told", "does not hold"
+
+
+def changes(points: pd.DataFrame, *, down: bool) -> str:
+    """What the intervals at the smallest and at the largest k say of "falls with k", or of "rises with k"."""
     first, last = points.loc[points["k"].idxmin()], points.loc[points["k"].idxmax()]
-    return int(last["ci_low"] > first["ci_high"]) - int(last["ci_high"] < first["ci_low"])
+    if last["ci_low"] > first["ci_high"]:
+        return FAILS if down else HOLDS
+    if last["ci_high"] < first["ci_low"]:
+        return HOLDS if down else FAILS
+    return OPEN
 
 
-VERDICTS = {1: "holds", 0: "cannot be told", -1: "does not hold"}
+falls, rises = partial(changes, down=True), partial(changes, down=False)
 
 
-def falls(points: pd.DataFrame) -> str:
-    """Whether a claim holds that says that a value falls with k."""
-    return VERDICTS[-apart(points)]
+def better(points: pd.DataFrame) -> str:
+    """What the corrected tests of a comparison say, at each k."""
+    said = {True: "better", False: "worse"}
+    return ", ".join(
+        f"k={row['k']:,}: {OPEN if row['advice'] is None else said[row['difference'] > 0]}"
+        for row in points.sort_values("k").to_dict("records")
+    )
 
 
-def rises(points: pd.DataFrame) -> str:
-    """Whether a claim holds that says that a value rises with k."""
-    return VERDICTS[apart(points)]
+def curves(table: pd.DataFrame, by: str | None = None) -> Iterator[tuple[str, str, list[str], pd.DataFrame]]:
+    """Task, model, the name of what ``by`` tells apart (none without it), and the points of each curve."""
+    for task, model in product(TASKS, MODELS):
+        of_model = table[(table["task"] == task) & (table["model"] == model)]
+        for name in NAMES if by else [None]:
+            points = of_model[of_model[by] == name] if by else of_model
+            if len(points):
+                yield task, model, [NAMES[name]] if name else [], points
 
 
-def rows(
+def by_k(
     table: pd.DataFrame,
     value: str,
     ks: Sequence[int],
     judge: Callable[[pd.DataFrame], str],
     sign: str = "",
     by: str | None = None,
-) -> Iterator[str]:
-    """A row of each task and model: its values at these k, and what they say of a claim.
-
-    ``by`` is a column with several curves of each task and model, whose values ``NAMES`` names.
-    """
-    table = table[table["k"].isin(ks)]
-    for task, task_name in TASKS.items():
-        for model, model_name in MODELS.items():
-            curves = table[(table["task"] == task) & (table["model"] == model)]
-            for name in NAMES if by else [None]:
-                curve = curves if by is None else curves[curves[by] == name]
-                if curve.empty:
-                    continue
-                at = {row["k"]: share(row, value, sign) for row in curve.to_dict("records")}
-                cells = [task_name, model_name, *([NAMES[name]] if name else []), *(at.get(k, DASH) for k in ks)]
-                yield f"| {' | '.join(cells)} | {judge(curve)} |"
+) -> list[Row]:
+    """Rows of the values at these k, and what they say of a claim."""
+    made = []
+    for task, model, name, points in curves(table[table["k"].isin(ks)], by):
+        at = {row["k"]: share(row, value, sign) for row in points.to_dict("records")}
+        made.append(Row(task, model, [*name, *(at.get(k, DASH) for k in ks)], judge(points)))
+    return made
 
 
-def accuracy_rows(findings: Findings) -> list[str]:
+def drawn(table: pd.DataFrame) -> pd.DataFrame:
+    """Random demonstrations as drawn, under full attention."""
+    return table[(table["select"] == "random") & (table["order"] == "drawn") & (table["attention"] == "full")]
+
+
+def accuracy(findings: Findings) -> list[Row]:
     """Tables 2 and 3: accuracy by k and saturation, of the cells computed on a GPU."""
-    curves, points = (
-        table[(table["select"] == "random") & (table["order"] == "drawn") & ~table["variant"].isin(list(origins()))]
-        for table in (findings.curves, findings.saturation)
-    )
-    saturated = {(row["task"], row["model"]): row for row in points.to_dict("records")}
+    points = {(row["task"], row["model"]): row for row in on_gpu(findings.saturation).to_dict("records")}
+    made = []
+    for task, model, _, curve in curves(on_gpu(findings.curves)):
+        at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
+        point = points[task, model]
+        likely = f"{point['k']:,} ({point['likely_low']:,.0f} – {point['likely_high']:,.0f})"
+        cells = [*(at.get(k, DASH) for k in (1, 10, 100, 1000)), f"{at[max(at)]}, k={max(at):,}", likely]
+        beyond = HOLDS if point["likely_low"] > 100 else FAILS if point["likely_high"] <= 100 else OPEN
+        made.append(Row(task, model, cells, beyond))
+    return made
+
+
+def on_gpu(table: pd.DataFrame) -> pd.DataFrame:
+    """Random demonstrations of the cells computed on a GPU."""
+    table = drawn(table)
+    return table[~table["variant"].isin(list(origins()))]
+
+
+def retrieval(findings: Findings) -> list[Row]:
+    """Figure 2: accuracy of retrieved demonstrations less that of random ones."""
+    return by_k(findings.retrieval_gain, "difference", (1, 10, 100, 250), falls, "+", by="select")
+
+
+def order(findings: Findings) -> list[Row]:
+    """Figure 4: the share of answers that another order of the same demonstrations changes."""
+    table = findings.order_sensitivity
+    return by_k(table[table["select"] == "random"], "changed", (10, 100), falls)
+
+
+def sorting(findings: Findings) -> list[Row]:
+    """Figure 5: accuracy of demonstrations sorted by label less that of the same ones as drawn."""
+    return by_k(findings.sorting_penalty, "difference", (10, 100, 250), falls, "+")
+
+
+def copying(findings: Findings) -> list[Row]:
+    """Table 5: accuracy on queries that are among the demonstrations."""
+    return by_k(findings.copying, "accuracy", (10, 100), partial(reaches, least=PAPERS_COPIES))
+
+
+PAPERS_COPIES = 0.93
+"""The least that the paper's table 5 has with 5 demonstrations or more."""
+
+
+def reaches(points: pd.DataFrame, least: float) -> str:
+    """What the intervals at all k say of "at least this much"."""
+    if (points["ci_low"] >= least).all():
+        return HOLDS
+    return FAILS if (points["ci_high"] < least).any() else OPEN
+
+
+def unconstrained(findings: Findings) -> list[Row]:
+    """Figure 14: accuracy of answers held to the labels and of free ones, of the cells computed on two cores."""
+    scoring = {variant: origin.facts.scoring for variant, origin in origins().items()}
+    table = drawn(findings.curves)
+    table = table.assign(answers=table["variant"].astype(object).map(scoring))
+    return by_k(table, "score", (10, 100), rises, by="answers")
+
+
+def blocks(findings: Findings) -> list[Row]:
+    """Figures 8 and 9: accuracy of demonstrations in blocks less that under full attention."""
+    return by_k(differences(findings.attention_patterns), "difference", (100, 250), better, "+", by="attention")
+
+
+CLAIMS: Mapping[str, tuple[str, Callable[[Findings], list[Row]]]] = {
+    "Does accuracy rise with hundreds of demonstrations?": ("saturation lies beyond 100 demonstrations", accuracy),
+    "Does retrieval's gain shrink with k?": ("retrieval gains less with more demonstrations", retrieval),
+    "Does order matter less with k?": ("another order changes fewer answers with more demonstrations", order),
+    "Does sorting by label hurt more with k?": ("sorting by label costs more with more demonstrations", sorting),
+    "Does the model copy what its prompt answers?": ("at least 93% of copied queries are right", copying),
+    "Does the trend need answers held to the labels?": ("accuracy rises with free answers, too", unconstrained),
+    "Do demonstrations need to see each other?": ("", blocks),
+}
+"""Heading on the page -> the claim that its table is about, and the table."""
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many rows have which verdict."""
+    counts = Counter(row.verdict for row in rows)
+    return ", ".join(f"{word} {counts[word]}" for word in (HOLDS, OPEN, FAILS) if counts[word]) or DASH
+
+
+def claims(findings: Findings) -> list[str]:
+    """A row of each claim: the verdicts on each model."""
     lines = []
-    for task, task_name in TASKS.items():
-        for model, model_name in MODELS.items():
-            curve = curves[(curves["task"] == task) & (curves["model"] == model)]
-            if curve.empty:
-                continue
-            at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
-            point = saturated[task, model]
-            likely = f"{point['k']:,} ({point['likely_low']:,.0f} – {point['likely_high']:,.0f})"
-            tested = [at.get(k, DASH) for k in (1, 10, 100, 1000)]
-            largest = f"{at[max(at)]}, k={max(at):,}"
-            lines.append(f"| {' | '.join([task_name, model_name, *tested, largest, likely])} |")
+    for claim, table in CLAIMS.values():
+        made = table(findings)
+        of_model = [
+            counted([row for row in made if row.model == model]) for model in ("gemma3-270m", "smollm2-135m-instruct")
+        ]
+        lines.append(f"| {claim} | {' | '.join(of_model)} |")
     return lines
 
 
-def retrieval_rows(findings: Findings) -> list[str]:
-    """Figure 2: accuracy of retrieved demonstrations less that of random ones."""
-    return list(rows(findings.retrieval_gain, "difference", (1, 10, 100), falls, "+", by="select"))
-
-
-def order_rows(findings: Findings) -> list[str]:
-    """Figure 4: the share of answers that another order of the same demonstrations changes."""
-    table = findings.order_sensitivity
-    return list(rows(table[table["select"] == "random"], "changed", (10, 100), falls))
-
-
-def sorting_rows(findings: Findings) -> list[str]:
-    """Figure 5: accuracy of demonstrations sorted by label less that of the same ones as drawn."""
-    return list(rows(findings.sorting_penalty, "difference", (10, 100, 250), falls, "+"))
-
-
-def copying_rows(findings: Findings) -> list[str]:
-    """Table 5: accuracy on queries that are among the demonstrations."""
-    return list(rows(findings.copying, "accuracy", (10, 100, 250), rises))
-
-
-def judged(points: pd.DataFrame) -> str:
-    """Which side of a comparison is better by its corrected test, at each k."""
-    told = []
-    for row in points.sort_values("k").to_dict("records"):
-        better = "cannot be told" if row["advice"] is None else "better" if row["difference"] > 0 else "worse"
-        told.append(f"{better} at {row['k']:,}")
-    return ", ".join(told)
-
-
-def block_rows(findings: Findings) -> list[str]:
-    """Figures 8 and 9: accuracy of demonstrations in blocks less that under full attention."""
-    table = differences(findings.attention_patterns)
-    return list(rows(table, "difference", (100, 250), judged, "+", by="attention"))
-
-
-def training_rows(findings: Findings) -> list[str]:
-    """Figure 3: accuracy of a model trained on the examples less that of a prompt with the same ones."""
-    return list(rows(findings.training_gain, "difference", (10, 100, 1000), judged, "+", by="select"))
-
-
-def unconstrained_rows(findings: Findings) -> list[str]:
-    """Figure 14: accuracy of free answers and of those held to the labels, and how many free ones are no label."""
-    scoring = {variant: origin.facts.scoring for variant, origin in origins().items()}
-    curves = findings.curves.assign(answers=findings.curves["variant"].astype(object).map(scoring))
-    curves = curves[(curves["select"] == "random") & (curves["order"] == "drawn") & (curves["attention"] == "full")]
-    return list(rows(curves, "score", (10, 100), rises, by="answers"))
-
-
-TABLES: Mapping[str, Callable[[Findings], list[str]]] = {
-    "accuracy": accuracy_rows,
-    "retrieval": retrieval_rows,
-    "order": order_rows,
-    "sorting": sorting_rows,
-    "copying": copying_rows,
-    "unconstrained": unconstrained_rows,
-    "blocks": block_rows,
-    "training": training_rows,
-}
+def published(findings: Findings) -> list[str]:
+    """The same claims on the published predictions of Llama 2 80k, from the smallest k of a claim to the largest."""
+    retrieved = findings.retrieval_gain[findings.retrieval_gain["select"] == "bm25"]
+    changed = findings.order_sensitivity[findings.order_sensitivity["select"] == "random"]
+    kinds = [
+        ("accuracy", drawn(findings.curves), "score", "", 10, rises),
+        ("gain of BM25", retrieved, "difference", "+", 1, falls),
+        ("changed by another order", changed, "changed", "", 10, falls),
+        ("sorted less drawn", findings.sorting_penalty, "difference", "+", 1500, None),
+    ]
+    lines = []
+    for what, table, value, sign, least, judge in kinds:
+        for task, _, _, points in curves(table[(table["model"] == "llama2-80k") & (table["k"] >= least)]):
+            ends = points[points["k"].isin([least, points["k"].max()])].sort_values("k")
+            told = [f"{share(row, value, sign)}, k={row['k']:,}" for row in ends.to_dict("records")]
+            verdict = judge(ends) if judge else "one k"
+            lines.append(f"| {TASKS[task]} | {what} | {' | '.join([*[DASH] * (2 - len(told)), *told])} | {verdict} |")
+    return lines
 
 
 def main() -> None:
     """Print every table, or pack a results folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
+    parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
     arguments = parser.parse_args()
     if arguments.pack:
         print(f"{CPU}: {pack(arguments.pack):,} bytes")
         return
     with TemporaryDirectory() as folder:
         findings = findings_on(Path(folder))
-        for name, make in TABLES.items():
-            print(f"{name}:", *make(findings), sep="\n", end="\n\n")
+        for heading, (_, table) in CLAIMS.items():
+            print(f"## {heading}", *table(findings), sep="\n", end="\n\n")
+        print(*claims(findings), sep="\n")
+    if arguments.published:
+        with TemporaryDirectory() as folder:
+            print("", *published(findings_on(Path(folder), [arguments.published])), sep="\n")
 
 
 if __name__ == "__main__":
