@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.all_findings import Findings, read_findings
-from icl_bench.analysis.findings.attention import differences
 from icl_bench.results.exporting import Origin, export_results, read_origins
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
@@ -35,16 +34,8 @@ GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
 
 TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
 MODELS = {"gemma3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M", "llama2-80k": "Llama 2 80k"}
-NAMES = {
-    "bm25": "BM25",
-    "bertscore": "BERTScore recall",
-    "block:50,sink=1,local=1": "blocks of 50",
-    "block:5,sink=1,local=1": "blocks of 5",
-    "greedy": "held to the labels",
-    "unconstrained": "free",
-    "lora": "LoRA",
-    "lora-paper": "LoRA, checkpoint chosen on the test rows",
-}
+SMALL = ("gemma3-270m", "smollm2-135m-instruct")
+NAMES = {"bm25": "BM25", "bertscore": "BERTScore recall", "greedy": "held to the labels", "unconstrained": "free"}
 
 KEPT = (
     *("task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction", "correct"),
@@ -118,15 +109,6 @@ def changes(points: pd.DataFrame, *, down: bool) -> str:
 
 
 falls, rises = partial(changes, down=True), partial(changes, down=False)
-
-
-def better(points: pd.DataFrame) -> str:
-    """What the corrected tests of a comparison say, at each k."""
-    said = {True: "better", False: "worse"}
-    return ", ".join(
-        f"k={row['k']:,}: {OPEN if row['advice'] is None else said[row['difference'] > 0]}"
-        for row in points.sort_values("k").to_dict("records")
-    )
 
 
 def curves(table: pd.DataFrame, by: str | None = None) -> Iterator[tuple[str, str, list[str], pd.DataFrame]]:
@@ -220,21 +202,46 @@ def unconstrained(findings: Findings) -> list[Row]:
     return by_k(table, "score", (10, 100), rises, by="answers")
 
 
-def blocks(findings: Findings) -> list[Row]:
-    """Figures 8 and 9: accuracy of demonstrations in blocks less that under full attention."""
-    return by_k(differences(findings.attention_patterns), "difference", (100, 250), better, "+", by="attention")
+class Claim(NamedTuple):
+    """A claim of the paper."""
+
+    text: str
+    paper: str
+    """What the paper says, and where."""
+    table: Callable[[Findings], list[Row]]
 
 
-CLAIMS: Mapping[str, tuple[str, Callable[[Findings], list[Row]]]] = {
-    "Does accuracy rise with hundreds of demonstrations?": ("saturation lies beyond 100 demonstrations", accuracy),
-    "Does retrieval's gain shrink with k?": ("retrieval gains less with more demonstrations", retrieval),
-    "Does order matter less with k?": ("another order changes fewer answers with more demonstrations", order),
-    "Does sorting by label hurt more with k?": ("sorting by label costs more with more demonstrations", sorting),
-    "Does the model copy what its prompt answers?": ("at least 93% of copied queries are right", copying),
-    "Does the trend need answers held to the labels?": ("accuracy rises with free answers, too", unconstrained),
-    "Do demonstrations need to see each other?": ("", blocks),
+CLAIMS: Mapping[str, Claim] = {
+    "Does accuracy rise with hundreds of demonstrations?": Claim(
+        "saturation lies beyond 100 demonstrations",
+        "at 75 (TREC) to 1,000 (Clinic-150) with Llama 2 80k (table 3)",
+        accuracy,
+    ),
+    "Does retrieval's gain shrink with k?": Claim(
+        "retrieval gains less with more demonstrations",
+        "+51.5 points at k=1, +4.9 at 1,500 on Banking-77 (section 3.2)",
+        retrieval,
+    ),
+    "Does order matter less with k?": Claim(
+        "another order changes fewer answers with more demonstrations",
+        "at 1,000 less than half of the share at 10 (figure 4)",
+        order,
+    ),
+    "Does sorting by label hurt more with k?": Claim(
+        "sorting by label costs more with more demonstrations",
+        "-25.7 points at k=1,169 on Clinic-150 with Llama 2 32k (figure 5)",
+        sorting,
+    ),
+    "Does the model copy what its prompt answers?": Claim(
+        "at least 93% of copied queries are right", "93.0 to 98.9% from k=5 on (table 5)", copying
+    ),
+    "Does the trend need answers held to the labels?": Claim(
+        "accuracy rises with k, held to the labels or not",
+        "free answers are worse, with the same trend (figure 14)",
+        unconstrained,
+    ),
 }
-"""Heading on the page -> the claim that its table is about, and the table."""
+"""Heading on the page -> the claim that its table is about."""
 
 
 def counted(rows: Sequence[Row]) -> str:
@@ -246,12 +253,10 @@ def counted(rows: Sequence[Row]) -> str:
 def claims(findings: Findings) -> list[str]:
     """A row of each claim: the verdicts on each model."""
     lines = []
-    for claim, table in CLAIMS.values():
-        made = table(findings)
-        of_model = [
-            counted([row for row in made if row.model == model]) for model in ("gemma3-270m", "smollm2-135m-instruct")
-        ]
-        lines.append(f"| {claim} | {' | '.join(of_model)} |")
+    for claim in CLAIMS.values():
+        made = claim.table(findings)
+        verdicts = [counted([row for row in made if row.model == model]) for model in SMALL]
+        lines.append(f"| {claim.text} | {claim.paper} | {' | '.join(verdicts)} |")
     return lines
 
 
@@ -286,8 +291,8 @@ def main() -> None:
         return
     with TemporaryDirectory() as folder:
         findings = findings_on(Path(folder))
-        for heading, (_, table) in CLAIMS.items():
-            print(f"## {heading}", *table(findings), sep="\n", end="\n\n")
+        for heading, claim in CLAIMS.items():
+            print(f"## {heading}", *claim.table(findings), sep="\n", end="\n\n")
         print(*claims(findings), sep="\n")
     if arguments.published:
         with TemporaryDirectory() as folder:

@@ -45,8 +45,8 @@ def shown(heading: str) -> list[str]:
 
 
 def test_every_table_of_the_page_is_that_of_the_stored_predictions(headlines: ModuleType, found: Findings):
-    for heading, (_, table) in headlines.CLAIMS.items():
-        assert shown(heading) == [str(row) for row in table(found)], heading
+    for heading, claim in headlines.CLAIMS.items():
+        assert shown(heading) == [str(row) for row in claim.table(found)], heading
 
 
 def test_every_claim_has_the_verdicts_of_its_tables(headlines: ModuleType, found: Findings):
