@@ -2,6 +2,7 @@
 
     python benchmarks/headlines.py                  # prints the tables
     python benchmarks/headlines.py --pack RESULTS   # writes results/headlines-more.parquet
+    python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet`` and ``results/headlines-more.parquet``,
 imported into one folder. A claim on growing k holds where the 95% intervals at the smallest and the largest k of the
@@ -24,12 +25,14 @@ from icl_bench.analysis.all_findings import Findings, read_findings
 from icl_bench.results.exporting import Origin, export_results, read_origins
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
+from icl_bench.text_files import write_whole
 from icl_bench.wording import DASH, percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+DOCS = RESULTS.with_name("docs")
 GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
 
 TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
@@ -76,7 +79,7 @@ def origins(file: Path = CPU) -> dict[str, Origin]:
     return read_origins(pq.read_schema(file).metadata[EXPORT_META])
 
 
-def share(row: Mapping[str, Any], name: str, sign: str = "") -> str:
+def share(row: Mapping[Any, Any], name: str, sign: str = "") -> str:
     """A share in percent, or with ``sign`` a difference in points, with its 95% interval."""
     low, high = percent(row["ci_low"], sign), percent(row["ci_high"], sign)
     return f"{percent(row[name], sign)} ({low} {'to' if sign else '–'} {high})"
@@ -100,7 +103,8 @@ HOLDS, OPEN, FAILS = "holds", "cannot be told", "does not hold"
 
 def changes(points: pd.DataFrame, *, down: bool) -> str:
     """What the intervals at the smallest and at the largest k say of "falls with k", or of "rises with k"."""
-    first, last = points.loc[points["k"].idxmin()], points.loc[points["k"].idxmax()]
+    of_k = points.sort_values("k")
+    first, last = of_k.iloc[0], of_k.iloc[-1]
     if last["ci_low"] > first["ci_high"]:
         return FAILS if down else HOLDS
     if last["ci_high"] < first["ci_low"]:
@@ -199,6 +203,8 @@ def unconstrained(findings: Findings) -> list[Row]:
     scoring = {variant: origin.facts.scoring for variant, origin in origins().items()}
     table = drawn(findings.curves)
     table = table.assign(answers=table["variant"].astype(object).map(scoring))
+    free = table.loc[table["answers"] == "unconstrained", ["task", "model"]].drop_duplicates()
+    table = table.merge(free, on=["task", "model"])
     return by_k(table, "score", (10, 100), rises, by="answers")
 
 
@@ -280,14 +286,49 @@ def published(findings: Findings) -> list[str]:
     return lines
 
 
+FIGURES = {
+    "accuracy-trec-gemma3-270m": (GPU,),
+    "accuracy-banking77-gemma3-270m": (GPU,),
+    "sorting-trec": (GPU, CPU),
+    "sorting-banking77": (CPU,),
+}
+"""Chart of the report -> the predictions that it is of."""
+
+
+def draw(names: Sequence[str]) -> Iterator[Path]:
+    """Write charts of the report beside the page, as ``headlines-NAME.svg``."""
+    import vl_convert
+
+    from icl_bench.report.charts import VEGA_LITE
+    from icl_bench.report.figures import figure
+    from icl_bench.report.naming import Naming
+    from icl_bench.report.sections.index import sections
+
+    for name in names:
+        section, task = name.split("-")[:2]
+        with TemporaryDirectory() as folder:
+            findings_on(Path(folder), FIGURES[name])
+            findings = read_findings(folder, task=task)
+            found = {one.name: one for one in sections(findings, Naming.of(findings.summary))[0]}[section]
+            panel = next(panel for panel in found.panels if panel.name == name)
+            svg = vl_convert.vegalite_to_svg(figure(panel, found.short), vl_version=VEGA_LITE)
+        path = DOCS / f"headlines-{name}.svg"
+        write_whole(path, svg.encode())
+        yield path
+
+
 def main() -> None:
     """Print every table, or pack a results folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
     parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
+    parser.add_argument("--draw", choices=FIGURES, nargs="+", metavar="NAME", help="charts to write into docs/")
     arguments = parser.parse_args()
     if arguments.pack:
         print(f"{CPU}: {pack(arguments.pack):,} bytes")
+        return
+    if arguments.draw:
+        print(*draw(arguments.draw), sep="\n")
         return
     with TemporaryDirectory() as folder:
         findings = findings_on(Path(folder))
