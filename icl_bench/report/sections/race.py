@@ -65,6 +65,6 @@ def _answer(one: RaceMeta, name: str) -> Headlines:
     return Headlines(
         one.task,
         one.model if len(one.models) == 1 else "",
-        tuple(Sentence(topic, text) for topic, _, text in lines),
+        tuple(Sentence(topic, text, text) for topic, _, text in lines),
         name,
     )

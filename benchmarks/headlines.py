@@ -1,0 +1,344 @@
+"""The tables of docs/replication.md on two small models, from the stored predictions.
+
+    python benchmarks/headlines.py                  # prints the tables
+    python benchmarks/headlines.py --pack RESULTS   # writes results/headlines-more.parquet
+    python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
+
+Every number is one of the program's findings on ``results/headlines.parquet`` and ``results/headlines-more.parquet``,
+imported into one folder. A claim on growing k holds where the 95% intervals at the smallest and the largest k of the
+row are apart in its direction, does not hold where they are apart in the other one, and cannot be told where they
+overlap.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from icl_bench.analysis.all_findings import Findings, read_findings
+from icl_bench.results.exporting import Origin, export_results, read_origins
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import EXPORT_META, finished_cells
+from icl_bench.text_files import write_whole
+from icl_bench.wording import DASH, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+DOCS = RESULTS.with_name("docs")
+GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
+
+TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
+MODELS = {"gemma3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M", "llama2-80k": "Llama 2 80k"}
+SMALL = ("gemma3-270m", "smollm2-135m-instruct")
+NAMES = {"bm25": "BM25", "bertscore": "BERTScore recall", "greedy": "held to the labels", "unconstrained": "free"}
+
+KEPT = (
+    *("task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction", "correct"),
+    *("valid", "text", "queries", "label_space", "variant", "prompt_tokens", "demonstration_ids"),
+)
+"""Columns of an export that findings need."""
+
+
+def pack(results: Path, out: Path = CPU) -> int:
+    """Export a results folder in few bytes, with the facts and versions of each variant. Returns the size in bytes.
+
+    Copied queries get the demonstrations of their cell, which an export lacks.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    export_results(results, out)
+    table = pq.read_table(out)
+    cells = {meta.cell: meta.demonstration_ids for _, meta in finished_cells(results) if meta.facts.queries}
+    ids = [cells.get(cell) for cell in table["cell"].to_pylist()]
+    table = table.append_column("demonstration_ids", pa.array(ids, pa.list_(pa.string())))
+    table = table.select([name for name in KEPT if name in table.column_names])
+    pq.write_table(table, out, compression="zstd", compression_level=19)
+    return out.stat().st_size
+
+
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU)) -> Findings:
+    """The findings on files of predictions, which are imported into ``folder``."""
+    for file in files:
+        import_predictions(file, folder)
+    return read_findings(folder)
+
+
+def origins(file: Path = CPU) -> dict[str, Origin]:
+    """Variant -> the facts and versions of what was computed on two cores."""
+    import pyarrow.parquet as pq
+
+    return read_origins(pq.read_schema(file).metadata[EXPORT_META])
+
+
+def share(row: Mapping[Any, Any], name: str, sign: str = "") -> str:
+    """A share in percent, or with ``sign`` a difference in points, with its 95% interval."""
+    low, high = percent(row["ci_low"], sign), percent(row["ci_high"], sign)
+    return f"{percent(row[name], sign)} ({low} {'to' if sign else '–'} {high})"
+
+
+class Row(NamedTuple):
+    """One curve: a row of a table on the page."""
+
+    task: str
+    model: str
+    cells: Sequence[str]
+    """Between the model and the verdict."""
+    verdict: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join([TASKS[self.task], MODELS[self.model], *self.cells, self.verdict])} |"
+
+
+HOLDS, OPEN, FAILS = "holds", "cannot be told", "does not hold"
+
+
+def changes(points: pd.DataFrame, *, down: bool) -> str:
+    """What the intervals at the smallest and at the largest k say of "falls with k", or of "rises with k"."""
+    of_k = points.sort_values("k")
+    first, last = of_k.iloc[0], of_k.iloc[-1]
+    if last["ci_low"] > first["ci_high"]:
+        return FAILS if down else HOLDS
+    if last["ci_high"] < first["ci_low"]:
+        return HOLDS if down else FAILS
+    return OPEN
+
+
+falls, rises = partial(changes, down=True), partial(changes, down=False)
+
+
+def curves(table: pd.DataFrame, by: str | None = None) -> Iterator[tuple[str, str, list[str], pd.DataFrame]]:
+    """Task, model, the name of what ``by`` tells apart (none without it), and the points of each curve."""
+    for task, model in product(TASKS, MODELS):
+        of_model = table[(table["task"] == task) & (table["model"] == model)]
+        for name in NAMES if by else [None]:
+            points = of_model[of_model[by] == name] if by else of_model
+            if len(points):
+                yield task, model, [NAMES[name]] if name else [], points
+
+
+def by_k(
+    table: pd.DataFrame,
+    value: str,
+    ks: Sequence[int],
+    judge: Callable[[pd.DataFrame], str],
+    sign: str = "",
+    by: str | None = None,
+) -> list[Row]:
+    """Rows of the values at these k, and what they say of a claim."""
+    made = []
+    for task, model, name, points in curves(table[table["k"].isin(ks)], by):
+        at = {row["k"]: share(row, value, sign) for row in points.to_dict("records")}
+        made.append(Row(task, model, [*name, *(at.get(k, DASH) for k in ks)], judge(points)))
+    return made
+
+
+def drawn(table: pd.DataFrame) -> pd.DataFrame:
+    """Random demonstrations as drawn, under full attention."""
+    return table[(table["select"] == "random") & (table["order"] == "drawn") & (table["attention"] == "full")]
+
+
+def accuracy(findings: Findings) -> list[Row]:
+    """Tables 2 and 3: accuracy by k and saturation, of the cells computed on a GPU."""
+    points = {(row["task"], row["model"]): row for row in on_gpu(findings.saturation).to_dict("records")}
+    made = []
+    for task, model, _, curve in curves(on_gpu(findings.curves)):
+        at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
+        point = points[task, model]
+        likely = f"{point['k']:,} ({point['likely_low']:,.0f} – {point['likely_high']:,.0f})"
+        cells = [*(at.get(k, DASH) for k in (1, 10, 100, 1000)), f"{at[max(at)]}, k={max(at):,}", likely]
+        beyond = HOLDS if point["likely_low"] > 100 else FAILS if point["likely_high"] <= 100 else OPEN
+        made.append(Row(task, model, cells, beyond))
+    return made
+
+
+def on_gpu(table: pd.DataFrame) -> pd.DataFrame:
+    """Random demonstrations of the cells computed on a GPU."""
+    table = drawn(table)
+    return table[~table["variant"].isin(list(origins()))]
+
+
+def retrieval(findings: Findings) -> list[Row]:
+    """Figure 2: accuracy of retrieved demonstrations less that of random ones."""
+    return by_k(findings.retrieval_gain, "difference", (1, 10, 100, 250), falls, "+", by="select")
+
+
+def order(findings: Findings) -> list[Row]:
+    """Figure 4: the share of answers that another order of the same demonstrations changes."""
+    table = findings.order_sensitivity
+    return by_k(table[table["select"] == "random"], "changed", (10, 100), falls)
+
+
+def sorting(findings: Findings) -> list[Row]:
+    """Figure 5: accuracy of demonstrations sorted by label less that of the same ones as drawn."""
+    return by_k(findings.sorting_penalty, "difference", (10, 100, 250), falls, "+")
+
+
+def copying(findings: Findings) -> list[Row]:
+    """Table 5: accuracy on queries that are among the demonstrations."""
+    return by_k(findings.copying, "accuracy", (10, 100), partial(reaches, least=PAPERS_COPIES))
+
+
+PAPERS_COPIES = 0.93
+"""The least that the paper's table 5 has with 5 demonstrations or more."""
+
+
+def reaches(points: pd.DataFrame, least: float) -> str:
+    """What the intervals at all k say of "at least this much"."""
+    if (points["ci_low"] >= least).all():
+        return HOLDS
+    return FAILS if (points["ci_high"] < least).any() else OPEN
+
+
+def unconstrained(findings: Findings) -> list[Row]:
+    """Figure 14: accuracy of answers held to the labels and of free ones, of the cells computed on two cores."""
+    scoring = {variant: origin.facts.scoring for variant, origin in origins().items()}
+    table = drawn(findings.curves)
+    table = table.assign(answers=table["variant"].astype(object).map(scoring))
+    free = table.loc[table["answers"] == "unconstrained", ["task", "model"]].drop_duplicates()
+    table = table.merge(free, on=["task", "model"])
+    return by_k(table, "score", (10, 100), rises, by="answers")
+
+
+class Claim(NamedTuple):
+    """A claim of the paper."""
+
+    text: str
+    paper: str
+    """What the paper says, and where."""
+    table: Callable[[Findings], list[Row]]
+
+
+CLAIMS: Mapping[str, Claim] = {
+    "Does accuracy rise with hundreds of demonstrations?": Claim(
+        "saturation lies beyond 100 demonstrations",
+        "at 75 (TREC) to 1,000 (Clinic-150) with Llama 2 80k (table 3)",
+        accuracy,
+    ),
+    "Does retrieval's gain shrink with k?": Claim(
+        "retrieval gains less with more demonstrations",
+        "+51.5 points at k=1, +4.9 at 1,500 on Banking-77 (section 3.2)",
+        retrieval,
+    ),
+    "Does order matter less with k?": Claim(
+        "another order changes fewer answers with more demonstrations",
+        "at 1,000 less than half of the share at 10 (figure 4)",
+        order,
+    ),
+    "Does sorting by label hurt more with k?": Claim(
+        "sorting by label costs more with more demonstrations",
+        "-25.7 points at k=1,169 on Clinic-150 with Llama 2 32k (figure 5)",
+        sorting,
+    ),
+    "Does the model copy what its prompt answers?": Claim(
+        "at least 93% of copied queries are right", "93.0 to 98.9% from k=5 on (table 5)", copying
+    ),
+    "Does the trend need answers held to the labels?": Claim(
+        "accuracy rises with k, held to the labels or not",
+        "free answers are worse, with the same trend (figure 14)",
+        unconstrained,
+    ),
+}
+"""Heading on the page -> the claim that its table is about."""
+
+
+def counted(rows: Sequence[Row]) -> str:
+    """How many rows have which verdict."""
+    counts = Counter(row.verdict for row in rows)
+    return ", ".join(f"{word} {counts[word]}" for word in (HOLDS, OPEN, FAILS) if counts[word]) or DASH
+
+
+def claims(findings: Findings) -> list[str]:
+    """A row of each claim: the verdicts on each model."""
+    lines = []
+    for claim in CLAIMS.values():
+        made = claim.table(findings)
+        verdicts = [counted([row for row in made if row.model == model]) for model in SMALL]
+        lines.append(f"| {claim.text} | {claim.paper} | {' | '.join(verdicts)} |")
+    return lines
+
+
+def published(findings: Findings) -> list[str]:
+    """The same claims on the published predictions of Llama 2 80k, from the smallest k of a claim to the largest."""
+    retrieved = findings.retrieval_gain[findings.retrieval_gain["select"] == "bm25"]
+    changed = findings.order_sensitivity[findings.order_sensitivity["select"] == "random"]
+    kinds = [
+        ("accuracy", drawn(findings.curves), "score", "", 10, rises),
+        ("gain of BM25", retrieved, "difference", "+", 1, falls),
+        ("changed by another order", changed, "changed", "", 10, falls),
+        ("sorted less drawn", findings.sorting_penalty, "difference", "+", 1500, None),
+    ]
+    lines = []
+    for what, table, value, sign, least, judge in kinds:
+        for task, _, _, points in curves(table[(table["model"] == "llama2-80k") & (table["k"] >= least)]):
+            ends = points[points["k"].isin([least, points["k"].max()])].sort_values("k")
+            told = [f"{share(row, value, sign)}, k={row['k']:,}" for row in ends.to_dict("records")]
+            verdict = judge(ends) if judge else "one k"
+            lines.append(f"| {TASKS[task]} | {what} | {' | '.join([*[DASH] * (2 - len(told)), *told])} | {verdict} |")
+    return lines
+
+
+FIGURES = {
+    "accuracy-trec-gemma3-270m": (GPU,),
+    "accuracy-banking77-gemma3-270m": (GPU,),
+    "sorting-trec": (GPU, CPU),
+    "sorting-banking77": (CPU,),
+}
+"""Chart of the report -> the predictions that it is of."""
+
+
+def draw(names: Sequence[str]) -> Iterator[Path]:
+    """Write charts of the report beside the page, as ``headlines-NAME.svg``."""
+    import vl_convert
+
+    from icl_bench.report.charts import VEGA_LITE
+    from icl_bench.report.figures import figure
+    from icl_bench.report.naming import Naming
+    from icl_bench.report.sections.index import sections
+
+    for name in names:
+        section, task = name.split("-")[:2]
+        with TemporaryDirectory() as folder:
+            findings_on(Path(folder), FIGURES[name])
+            findings = read_findings(folder, task=task)
+            found = {one.name: one for one in sections(findings, Naming.of(findings.summary))[0]}[section]
+            panel = next(panel for panel in found.panels if panel.name == name)
+            svg = vl_convert.vegalite_to_svg(figure(panel, found.short), vl_version=VEGA_LITE)
+        path = DOCS / f"headlines-{name}.svg"
+        write_whole(path, svg.encode())
+        yield path
+
+
+def main() -> None:
+    """Print every table, or pack a results folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
+    parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
+    parser.add_argument("--draw", choices=FIGURES, nargs="+", metavar="NAME", help="charts to write into docs/")
+    arguments = parser.parse_args()
+    if arguments.pack:
+        print(f"{CPU}: {pack(arguments.pack):,} bytes")
+        return
+    if arguments.draw:
+        print(*draw(arguments.draw), sep="\n")
+        return
+    with TemporaryDirectory() as folder:
+        findings = findings_on(Path(folder))
+        for heading, claim in CLAIMS.items():
+            print(f"## {heading}", *claim.table(findings), sep="\n", end="\n\n")
+        print(*claims(findings), sep="\n")
+    if arguments.published:
+        with TemporaryDirectory() as folder:
+            print("", *published(findings_on(Path(folder), [arguments.published])), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""docs/replication.md shows what the stored predictions on two small models, and the published ones, say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+from icl_bench.analysis.all_findings import Findings
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def headlines() -> Iterator[ModuleType]:
+    """The program that makes the page's tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        import headlines
+
+        yield headlines
+
+
+@pytest.fixture(scope="module")
+def found(headlines: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """The findings on the stored predictions."""
+    findings: Findings = headlines.findings_on(tmp_path_factory.mktemp("stored"))
+    return findings
+
+
+def shown(heading: str) -> list[str]:
+    """The rows of the first table under a heading of the page."""
+    page = (ROOT / "docs" / "replication.md").read_text(encoding="utf-8")
+    lines = page.split(f"\n## {heading}\n")[1].split("\n## ")[0].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| ---"))
+    rows = []
+    for line in lines[first + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append(line)
+    return rows
+
+
+def test_every_table_of_the_page_is_that_of_the_stored_predictions(headlines: ModuleType, found: Findings):
+    for heading, claim in headlines.CLAIMS.items():
+        assert shown(heading) == [str(row) for row in claim.table(found)], heading
+
+
+def test_every_claim_has_the_verdicts_of_its_tables(headlines: ModuleType, found: Findings):
+    assert shown("Which of the paper's claims hold") == headlines.claims(found)
+
+
+def test_the_papers_own_rows_are_those_of_its_published_predictions(
+    headlines: ModuleType, data_dir: Path, tmp_path: Path
+):
+    published = headlines.findings_on(tmp_path, [data_dir / "published" / "predictions.parquet"])
+    assert shown("The paper's own predictions by the same rule") == headlines.published(published)
+
+
+def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
+    origins = headlines.origins().values()
+    assert origins
+    for origin in origins:
+        assert origin.facts.dtype == "bfloat16"
+        assert origin.facts.test_rows == 250
+        assert {"icl-bench", "torch", "transformers"} <= set().union(*origin.versions)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "falling", "rising"),
+    [
+        ((0.5, 0.6), (0.1, 0.2), "holds", "does not hold"),
+        ((0.1, 0.2), (0.5, 0.6), "does not hold", "holds"),
+        ((0.1, 0.5), (0.5, 0.6), "cannot be told", "cannot be told"),
+    ],
+)
+def test_a_claim_on_growing_k_needs_intervals_that_are_apart(
+    headlines: ModuleType, first: tuple[float, float], last: tuple[float, float], falling: str, rising: str
+):
+    points = pd.DataFrame([(100, *last), (50, 0.0, 1.0), (10, *first)], columns=["k", "ci_low", "ci_high"])
+    assert headlines.falls(points) == falling
+    assert headlines.rises(points) == rising
