@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 QUESTIONS: Mapping[str, Sequence[str]] = {
-    "What scores best?": ("best_points", "group_means", "models", "training_gain", "forecast"),
+    "What scores best?": ("races", "best_points", "group_means", "models", "training_gain", "forecast"),
     "What do demonstrations gain, and why?": (
         "demonstrations_gain",
         "perturbations",

@@ -148,7 +148,6 @@ RACES = Finding(
     printed=Printed(
         "races of choose: {score} of each setting so far",
         "task model race setting predictions draws score ci_low state",
-        place=-1,
     ),
     section=Section(
         "race",

@@ -115,6 +115,7 @@ def print_finding(
     ``numbers`` are as for :func:`laid_out`. Of more rows than ``top`` those of the smallest p are printed.
     """
     assert finding.printed is not None
+    shown = False
     with FINDINGS.skipping(finding.name):
         table = finding.printed.rows(findings.context.table(finding.name))
         if not len(table):
@@ -124,8 +125,8 @@ def print_finding(
         notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
         print_table(console, heads, cells, above=title, heading=heading)
         print_notes(console, *more, *notes, *cautions_of(table))
-        return True
-    return False
+        shown = True
+    return shown
 
 
 def made_for(options: Collection[str]) -> list[str]:
