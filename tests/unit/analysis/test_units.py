@@ -139,6 +139,8 @@ def test_the_terminal_says_the_cost_of_perplexity_in_tflop_and_gigabytes():
         "prefill_flops": 2.5e12,
         "cache_bytes": 1.5e9,
         "windows": 4,
+        "rope_scale": float("nan"),
+        "rope_theta": float("nan"),
     }
     text = io.StringIO()
     print_perplexity(pd.DataFrame([row]), Console(file=text, width=200))
