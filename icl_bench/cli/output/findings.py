@@ -115,7 +115,7 @@ def print_finding(
     ``numbers`` are as for :func:`laid_out`. Of more rows than ``top`` those of the smallest p are printed.
     """
     assert finding.printed is not None
-    shown = False
+    rows = 0
     with FINDINGS.skipping(finding.name):
         table = finding.printed.rows(findings.context.table(finding.name))
         if not len(table):
@@ -125,8 +125,8 @@ def print_finding(
         notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
         print_table(console, heads, cells, above=title, heading=heading)
         print_notes(console, *more, *notes, *cautions_of(table))
-        shown = True
-    return shown
+        rows = len(table)
+    return rows > 0
 
 
 def made_for(options: Collection[str]) -> list[str]:
