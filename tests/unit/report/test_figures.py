@@ -234,3 +234,14 @@ def test_the_command_writes_the_formats_that_are_asked_for(results: Path, tmp_pa
 def test_formats_are_taken_once_in_their_order(names: list[str]):
     assert parse_formats(",".join(names)) == tuple(dict.fromkeys(names))
     assert size_of('<svg width="3" height="4.5">') == (3.0, 4.5)
+
+
+def test_perturbed_curves_stay_within_their_axis():
+    """The unperturbed curve of these results reaches further than the perturbed one."""
+    made = make_report(Path(__file__).parents[2] / "golden" / "results")
+    (section,) = (section for section in made.sections if section.name == "perturbations")
+    (panel,) = (panel for panel in section.panels if panel.name.startswith("perturbed-curves"))
+    (domain,) = {tuple(layer["encoding"]["x"]["scale"]["domain"]) for layer in panel.spec()["layer"]}
+    shots = {row["k"] for row in panel.rows}
+    assert len(shots) > 1
+    assert all(domain[0] <= k <= domain[1] for k in shots)
