@@ -246,7 +246,7 @@ def run_and_print(
     shown = [finished for finished in done if finished.outcome.has_results]
     if not (json or quiet):
         _print_group_means(shown, results)
-        if summaries:
+        if summaries and not any(finished.outcome.stopped for finished in done):  # which says what is next
             print_lines(console(), f"next: {next_step(summaries)}")
     if json and shown:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]

@@ -102,6 +102,8 @@ def _drawn(report: Report, style: FigureStyle) -> Iterator[Drawn]:
 def _files(one: Drawn, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
     """The figure in each format."""
     spec = _with_names(one.spec, style.names) if style.names else one.spec
+    if style.units:
+        _wrap_titles(spec, style.units)
     svg = _fitted_svg(spec, style)
     if style.units and (inches := size_of(svg)[0] / UNITS) > 1.01 * style.units / UNITS:
         needs = f"{one.name} is {inches:.1f} inches wide, because its names need the room; --rename gives shorter ones"
@@ -231,7 +233,7 @@ def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[st
         for of_data in (spec, *spec["layer"]):
             if "data" in of_data:
                 of_data["data"] = {"name": f"{of_data['data']['name']}-{number}"}
-        spec |= _size(spec, units) | {"title": _lines(panel.title, units)}
+        spec |= _size(spec, units) | {"title": panel.title}
     spec = {
         "$schema": specs[0]["$schema"],
         "concat": [{key: spec[key] for key in CHART if key in spec} for spec in specs],
@@ -288,7 +290,7 @@ def _paper(style: FigureStyle, title: str, specs: Sequence[Mapping[str, Any]]) -
     if style.units:
         names = [renamed(name, style.names) for name in _series(specs)]
         settings |= _small(settings, names, style.units)
-        paper |= {"title": _lines(title, style.units), "padding": 2}
+        paper["padding"] = 2
     if not style.title:
         paper["title"] = None
     return {**paper, "config": settings}
@@ -319,9 +321,14 @@ SYMBOL = 22
 """Units of a legend's symbol, with the space around it."""
 
 
-def _lines(text: str, units: float | None) -> str | list[str]:
-    """A title in lines that fit."""
-    return text if units is None else textwrap.wrap(text, max(10, int(units / (LETTER * TITLE_SIZE))))
+def _wrap_titles(spec: dict[str, Any], units: float) -> None:
+    """Break the titles of a figure and of its charts into lines that fit."""
+    charts = spec.get("concat", [])
+    each = units / min(spec.get("columns", 1), max(len(charts), 1))
+    for titled, room in [(spec, units), *((chart, each) for chart in charts)]:
+        if titled["title"]:
+            letters = max(10, int(room / (LETTER * TITLE_SIZE)))
+            titled["title"] = textwrap.wrap(titled["title"], letters, break_on_hyphens=False)
 
 
 SHOWN = {"title", "domain", "values", "value", "datasets", "sort"}

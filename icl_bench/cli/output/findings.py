@@ -115,18 +115,17 @@ def print_finding(
     ``numbers`` are as for :func:`laid_out`. Of more rows than ``top`` those of the smallest p are printed.
     """
     assert finding.printed is not None
-    rows = 0
+    printed = False
     with FINDINGS.skipping(finding.name):
         table = finding.printed.rows(findings.context.table(finding.name))
-        if not len(table):
-            return False
-        first, more = top_rows(table, top, [name for name in ("p_holm",) if name in table])
-        heading, heads, cells = laid_out(finding, first, numbers)
-        notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
-        print_table(console, heads, cells, above=title, heading=heading)
-        print_notes(console, *more, *notes, *cautions_of(table))
-        rows = len(table)
-    return rows > 0
+        if len(table):
+            first, more = top_rows(table, top, [name for name in ("p_holm",) if name in table])
+            heading, heads, cells = laid_out(finding, first, numbers)
+            notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
+            print_table(console, heads, cells, above=title, heading=heading)
+            print_notes(console, *more, *notes, *cautions_of(table))
+            printed = True
+    return printed
 
 
 def made_for(options: Collection[str]) -> list[str]:

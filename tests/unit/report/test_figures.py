@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -33,7 +34,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(results: Path) -> Report:
-    return make_report(results)
+    """Charts of each kind: series, differences, strips with a gradient, points with names."""
+    made = make_report(results)
+    kept = [
+        section for section in made.sections if section.name in ("accuracy", "retrieval", "saturation", "confusions")
+    ]
+    return replace(made, sections=kept)
 
 
 def texts(svg: str) -> set[str]:
@@ -228,3 +234,14 @@ def test_the_command_writes_the_formats_that_are_asked_for(results: Path, tmp_pa
 def test_formats_are_taken_once_in_their_order(names: list[str]):
     assert parse_formats(",".join(names)) == tuple(dict.fromkeys(names))
     assert size_of('<svg width="3" height="4.5">') == (3.0, 4.5)
+
+
+def test_perturbed_curves_stay_within_their_axis():
+    """The unperturbed curve of these results reaches further than the perturbed one."""
+    made = make_report(Path(__file__).parents[2] / "golden" / "results")
+    (section,) = (section for section in made.sections if section.name == "perturbations")
+    (panel,) = (panel for panel in section.panels if panel.name.startswith("perturbed-curves"))
+    (domain,) = {tuple(layer["encoding"]["x"]["scale"]["domain"]) for layer in panel.spec()["layer"]}
+    shots = {row["k"] for row in panel.rows}
+    assert len(shots) > 1
+    assert all(domain[0] <= k <= domain[1] for k in shots)
