@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import re
+import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,7 @@ from icl_bench.results.cells import (
 )
 from icl_bench.results.exporting import export_results
 from icl_bench.results.facts import Facts
+from icl_bench.results.journals import LOCKS
 from icl_bench.results.reading import CELL_META, failed_cells, finished_cells, read_results, read_rows, result_files
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import CHECK, CellMeta
@@ -571,6 +574,27 @@ def test_a_mark_beside_a_finished_file_does_not_count(store: Store, identity: Id
     finish(store, identity)
     path_of(store, identity, FAILED).write_bytes(mark)
     assert failed_cells(store.storage) == []
+
+
+# -- locks ------------------------------------------------------------------------------------------
+
+
+def test_the_lock_of_a_killed_process_is_free(store: Store, identity: Identity):
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        held = store.journals.take(identity.name)
+        os.write(writer, b"has it" if held else b"has not")
+        time.sleep(60)
+        os._exit(0)
+    assert os.read(reader, 9) == b"has it"
+    assert store.journals.take(identity.name) is None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    (lock,) = (store.storage.root / LOCKS).iterdir()  # type: ignore[attr-defined]
+    lock.write_text(str(os.getpid()))  # whatever stands in it, as where its number is another process's now
+    give_back = store.journals.take(identity.name)
+    assert give_back is not None
+    give_back()
 
 
 # -- folders and disks --------------------------------------------------------------------------
