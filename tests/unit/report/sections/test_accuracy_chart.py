@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 from support.predictions import frame, scored
 
-from icl_bench.analysis.all_findings import Findings, find
+from icl_bench.analysis.all_findings import find
+from icl_bench.registry import FINDINGS
 from icl_bench.report.naming import Naming
-from icl_bench.report.sections.index import sections
+from icl_bench.report.sections.index import DRAWERS
+from icl_bench.report.sections.over_k import over_k
 from icl_bench.report.sections.panels import Panel
 from icl_bench.results.reading import Stored
 
@@ -28,10 +30,11 @@ def points(draws: int, golds: np.ndarray = GOLDS, **changes: Any) -> list[pd.Dat
     return made
 
 
-def panel(*cells: pd.DataFrame, section: str = "accuracy") -> Panel:
-    findings: Findings = find(Stored(frame(*cells), {}, {}, ()))
-    present, _ = sections(findings, Naming.of(findings.summary))
-    (found,) = next(one for one in present if one.name == section).panels
+def panel(*cells: pd.DataFrame, finding: str = "curves") -> Panel:
+    findings = find(Stored(frame(*cells), {}, {}, ()))
+    drawing = DRAWERS.get(finding, over_k)(FINDINGS[finding], findings, Naming.of(findings.summary))
+    assert drawing is not None
+    (found,) = drawing.panels
     return found
 
 
@@ -83,7 +86,7 @@ def test_bands_and_whiskers_are_named_as_limits():
 
 
 def test_labels_that_are_far_off_are_named_beside_their_points():
-    made = panel(*points(3), section="bias")
+    made = panel(*points(3), finding="label_frequencies")
     named = {row["label"] for row in made.rows if row["named"]}
     assert named == {"a", "b", "c"}
     (text,) = layers(made, "text")
