@@ -30,11 +30,15 @@ def points(draws: int, golds: np.ndarray = GOLDS, **changes: Any) -> list[pd.Dat
     return made
 
 
-def panel(*cells: pd.DataFrame, finding: str = "curves") -> Panel:
+def panels(*cells: pd.DataFrame, finding: str = "curves") -> list[Panel]:
     findings = find(Stored(frame(*cells), {}, {}, ()))
     drawing = DRAWERS.get(finding, over_k)(FINDINGS[finding], findings, Naming.of(findings.summary))
     assert drawing is not None
-    (found,) = drawing.panels
+    return list(drawing.panels)
+
+
+def panel(*cells: pd.DataFrame, finding: str = "curves") -> Panel:
+    (found,) = panels(*cells, finding=finding)
     return found
 
 
@@ -91,3 +95,15 @@ def test_labels_that_are_far_off_are_named_beside_their_points():
     assert named == {"a", "b", "c"}
     (text,) = layers(made, "text")
     assert text["encoding"]["text"]["field"] == "label"
+
+
+def test_a_confusion_matrix_names_its_denominators():
+    mistakes, matrix = panels(*points(3), finding="confusions")
+    assert mistakes.title == matrix.title
+    of_point = [row for row in matrix.rows if row["point"] == "random, k = 10"]
+    assert {row["right"] for row in of_point} == {"a (180)", "b (90)", "c (30)"}
+    assert sum(row["count"] for row in of_point) == 300
+    counts = {(row["gold"], row["said"]): (row["count"], row["of"]) for row in of_point}
+    assert counts["b", "b"] == (21, 90)
+    assert counts["b", "a"] == (69, 90)
+    assert [choice.value for choice in matrix.choices] == [choice.value for choice in mistakes.choices]
