@@ -424,10 +424,10 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
         x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
     )
-    names = base.transform_filter("datum.named").mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140)
-    return _finished(
-        [diagonal, points, names.encode(x, y, alt.Text("label:N"))], description, parameters=[_point(point)]
-    )
+    # no filter: a layer without any row would have no extent
+    named = base.transform_calculate(written="datum.named ? datum.label : ''")
+    names = named.mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140).encode(x, y, alt.Text("written:N"))
+    return _finished([diagonal, points, names], description, parameters=[_point(point)])
 
 
 def reliability(point: str, description: str) -> alt.LayerChart:

@@ -94,7 +94,8 @@ def test_labels_that_are_far_off_are_named_beside_their_points():
     named = {row["label"] for row in made.rows if row["named"]}
     assert named == {"a", "b", "c"}
     (text,) = layers(made, "text")
-    assert text["encoding"]["text"]["field"] == "label"
+    assert text["encoding"]["text"]["field"] == "written"
+    assert {"filter": "datum.named"} not in text["transform"], "where none is named, a layer would have no extent"
 
 
 def test_a_confusion_matrix_names_its_denominators():
