@@ -415,6 +415,7 @@ FINDINGS = Registry(
         "label_bias": "icl_bench.analysis.findings.label_bias:LABEL_BIAS",
         "label_frequencies": "icl_bench.analysis.findings.label_bias:LABEL_FREQUENCIES",
         "confusions": "icl_bench.analysis.findings.label_bias:CONFUSIONS",
+        "confusion_matrix": "icl_bench.analysis.findings.label_bias:CONFUSION_MATRIX",
         "truncated_answers": "icl_bench.analysis.findings.truncated_answers:TRUNCATED_ANSWERS",
         "by_presence": "icl_bench.analysis.findings.demonstrations:BY_PRESENCE",
         "by_distance": "icl_bench.analysis.findings.demonstrations:BY_DISTANCE",

@@ -89,12 +89,13 @@ def _advice(row: Mapping[Any, Any]) -> str:
 
 def _cost(row: Mapping[Any, Any]) -> str:
     """What a query takes, as far as it is known."""
-    forms = {
-        "tokens": lambda number: f"{rounded(number, 0)} computed tokens",
-        "operations": lambda number: f"{three_digits(number / GIGA)} GFLOP",
-        "seconds": lambda number: f"{three_digits(number)} s",
-    }
-    parts = [form(row[name]) for name, form in forms.items() if not math.isnan(row[name])]
+    parts = []
+    if not math.isnan(row["tokens"]):
+        parts.append(f"{rounded(row['tokens'], 0)} computed tokens")
+    if not math.isnan(row["operations"]):
+        parts.append(f"{three_digits(row['operations'] / GIGA)} GFLOP")
+    if not math.isnan(row["seconds"]):
+        parts.append(f"{three_digits(row['seconds'])} s")
     return f"{', '.join(parts)}, at {counted_queries(row['queries'])}" if parts else ""
 
 

@@ -384,6 +384,29 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
     return _finished([bars, names], description, ROW * rows, [_point(point)])
 
 
+def confusion_matrix(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChart:
+    """How often each label was said for each right one; columns: point, right, said, pair, count, of, share.
+
+    ``right`` has the number of predictions behind the label. The colour is the share of these.
+    """
+    axis = alt.Axis(labelLimit=140, domain=False, ticks=False)
+    x = alt.X("said:N", title="said", axis=alt.Axis(labelAngle=-45, labelLimit=110, domain=False, ticks=False))
+    y = alt.Y("right:N", title="right (predictions)", axis=axis)
+    tips = [
+        tip("gold", "right"),
+        tip("said", "said"),
+        tip("count", "times", ",d"),
+        tip("of", "of", ",d"),
+        tip("share", "share", PERCENT),
+    ]
+    base = _shown(x, y, which=OF_POINT)
+    share = alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.05, 0.55]), legend=None)
+    cells = base.mark_rect(style="one").encode(share, tooltip=tips)
+    counts = base.mark_text().encode(alt.Text("count:Q", format=",d"), tooltip=tips)
+    rows = max(int(part["gold"].nunique()) for _, part in frame.groupby("point"))
+    return _finished([cells, counts], description, max(ROW * rows, 2 * ROW), [_point(point)])
+
+
 def against_gold(point: str, description: str) -> alt.LayerChart:
     """How often labels are predicted and right; columns: point, label, gold, predicted, most of both, and ``named``,
     whether the label is written beside its point.
@@ -401,10 +424,10 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
         x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
     )
-    names = base.transform_filter("datum.named").mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140)
-    return _finished(
-        [diagonal, points, names.encode(x, y, alt.Text("label:N"))], description, parameters=[_point(point)]
-    )
+    # no filter: a layer without any row would have no extent
+    named = base.transform_calculate(written="datum.named ? datum.label : ''")
+    names = named.mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140).encode(x, y, alt.Text("written:N"))
+    return _finished([diagonal, points, names], description, parameters=[_point(point)])
 
 
 def reliability(point: str, description: str) -> alt.LayerChart:

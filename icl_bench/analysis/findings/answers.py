@@ -139,16 +139,20 @@ def _beside(part: pd.DataFrame, point: pd.Series[Any]) -> dict[str, Any]:
     """The point that the answer is compared with, and how."""
     if point["verdict"] != "best":
         base = part[part["verdict"] == "best"].iloc[0]
-        return {"beside": "best", **_named(base), **point[TEST].to_dict()}
+        return {"beside": "best", **_named(base), **_test(point)}
     for name, verdict in (("cheaper", UNSURE), ("worse", "worse")):
         rows = part[part["verdict"] == verdict].sort_values("mean", kind="stable")
         if len(rows):
-            return {"beside": name, **_named(rows.iloc[-1]), **rows.iloc[-1][TEST].to_dict(), "others": len(rows) - 1}
+            return {"beside": name, **_named(rows.iloc[-1]), **_test(rows.iloc[-1]), "others": len(rows) - 1}
     return {}
 
 
 def _named(point: pd.Series[Any]) -> dict[str, Any]:
     return {name: point[name.removeprefix("base_")] for name in BASE}
+
+
+def _test(point: pd.Series[Any]) -> dict[str, Any]:
+    return {name: point[name] for name in TEST}
 
 
 def _commands(context: Context) -> dict[tuple[str, ...], str]:

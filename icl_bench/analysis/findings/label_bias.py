@@ -74,6 +74,28 @@ def confusions(frame: pd.DataFrame, top: int = 10) -> pd.DataFrame:
     return table
 
 
+MOST_LABELS = 20
+"""Labels up to which there is a whole confusion matrix: larger ones cannot be read."""
+
+
+def confusion_matrix(frame: pd.DataFrame) -> pd.DataFrame:
+    """How often each label was said for each right label, of tasks with at most ``MOST_LABELS`` labels and answers.
+
+    Columns: the setting, k, gold, prediction, count, ``of``, the predictions of that gold label, and share, of
+    these. No answer is the empty text. Pairs that never occur are left out.
+    """
+    import pandas as pd
+
+    keys, point, gold, answer, labels = _coded(frame)
+    table = pd.DataFrame({"point": point, "gold": labels[gold], "prediction": labels[answer]})
+    table = table.groupby(["point", "gold", "prediction"], sort=True).size().rename("count").reset_index()
+    table["of"] = table.groupby(["point", "gold"])["count"].transform("sum")
+    table["share"] = table["count"] / table["of"]
+    table = keys.iloc[table.pop("point")].reset_index(drop=True).join(table)
+    several = {task: pd.concat([part["gold"], part["prediction"]]).nunique() for task, part in table.groupby("task")}
+    return table[table["task"].map(several).astype(float) <= MOST_LABELS].reset_index(drop=True)
+
+
 def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Points; of each prediction its point, gold label and answer as codes; and the labels.
 
@@ -135,7 +157,22 @@ CONFUSIONS = Finding(
         "Confusion table",
         "Confusion",
         "predictions of labels, some of them wrong",
-        "The most frequent mistakes at one point of a curve: the right label → what was said.",
+        "The most frequent mistakes at one point of a curve: the right label → what was said. Of tasks with few labels "
+        "also the whole matrix: how often each label was said, a row for each right label with its number.",
         place=110,
     ),
+)
+
+
+CONFUSION_MATRIX = Finding(
+    "confusion_matrix",
+    lambda context: context.from_zero_shot(confusion_matrix(context.unperturbed)),
+    (
+        Column("gold", "right"),
+        Column("prediction", "said"),
+        Column("count", "times", "count"),
+        Column("of", "of the right label's", "count"),
+        Column("share", "share of these", "share"),
+    ),
+    caption="Confusion matrix",
 )

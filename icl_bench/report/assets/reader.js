@@ -398,7 +398,7 @@ async function lookInto({ task, model }, datum) {
   const { perturbation } = reader.controls;
   const perturbed = perturbation && [...perturbation.options].some((option) => option.value === series);
   wanted.perturbation = perturbed ? series : "unperturbed";
-  if (datum.pair) Object.assign(wanted, { gold: datum.gold || NOTHING, prediction: datum.prediction || NOTHING, correct: "wrong" });
+  if (datum.pair) Object.assign(wanted, { gold: datum.gold || NOTHING, prediction: datum.prediction || NOTHING, correct: datum.gold === datum.prediction ? "right" : "wrong" });
   reader.look(wanted);
 }
 

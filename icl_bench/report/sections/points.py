@@ -86,7 +86,21 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         "point rank pair gold prediction count share",
         charts.mistakes,
     )
-    return Drawing(panels, [of_finding(finding, frame)])
+    tables = [of_finding(finding, frame)]
+    matrix = _pointed(naming.named(findings.confusion_matrix))
+    if len(matrix):
+        matrix["right"] = matrix["gold"] + " (" + matrix["of"].map("{:,}".format) + ")"
+        matrix["said"] = matrix["prediction"].where(matrix["prediction"] != "", "(nothing)")
+        matrix["pair"] = matrix["gold"] + " → " + matrix["said"]
+        panels += _panels(
+            matrix,
+            "confusion-matrix",
+            "How often {model} says each label of {task} for each right label",
+            "point right said gold prediction pair count of share",
+            charts.confusion_matrix,
+        )
+        tables.append(of_finding(FINDINGS["confusion_matrix"], matrix))
+    return Drawing(panels, tables)
 
 
 def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:

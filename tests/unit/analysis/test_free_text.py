@@ -266,7 +266,7 @@ def test_the_report_of_texts_has_every_comparison_and_nowhere_says_accuracy(tmp_
         assert "ROUGE-1" in at
         assert any("ROUGE-1" in title for title in titles(found[name]["charts"]))
     said = report.headlines[0]
-    text = dict(said.sentences)
+    text = {one.topic: one.text for one in said.sentences}
     assert text["Best"].startswith(f"{100 * (ROUGE.mean() + GAIN):.1f}% ROUGE-1 (")
     start = "knn against a prompt with the same examples, in ROUGE-1: better by 10.0 points"
     assert text["Training"].startswith(start)
@@ -283,7 +283,7 @@ def test_the_report_of_labels_needs_no_metric(tmp_path: Path):
         assert "accuracy" in json.dumps(found[name])
         assert "ROUGE" not in json.dumps(found[name])
     said = report.headlines[0]
-    assert "% accuracy (" in dict(said.sentences)["Best"]
+    assert "% accuracy (" in {one.topic: one.text for one in said.sentences}["Best"]
     assert " in accuracy" not in str(said)
 
 

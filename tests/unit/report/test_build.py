@@ -200,7 +200,7 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
     """The key findings of imported predictions of one task and model, by topic."""
     (of_pair,) = make_report(imported(folder, *cells)).headlines
-    return dict(of_pair.sentences)
+    return {one.topic: one.text for one in of_pair.sentences}
 
 
 @pytest.mark.parametrize("draws", [1, 2])

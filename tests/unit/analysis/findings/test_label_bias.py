@@ -6,7 +6,13 @@ import pytest
 from support.predictions import cell, frame
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.findings.label_bias import confusions, label_bias, label_frequencies
+from icl_bench.analysis.findings.label_bias import (
+    MOST_LABELS,
+    confusion_matrix,
+    confusions,
+    label_bias,
+    label_frequencies,
+)
 
 
 def test_labels_have_the_shares_in_which_they_are_right_and_said():
@@ -77,3 +83,29 @@ def test_free_text_and_nothing_have_no_labels(table):
 
 def test_where_all_is_right_there_are_no_confusions():
     assert confusions(cell("aabb")).empty
+
+
+def test_a_confusion_matrix_has_every_pair_with_its_denominator():
+    rows = frame(cell("aabbc?", "aaabbc", cell="1"), cell("abbbcc", "aaabbc", draw=1, cell="2"))
+    table = confusion_matrix(rows)
+    found = {
+        (row.gold, row.prediction): (row.count_, row.of)
+        for row in table.rename(columns={"count": "count_"}).itertuples()
+    }
+    assert found == {
+        ("a", "a"): (3, 6),
+        ("a", "b"): (3, 6),
+        ("b", "b"): (2, 4),
+        ("b", "c"): (2, 4),
+        ("c", "?"): (1, 2),
+        ("c", "c"): (1, 2),
+    }
+    assert table["share"].tolist() == [count / of for count, of in found.values()]
+    assert table.groupby("gold")["share"].sum().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_task_with_many_labels_has_no_confusion_matrix():
+    letters = [chr(97 + at) for at in range(MOST_LABELS + 1)]
+    table = confusion_matrix(frame(cell(letters, letters, task="many"), cell(letters[:-1], letters[:-1], task="few")))
+    assert set(table["task"]) == {"few"}
+    assert len(table) == MOST_LABELS

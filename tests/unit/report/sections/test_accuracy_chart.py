@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 from support.predictions import frame, scored
 
-from icl_bench.analysis.all_findings import Findings, find
+from icl_bench.analysis.all_findings import find
+from icl_bench.registry import FINDINGS
 from icl_bench.report.naming import Naming
-from icl_bench.report.sections.index import sections
+from icl_bench.report.sections.index import DRAWERS
+from icl_bench.report.sections.over_k import over_k
 from icl_bench.report.sections.panels import Panel
 from icl_bench.results.reading import Stored
 
@@ -28,10 +30,15 @@ def points(draws: int, golds: np.ndarray = GOLDS, **changes: Any) -> list[pd.Dat
     return made
 
 
-def panel(*cells: pd.DataFrame, section: str = "accuracy") -> Panel:
-    findings: Findings = find(Stored(frame(*cells), {}, {}, ()))
-    present, _ = sections(findings, Naming.of(findings.summary))
-    (found,) = next(one for one in present if one.name == section).panels
+def panels(*cells: pd.DataFrame, finding: str = "curves") -> list[Panel]:
+    findings = find(Stored(frame(*cells), {}, {}, ()))
+    drawing = DRAWERS.get(finding, over_k)(FINDINGS[finding], findings, Naming.of(findings.summary))
+    assert drawing is not None
+    return list(drawing.panels)
+
+
+def panel(*cells: pd.DataFrame, finding: str = "curves") -> Panel:
+    (found,) = panels(*cells, finding=finding)
     return found
 
 
@@ -83,8 +90,21 @@ def test_bands_and_whiskers_are_named_as_limits():
 
 
 def test_labels_that_are_far_off_are_named_beside_their_points():
-    made = panel(*points(3), section="bias")
+    made = panel(*points(3), finding="label_frequencies")
     named = {row["label"] for row in made.rows if row["named"]}
     assert named == {"a", "b", "c"}
     (text,) = layers(made, "text")
-    assert text["encoding"]["text"]["field"] == "label"
+    assert text["encoding"]["text"]["field"] == "written"
+    assert {"filter": "datum.named"} not in text["transform"], "where none is named, a layer would have no extent"
+
+
+def test_a_confusion_matrix_names_its_denominators():
+    mistakes, matrix = panels(*points(3), finding="confusions")
+    assert mistakes.title == matrix.title
+    of_point = [row for row in matrix.rows if row["point"] == "random, k = 10"]
+    assert {row["right"] for row in of_point} == {"a (180)", "b (90)", "c (30)"}
+    assert sum(row["count"] for row in of_point) == 300
+    counts = {(row["gold"], row["said"]): (row["count"], row["of"]) for row in of_point}
+    assert counts["b", "b"] == (21, 90)
+    assert counts["b", "a"] == (69, 90)
+    assert [choice.value for choice in matrix.choices] == [choice.value for choice in mistakes.choices]
