@@ -85,6 +85,8 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     numbers = setting_numbers(findings.summary)
     for finding, _ in _printed(options):
         print_finding(finding, findings, console, numbers)
+    for cells in findings.summary.partial:
+        console.print(cells.in_words(), soft_wrap=not console.is_terminal)
     print_lines(
         console,
         *missing_scores(findings.context.stored),
