@@ -133,15 +133,16 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
 
 @_takes(ChooseSpec)
 def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -> dict[str, Any]:
-    """Choose how to prompt, by a race of settings: ``icl-bench choose``.
+    """Choose a model and how to prompt it, by a race of settings: ``icl-bench choose``.
 
-    ``task`` and ``model`` are those of :func:`run`; ``spend`` is text like ``30m``, or seconds. Ctrl-C ends the race.
+    ``task`` and ``model`` are those of :func:`run`; ``model`` may be a list, and ``engine`` a dictionary of options by
+    model. ``spend`` is text like ``30m``, ``2Mtokens`` or ``$5``, or seconds. Ctrl-C ends the race.
     Instead of a task, ``data`` is a file of rows, or a pandas or polars frame, with ``text`` and ``label`` as its
     columns; its task file (a frame's rows, too) is written into ``results``.
 
     Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
     is not decided), the predictions asked, and ``settings``: each one's ``score`` with its interval (``ci_low``,
-    ``ci_high``), operations a query, whether it is ``out``, and whether it would be for new rows and draws
+    ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new rows and draws
     (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
     from icl_bench.choosing.data import with_task

@@ -150,8 +150,8 @@ class Contest:
     account: Account = field(init=False)
     asking: Entrant = field(init=False)
     """The model that is asked."""
-    measure: str = field(init=False)
-    """By which settings' costs are compared: money, operations or tokens."""
+    measure: str | None = field(init=False)
+    """By which settings' costs are compared: money, operations or tokens; None if they are not known."""
     _known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Rows that are answered, by the cell's ``id``."""
     _paid_until: float = 0.0
@@ -222,6 +222,10 @@ class Contest:
         each, once = [], []
         for setting in self.settings:
             entrant, tokens = self.entrants[setting.entrant], planned_tokens([cell for _, cell in setting.cells])
+            if not entrant.here and entrant.sweep.spec.scoring == "exact":  # may need the whole prompt for each label
+                each.append(np.full(4, np.nan))
+                once.append(np.full(4, np.nan))
+                continue
             served = entrant.served
             if served.answers:  # thoughts are as long as they are, and not every server caches
                 tokens = tokens._replace(answer=served.answer_tokens / served.answers)
@@ -234,12 +238,13 @@ class Contest:
     def _price(self) -> None:
         """Tell the race what its candidates cost."""
         costs = self.costs
-        self.measure = measure_of(costs)
-        self.race.price(costs.of(self.spec.queries)[:, MEASURES.index(self.measure)])
+        self.measure = measure_of(costs, len(self.entrants))
+        if self.measure is not None:
+            self.race.price(costs.of(self.spec.queries)[:, MEASURES.index(self.measure)])
 
     def crossing(self, one: int, other: int) -> float | None:
         """The number of queries at which two settings cost the same in all; None if one is always the cheaper."""
-        return crossing(self.costs, one, other, self.measure)
+        return None if self.measure is None else crossing(self.costs, one, other, self.measure)
 
     # -- racing ---------------------------------------------------------------------------------------
 
@@ -269,8 +274,8 @@ class Contest:
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
-        if self.ended == self.spec.spend.spent and not self.race.asked.all():
-            raise self._too_small()
+        if self.ended not in ("", INTERRUPTED) and not self.race.asked.all():
+            raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
 
     def _give_budgets(self) -> None:
         """Let requests to servers spend from the race's purse, where it has tokens or money."""

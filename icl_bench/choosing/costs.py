@@ -20,7 +20,7 @@ from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.wording import plain
 
 PREFERRED = ("money", "operations", "tokens")
-"""Settings are compared by the first of these measures that is known for all."""
+"""Settings are compared by the first of these measures that is known for all of them."""
 
 
 @dataclass
@@ -122,13 +122,17 @@ def rate_of(sweep: Sweep) -> float | None:
     return None if rate is None else rate * EFFICIENCY
 
 
-def measure_of(costs: QueryCosts) -> str:
-    """The measure that compares these settings."""
+def measure_of(costs: QueryCosts, models: int) -> str | None:
+    """The measure that compares these settings; None if none is known for all.
+
+    A token of one model is no token of another, so tokens compare the settings of a single one.
+    """
     for name in PREFERRED:
         place = MEASURES.index(name)
-        if np.isfinite(costs.each[:, place]).all() and np.isfinite(costs.once[:, place]).all():
+        known = np.isfinite(costs.each[:, place]).all() and np.isfinite(costs.once[:, place]).all()
+        if known and (name != "tokens" or models == 1):
             return name
-    return PREFERRED[-1]
+    return None
 
 
 def crossing(costs: QueryCosts, one: int, other: int, measure: str) -> float | None:

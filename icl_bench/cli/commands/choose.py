@@ -10,14 +10,13 @@ from icl_bench.cli import options as o
 def choose(
     options: o.OptionValues, results: o.ResultsDir = o.DEFAULT_RESULTS, quiet: o.Quiet = False, json: o.Json = False
 ) -> None:
-    """Choose how to prompt, by a race of settings.
+    """Choose a model and how to prompt it, by a race of settings.
 
-    The race stops as soon as no other setting can be better than the leader by more than the margin (error 5%).
-    Settings (selectors and numbers of
-    demonstrations) start on few rows of every draw. Those that are surely not
-    better than the leader by more than the margin are dropped, the others get more rows. Answers are rows of
-    ordinary cells: run and a later race use them. The race ends when it is decided, at the end of the time, or with
-    Ctrl-C; the same command goes on.
+    Settings (models, selectors and numbers of demonstrations) start on few rows of every draw. Those that are surely
+    not better than the leader by more than the margin are dropped, cheaper ones when they are surely worse; the
+    others get more rows. The choice is the cheapest setting that is surely within the margin of the best (error 5%).
+    Answers are rows of ordinary cells: run and a later race use them. The race ends when the choice is sure, at the
+    end of the budget, or with Ctrl-C; the same command goes on.
     """
     import typer
 

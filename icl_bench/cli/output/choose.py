@@ -90,7 +90,8 @@ def why(contest: Contest, answer: Answer) -> str:
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
-        return f"not decided, {ended}: {others} may be better by more than {margin}"
+        cheaper = ", or cheaper and no worse by more than that" if answer.cheaper_open else ""
+        return f"not decided, {ended}: {others} may be better by more than {margin}{cheaper}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -148,6 +149,8 @@ def cost(contest: Contest, place: int) -> str:
 def compared(contest: Contest, choice: int, second: int, standing: Standing) -> str:
     """How the runner-up's cost compares, and what would make it the cheaper one."""
     queries, measure = contest.spec.queries, contest.measure
+    if measure is None:
+        return ""
     costs = contest.costs.of(queries)[:, MEASURES.index(measure)]
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):

@@ -169,6 +169,23 @@ def test_a_spent_time_ends_the_race_with_what_it_knows(
     assert record["choice"]
 
 
+def test_the_time_of_this_machine_is_paid_by_the_hour_where_money_is_spent(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def later() -> float:
+        now[0] += 1
+        return now[0]
+
+    monkeypatch.setattr(module.time, "monotonic", later)
+    priced = ("--margin", "0.01", "--price", "hour=3600", "--spend", "$18", "--json")
+    record = json.loads(said("choose", *words, *priced, "--results", tmp_path / "results"))
+    assert (record["decided"], record["ended"]) == (False, "the money is spent")
+    assert record["compared_by"] == "money"
+    assert 18 <= record["budget"]["spent"] < 20
+
+
 def test_one_draw_of_what_is_drawn_says_nothing_of_others(words: tuple[object, ...], tmp_path: Path) -> None:
     record = json.loads(choose(*words, "--draws", 1, "--json", results=tmp_path / "results").out)
     wide = {one["setting"]: one["ci_high"] - one["ci_low"] for one in record["settings"]}

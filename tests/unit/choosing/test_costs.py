@@ -44,10 +44,10 @@ def test_at_the_crossing_both_cost_the_same_and_beyond_it_the_one_with_the_cheap
 
 def test_settings_are_compared_by_money_then_operations_then_tokens() -> None:
     known = costs((1.0, 0.0), (2.0, 0.0), measure="tokens")
-    assert measure_of(known) == "tokens"
+    assert (measure_of(known, 1), measure_of(known, 2)) == ("tokens", None)
     known.each[:, 1], known.once[:, 1] = 1.0, 0.0
-    assert measure_of(known) == "operations"
+    assert measure_of(known, 1) == "operations"
     known.each[:, 3], known.once[:, 3] = (1.0, np.nan), 0.0
-    assert measure_of(known) == "operations"
+    assert measure_of(known, 1) == "operations"
     known.each[1, 3] = 1.0
-    assert measure_of(known) == "money"
+    assert measure_of(known, 1) == "money"

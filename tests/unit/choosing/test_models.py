@@ -223,3 +223,21 @@ def test_a_server_that_stops_answering_ends_the_race_with_one_line_and_keeps_wha
     assert ended.code == 2
     assert "Traceback" not in ended.err
     assert list((tmp_path / "results").rglob("*.journal.jsonl"))
+
+
+def test_hybrid_selections_race_as_any_other(words: tuple[object, ...], tmp_path: Path) -> None:
+    more = ("--model", "good", "--select", "random,hybrid:1", "--k", "1,2", "--margin", "20", "--json")
+    record = json.loads(choose(*words, *more, results=tmp_path / "results").out)
+    wanted = {f"{select}, k={k}" for select in ("random", "hybrid:1") for k in (1, 2)}
+    assert {one["setting"] for one in record["settings"]} == wanted
+
+
+def test_without_prices_models_of_two_kinds_are_compared_by_accuracy_alone(
+    words: tuple[object, ...], tmp_path: Path
+) -> None:
+    record = json.loads(
+        choose(*words, "--model", "good,weak", "--margin", "20", "--json", results=tmp_path / "results").out
+    )
+    assert record["compared_by"] is None
+    assert record["choice"].startswith("good")
+    assert {one["why"] for one in record["settings"]} <= {None, "worse", "not better"}
