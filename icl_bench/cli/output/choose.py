@@ -155,7 +155,7 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"{three_digits(other / one)} times the {measure}"]
+    said = [f"a query takes {three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
         said.append("it is surely within the margin")
     if (number := contest.crossing(choice, second)) is not None:
