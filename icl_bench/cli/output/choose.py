@@ -53,7 +53,7 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
         yield "Use: unknown, nothing was answered"
         return
     measure = title(contest.sweep.task.first_measure)
-    yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries{_means(setting)}; {why(contest, answer)}")
+    yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place in range(len(pairs)) if place != answer.choice]
     if others:
@@ -79,9 +79,9 @@ DEMONSTRATIONS = {
 def _means(setting: Setting) -> str:
     """What the setting is, for who does not know its name."""
     if not setting.k:
-        return " (the prompt has no examples)"
+        return "the prompt has no examples; "
     known = DEMONSTRATIONS.get(setting.select)
-    return "" if known is None else f" ({known.format(f'{setting.k:,}')})"
+    return "" if known is None else f"{known.format(f'{setting.k:,}')}; "
 
 
 def why(contest: Contest, answer: Answer) -> str:
@@ -114,6 +114,8 @@ def unknown(contest: Contest, answer: Answer) -> str:
             f"whether {new} of {counted(others, 'other setting')} {are} better by more than {margin} on new queries; "
             "more test rows and draws would show it"
         )
+    if not answer.decided:
+        beyond = "which setting is the best; the same command goes on where it stopped"
     asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
     return f"{beyond} ({asked}); not tried: {NOT_TRIED}"
 
@@ -153,7 +155,7 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"{three_digits(other / one)} times the {measure}"]
+    said = [f"a query takes {three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
         said.append("it is surely within the margin")
     if (number := contest.crossing(choice, second)) is not None:

@@ -94,6 +94,8 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
         for name in names:
             if print_finding(FINDINGS[name], findings, console, numbers, title=title, top=top):
                 title = ""
+    for cells in findings.summary.partial:
+        console.print(cells.in_words(), soft_wrap=not console.is_terminal)
     print_lines(
         console,
         *missing_scores(findings.context.stored),

@@ -28,7 +28,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True, top: i
     """Print one table per task and model, in percent, with notes on its curves below.
 
     Of more rows than ``top`` those of the highest scores are printed. Notes are about saturation and, with ``order``,
-    about the effect of the demonstrations' order. Failed and partial cells come last.
+    about the effect of the demonstrations' order. Failed cells come last.
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
@@ -57,8 +57,6 @@ def print_summary(summary: Summary, console: Console, order: bool = True, top: i
     if summary.failed:
         console.print(f"{counted(len(summary.failed), 'cell')} failed:")
         print_lines(console, *(f"{f.spec}: {f.reason}" for f in summary.failed))
-    for cells in summary.partial:
-        console.print(cells.in_words(), soft_wrap=not console.is_terminal)
 
 
 ON_TEST_INPUTS = re.compile(r"\bcalibration=(prior=|batch(?!,of=))")

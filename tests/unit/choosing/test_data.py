@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.in_process import run_command
 
 import icl_bench
 from icl_bench.choosing.data import FOLDER, task_of_data, with_task
@@ -175,3 +176,31 @@ def test_any_rows_make_a_task_or_end_in_one_line(rows: list[tuple[str, str | Non
     first = load_data(load_task(made.path))
     assert task_of_data(records, "text", "label", folder).path == made.path
     assert {one.id for one in first.train}.isdisjoint(one.id for one in first.test_pool)
+
+
+def test_the_command_races_on_the_rows_and_its_next_step_names_the_task_file(tmp_path: Path, tiny: Path) -> None:
+    data = table(tmp_path / "tickets.csv", rows=100)
+    words = ("--model", tiny, "--k", "0,1", "--select", "bm25", "--device", "cpu", "--dtype", "float32")
+    command = ("choose", "--data", data, "--text", "body", "--label", "queue", "--margin", "40", *words)
+    ended = run_command(*command, "--results", tmp_path / "results")
+    assert ended.code == 0, ended.err
+    assert "data: 3 labels; 20 rows held out to test with, 80 to take demonstrations from" in ended.err
+    assert f"--task {tmp_path / 'results' / FOLDER / 'tickets.yaml'}" in ended.out
+    assert run_command(*command, "--results", tmp_path / "results").out == ended.out  # reused, nothing is asked again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--data", "{}", "--text", "bdy"), "columns: body, queue; did you mean body?"),
+        (("--data", "{}", "--task", "trec"), "--data: makes a task of rows; leave --task out"),
+        (("--data", "none.csv"), "none.csv"),
+        ((), "--task: is missing"),
+    ],
+)
+def test_wrong_data_is_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    data = table(tmp_path / "tickets.csv")
+    given = [word.format(data) for word in words]
+    ended = run_command("choose", *given, "--model", "m", "--results", tmp_path / "results")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert message in ended.err
