@@ -290,7 +290,6 @@ FIGURES = {
     "accuracy-trec-gemma3-270m": (GPU,),
     "accuracy-banking77-gemma3-270m": (GPU,),
     "sorting-trec": (GPU, CPU),
-    "sorting-banking77": (CPU,),
 }
 """Chart of the report -> the predictions that it is of."""
 
