@@ -289,7 +289,7 @@ def published(findings: Findings) -> list[str]:
 FIGURES = {
     "accuracy-trec-gemma3-270m": (GPU,),
     "accuracy-banking77-gemma3-270m": (GPU,),
-    "sorting-trec": (GPU, CPU),
+    "sorting-trec": (CPU,),
 }
 """Chart of the report -> the predictions that it is of."""
 
