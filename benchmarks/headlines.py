@@ -286,12 +286,7 @@ def published(findings: Findings) -> list[str]:
     return lines
 
 
-FIGURES = {
-    "accuracy-trec-gemma3-270m": (GPU,),
-    "accuracy-banking77-gemma3-270m": (GPU,),
-    "sorting-trec": (GPU, CPU),
-    "sorting-banking77": (CPU,),
-}
+FIGURES = {"accuracy-trec-gemma3-270m": (GPU,), "accuracy-banking77-gemma3-270m": (GPU,), "sorting-trec": (CPU,)}
 """Chart of the report -> the predictions that it is of."""
 
 
