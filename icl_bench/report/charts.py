@@ -230,7 +230,8 @@ def over_shots(
     form = PERCENT if percent else "~g"
     limits = {"y": alt.Y("low:Q", title=title), "y2": "high:Q"}
     band = _limits(base.transform_filter(f"({BANDS}) && !datum.one_draw"), form, of_point=False)
-    layers = [band.mark_area(opacity=0.16).encode(**limits)]
+    # below all others, so that no name covers a point that can be clicked
+    layers = [*_levels(levels, title), band.mark_area(opacity=0.16).encode(**limits)]
     if "alone" in frame and frame["alone"].any():
         alone = _limits(base.transform_filter("datum.alone && !datum.one_draw"), form)
         layers.append(alone.mark_rule(strokeWidth=1.6).encode(**limits))
@@ -239,7 +240,6 @@ def over_shots(
         single = base.transform_filter("datum.one_draw")
         dashed = _limits(single, form).mark_rule(strokeWidth=1.4, strokeDash=[3, 3])
         layers = [*layers[:-1], dashed.encode(**limits), *_hollow(layers[-1], single, y, shape, tips)]
-    layers += _levels(levels, title)
     if "floor" in frame and frame["floor"].notna().any():
         floor = base.transform_filter("isValid(datum.floor)").encode(
             alt.Y("floor:Q", title=title), tooltip=[tip("floor", "changed by chance", PERCENT)]

@@ -266,7 +266,7 @@ def test_a_key_finding_names_its_outlying_draws_and_what_was_left_out(tmp_path: 
 def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
     results = imported(tmp_path, cell("aabb"), cell("abba", select="balanced"))
     found = Parsed(page(make_report(results)))
-    assert "Selection balanced against random selection: " in " ".join(found.text.split())
+    assert "balanced against random selection: " in " ".join(found.text.split())
     assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
     assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
