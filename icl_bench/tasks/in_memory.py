@@ -147,8 +147,7 @@ def records_of(given: Any, called: str) -> list[dict[str, Any]]:
         found = None
     if found is None or not all(isinstance(row, Mapping) for row in found):
         raise UserError(
-            f"{called}={short(given)}: expected a pandas frame, a datasets.Dataset or a list of dictionaries, or a "
-            "polars frame"
+            f"{called}={short(given)}: expected a pandas or polars frame, a datasets.Dataset or a list of dictionaries"
         )
     if not found:
         raise UserError(f"{called} has no rows")

@@ -546,12 +546,12 @@ def test_a_column_that_is_not_there_is_named_beside_those_that_are(made: Made):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": 3}, "train=3: expected a pandas frame, a datasets.Dataset or a list of dictionaries"),
+        ({"train": 3}, "train=3: expected a pandas or polars frame, a datasets.Dataset or a list of dictionaries"),
         (
             {"test": {"text": ["a"]}},
-            "test=a mapping: expected a pandas frame, a datasets.Dataset or a list of dictionaries",
+            "test=a mapping: expected a pandas or polars frame, a datasets.Dataset or a list of dictionaries",
         ),
-        ({"test": [1]}, "test=a list: expected a pandas frame, a datasets.Dataset or a list of dictionaries"),
+        ({"test": [1]}, "test=a list: expected a pandas or polars frame, a datasets.Dataset or a list of dictionaries"),
         ({"test": pd.DataFrame()}, "test has no rows"),
         ({"labels": 3}, "labels: Input should be a valid dictionary or instance of Labels, not 3"),
         ({"labels": {"styl": 1}}, "labels.styl: unknown field; did you mean style?"),

@@ -293,8 +293,8 @@ def test_the_printed_commands_write_the_prompt_of_the_choice_for_any_query(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("--task", task, "--model", tiny, "--k", "2", "--draws", "2", *HERE)
-    lines = said("choose", *words, "--select", "random", "--results", "here").splitlines()
-    commands = [shlex.split(line.partition("icl-bench ")[2]) for line in lines[-2:]]
+    last = said("choose", *words, "--select", "random", "--results", "here").splitlines()[-1]
+    commands = [shlex.split(one.partition("icl-bench ")[2], comments=True) for one in last.split(" && ")]
     refused = run_command(*commands[1])
     assert (refused.code, "no finished cell" in refused.err) == (2, True)
     said(*commands[0], "--quiet")
