@@ -138,13 +138,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
-    from killed_work import works
+    from killed_work import OPEN, works
 
     from icl_bench.quiet_libraries import hush_libraries
 
     hush_libraries()
     failed, kills = [], Counter[str]()
-    with tempfile.TemporaryDirectory() as name:
+    with OPEN, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wanted = works(folder, [part for part in asked.only.split(",") if part])
         gc.collect()

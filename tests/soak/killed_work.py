@@ -9,6 +9,7 @@ import shutil
 import ssl
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from icl_bench.training import resumable
 
 THINK = {"think": True, "opens": "Think.", "ends": "So it is ", "limit": 6}
 ON_CPU = ("--device", "cpu", "--dtype", "float32")
+OPEN = ExitStack()
+"""Servers that stand until this process ends."""
 TIMES = ("seconds", "finished", "command", "hardware")
 """Fields of logs that differ between two runs of the same command."""
 
@@ -261,7 +264,7 @@ class World:
 
     def batches(self) -> Work:
         """A run in batches at a server, which counts what it is asked."""
-        server = serving_batches(OpenAIServer()).__enter__()  # until this process ends
+        server = OPEN.enter_context(serving_batches(OpenAIServer()))
         planned = plan(self.folder / "asked", k="0,2", draws=1, scoring="unconstrained")
         identity = {"backend": "openai", "server": "http://here/v1"}
         os.environ["OPENAI_API_KEY"] = "sk-none"
