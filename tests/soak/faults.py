@@ -123,6 +123,7 @@ def killed_at_each(work: Work, folder: Path, every: int = 1) -> int:
             if code == 0:
                 return kills
             if code == -NOTHING_TO_TEAR:
+                getattr(seen, "skipped", int)()
                 continue
             assert code == -signal.SIGKILL, f"ended with {code} before {at}"
             assert ended(lambda: do(stopped)) == 0, f"cannot be repeated after {at}"  # noqa: B023

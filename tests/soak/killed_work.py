@@ -276,14 +276,23 @@ class World:
             own = {"settle_seconds": 0.0, "queue_seconds": 0.0, "sleep": lambda _: None}
             BatchRunner(planned, Store(folder), identity, load, **own).run()  # type: ignore[arg-type]
 
-        before = [0]
+        return do, Asked(server)
 
-        def seen(folder: Path) -> Any:
-            asked = sum(len(batch.requests) for batch in server.batches)
-            new, before[0] = asked - before[0], asked
-            return rows(folder), new
 
-        return do, seen
+class Asked:
+    """The rows of a folder, and how many requests a server got for them."""
+
+    def __init__(self, server: Any) -> None:
+        self._server, self._before = server, 0
+
+    def __call__(self, folder: Path) -> tuple[list[tuple[object, ...]], int]:
+        return rows(folder), self.skipped()
+
+    def skipped(self) -> int:
+        """Requests since the last look."""
+        asked = sum(len(batch.requests) for batch in self._server.batches)
+        new, self._before = asked - self._before, asked
+        return new
 
 
 def works(folder: Path, only: Sequence[str] = ()) -> dict[str, Work]:
