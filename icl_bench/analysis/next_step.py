@@ -37,7 +37,11 @@ def next_step(summaries: Sequence[Summary]) -> str:
     if shown.empty:
         return "no demonstrations shown yet: --k 1,10,100 measures what they add"
     if at_chance(curves):
-        return "every point is at chance: icl-bench show prints a prompt and its answer"
+        more = 10 * int(shown["k"].max())
+        return (
+            f"no point is shown to be better than guessing: --k {more} shows more demonstrations, "
+            "icl-bench show prints a prompt and its answer"
+        )
     drawn = shown[shown["select"].astype(str).map(is_drawn).astype(bool)]
     return next(_additions(drawn, shown, saturation), LOOK)
 

@@ -53,7 +53,7 @@ def test_without_demonstrations_the_next_step_is_to_show_some(tmp_path: Path, sk
 def test_answers_at_chance_ask_for_a_look_at_a_prompt(tmp_path: Path):
     summary = ran(tmp_path, "1,2", draws=2)
     summary.curves["majority"] = summary.curves["score"]
-    assert next_step([summary]).startswith("every point is at chance: icl-bench show ")
+    assert next_step([summary]).startswith("no point is shown to be better than guessing: --k 20 shows more")
 
 
 def test_failed_cells_come_first(tmp_path: Path):
