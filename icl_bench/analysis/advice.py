@@ -99,6 +99,7 @@ OTHERS = "other test examples"
 UNSURE = "not distinguishable"
 
 
+UNKNOWN_COST = "cost unknown"
 NO_CANDIDATE = (OTHERS, ONE_DRAW)
 
 
@@ -318,7 +319,7 @@ def advise(
     alike = ~table["verdict"].isin(NO_CANDIDATE)
     if budget.limit is not None:
         table.loc[alike & (table[budget.cost] > budget.limit), "verdict"] = "over budget"
-    table.loc[alike & table[budget.cost].isna(), "verdict"] = "cost unknown"
+    table.loc[alike & table[budget.cost].isna(), "verdict"] = UNKNOWN_COST
     within = table[table["verdict"] == "not cheaper"]
     ranks = budget.ranks(within)
     bests: dict[Any, Any] = {}
@@ -507,7 +508,7 @@ def _names(part: pd.DataFrame, models: bool) -> pd.Series[str]:
 
 
 def _reasons(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
-    unknown = int((part["verdict"] == "cost unknown").sum())
+    unknown = int((part["verdict"] == UNKNOWN_COST).sum())
     rows = part.to_dict("records")
     if not part["advised"].any():
         priced = _priced(part, budget)

@@ -130,6 +130,13 @@ class Context:
         return unperturbed_predictions(self.predictions)
 
     @cached_property
+    def costs(self) -> pd.DataFrame:
+        """What a query takes at each point of these (:func:`icl_bench.analysis.findings.cost.cost`)."""
+        from icl_bench.analysis.findings.cost import cost
+
+        return cost(self.unperturbed, self.cells.costs)
+
+    @cached_property
     def prompts(self) -> pd.DataFrame:
         """The same without trained classifiers."""
         return prompted(self.unperturbed)

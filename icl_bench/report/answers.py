@@ -15,6 +15,7 @@ from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.analysis.words import points, power, try_more
 from icl_bench.metrics.scores import title
 from icl_bench.report.naming import Naming, point_name
+from icl_bench.results.storage import Place, place_words
 from icl_bench.wording import capital, counted, counted_queries, percent, rounded, three_digits
 
 LOSS = f"{100 * MARGIN:g} points"
@@ -28,6 +29,8 @@ class Answer:
     model: str
     use: str
     """The point; where none is advised, the highest."""
+    unsure: str
+    """That another point may be better; empty if the test excludes it."""
     why_not: str
     """Why nothing can be advised."""
     score: str
@@ -61,30 +64,33 @@ def said(findings: Findings, naming: Naming) -> list[Answer]:
     names = iter(map(point_name, named.to_dict("records")))
     base_names = [next(names) if is_known else "" for is_known in known]
     rows = naming.named(table).to_dict("records")
-    return [_answer(row, base) for row, base in zip(rows, base_names, strict=True)]
+    place = findings.context.results
+    return [_answer(row, base, place) for row, base in zip(rows, base_names, strict=True)]
 
 
-def _answer(row: Mapping[Any, Any], base: str) -> Answer:
+def _answer(row: Mapping[Any, Any], base: str, place: Place | None) -> Answer:
     sure = row["verdict"] in GOOD
+    unsure = f"another may be better by {LOSS} or more" if sure and row["p_margin"] > ALPHA else ""
     draws = f", {counted(row['score_draws'], 'draw')}" if row["k"] else ""
     return Answer(
         str(row["task"]),
         str(row["model"]),
         point_name(row),
+        unsure,
         "" if sure else str(row["why"]),
         f"{percent(row['score'])}% ({percent(row['score_low'])} to {percent(row['score_high'])})",
         title(row["metric"]),
         f"{row['test_rows']:,} test rows{draws}",
         _cost(row),
         tuple(f"{sentence}." for sentence in _against(row, base)) if sure else (),
-        (*str(row["command"]).splitlines(), _advice(row)),
+        (*str(row["command"]).splitlines(), _advice(row, place)),
     )
 
 
-def _advice(row: Mapping[Any, Any]) -> str:
+def _advice(row: Mapping[Any, Any], place: Place | None) -> str:
     """The command that prints how the answer was found."""
     words = ["--task", row["task"], "--model", row["model"], "--advice", "any", "--queries", row["queries"]]
-    return shlex.join(["icl-bench", "summary", *map(str, words)])
+    return shlex.join(["icl-bench", "summary", *map(str, words), *([] if place is None else place_words(place))])
 
 
 def _cost(row: Mapping[Any, Any]) -> str:
@@ -100,13 +106,16 @@ def _cost(row: Mapping[Any, Any]) -> str:
 
 
 def _against(row: Mapping[Any, Any], base: str) -> Iterator[str]:
+    if row["unjudged"]:
+        others = counted(row["unjudged"], "other point")
+        yield f"{others} could not be compared (one draw, other test rows or unknown cost)"
     beside = f"{base} ({percent(row['base_mean'])}%)"
     if row["beside"] == "best":
         words = "Worse than" if row["ci_high"] < 0 else "Not shown to be worse than"
         yield f"{words} the best found, {beside}: {points(row)}"
         yield f"It loses less than {LOSS} to whichever point is the best (p = {row['p_margin']:.2g})"
         return
-    yield f"None of {counted(row['points'], 'tested point')} scored higher"
+    yield f"None of {counted(row['points'], 'compared point')} scored higher"
     if row["beside"] == "cheaper":
         more = (
             f", nor {'was' if row['others'] == 1 else 'were'} {counted(row['others'], 'other')}"

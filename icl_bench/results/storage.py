@@ -169,3 +169,8 @@ def folder_of(place: Place) -> Path | None:
     """The folder of a place; None if it is not a folder, as in object storage."""
     storage = storage_at(place)
     return storage.root if isinstance(storage, LocalStorage) else None
+
+
+def place_words(results: Place) -> list[str]:
+    """How a command names a place of results; nothing for the usual one."""
+    return [] if str(results) == "results" else ["--results", str(results)]

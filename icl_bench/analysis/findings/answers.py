@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.advice import NO_CANDIDATE, UNSURE, Budget, advise
+from icl_bench.analysis.advice import NO_CANDIDATE, OTHERS, UNKNOWN_COST, UNSURE, Budget, advise
 from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.curves import curves
+from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.finding import Finding
+from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.query_cost import QUERIES, query_costs
 from icl_bench.analysis.words import too_little
 from icl_bench.results.cells import SETTING
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
 COSTS = ("tokens", "operations", "seconds")
 """What a query takes, in the order in which it is shown."""
+
+UNJUDGED = (*NO_CANDIDATE, UNKNOWN_COST)
+"""Verdicts of points that no test was made of."""
 
 BASE = [f"base_{name}" for name in ("select", "order", "attention", "variant", "k", "mean")]
 
@@ -58,8 +64,9 @@ def answers(context: Context) -> pd.DataFrame:
 
     Columns: the setting and k; metric, score with score_low and score_high (95%), which allow for the
     choice among the points if it is the highest; score_draws and test_rows; ``points``, how many were
-    tested; tokens, operations and seconds of a query with its share among ``queries`` of what is computed
-    once (NaN where not known). ``verdict`` is ``best``, ``as good`` or, where nothing can be advised,
+    compared (where nothing is advised, how many there are); tokens, operations and seconds of a query with
+    its share among ``queries`` of what is computed once (NaN where not known). ``verdict`` is ``best``,
+    ``as good`` or, where nothing can be advised,
     ``highest``, and ``why`` says why. ``beside`` says what stands beside it:
 
     - ``best``: the best found, which has a higher mean;
@@ -69,47 +76,67 @@ def answers(context: Context) -> pd.DataFrame:
 
     The columns that begin with ``base_`` name it. Difference, ci_low and ci_high are of the cheaper one's mean
     less that of the best found. ``p_margin`` is that of the verdict: that no point is better by
-    :data:`icl_bench.analysis.advice.MARGIN` or more. ``unjudged`` is the number of points that are no
-    candidates. ``command`` is the command that computed the answer, an empty text if it is not stored.
+    :data:`icl_bench.analysis.advice.MARGIN` or more. ``unjudged`` is the number of points
+    that could not be compared. Halves of a label space are left out.
+    ``command`` is the command that computed the answer, an empty text if it is not stored.
     """
     import pandas as pd
 
-    costs = context.table("cost")
-    budget = Budget(queries=QUERIES)
-    advised = advise(context.unperturbed, costs, budget, facts=context.facts)
-    names = dict.fromkeys(SETTING, object)
-    curves = context.table("curves").astype(names)
-    best = context.table("best_points").astype(names)
-    paid = costs[POINT].astype(names)
+    frame = context.unperturbed
+    if "label_space" in frame:
+        frame = frame[frame["label_space"].isna()]
+    frame = frame.astype(dict.fromkeys(SETTING, object))
+    costs = context.costs.astype(dict.fromkeys(SETTING, object))
+    advised = advise(frame, costs, Budget(queries=QUERIES), facts=context.facts)
+    best = best_points(frame, costs)
+    own_sizes = frame.groupby(POINT)[["draw", "test_id"]].nunique()
+    sizes = own_sizes["test_id"].groupby(["task", "model"]).max()
+    measured = curves(frame.merge(advised.loc[advised["advised"], POINT], on=POINT))
+    paid = costs[POINT].copy()
     paid[list(COSTS)] = query_costs(costs, None).of(QUERIES)[:, [0, 1, 2]]
     commands = _commands(context)
     rows = []
     for highest in best.to_dict("records"):
-        part = advised[(advised["task"] == highest["task"]) & (advised["model"] == highest["model"])]
-        row = _row(part, highest, curves)
-        cost = paid[np.logical_and.reduce([paid[name] == row[name] for name in POINT])]
+        pair = (highest["task"], highest["model"])
+        part = advised[(advised["task"] == pair[0]) & (advised["model"] == pair[1])]
+        own = own_sizes.loc[list(part[POINT].itertuples(index=False, name=None))]
+        part = part.assign(own_draws=own["draw"].to_numpy(), own_rows=own["test_id"].to_numpy())
+        row = _row(part, highest, measured, int(sizes[pair]))
+        cost = paid[_is(paid, row)]
         rows.append(
             {
                 **row,
                 **{name: cost[name].iloc[0] if len(cost) else np.nan for name in COSTS},
                 "queries": QUERIES,
-                "command": commands.get(tuple(str(row[name]).partition("+")[0] for name in POINT), ""),
+                "command": commands.get(_stored(row), ""),
             }
         )
     return pd.DataFrame(rows, columns=ANSWERS)
 
 
-def _row(part: pd.DataFrame, highest: Mapping[Any, Any], curves: pd.DataFrame) -> dict[str, Any]:
-    """The answer of a task and model: its point, score and what stands beside it."""
-    of_pair = curves[(curves["task"] == highest["task"]) & (curves["model"] == highest["model"])]
-    most = int(of_pair["test_rows"].max())
+def _is(frame: pd.DataFrame, point: Mapping[Any, Any]) -> np.ndarray:
+    """Which rows are of the point."""
+    found: np.ndarray = np.logical_and.reduce([frame[name].to_numpy() == point[name] for name in POINT])
+    return found
+
+
+def _stored(point: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The point whose cells hold its answers: calibrated ones are derived, under a longer name of the variant."""
+    return tuple(str(point[name]).partition("+")[0] if name == "variant" else str(point[name]) for name in POINT)
+
+
+def _row(part: pd.DataFrame, highest: Mapping[Any, Any], measured: pd.DataFrame, most: int) -> dict[str, Any]:
+    """The answer of a task and model: its point, score and what stands beside it.
+
+    ``measured`` has the curves' row of the advised point, ``most`` the largest number of test examples of a point.
+    """
+    unjudged = part["verdict"].isin(UNJUDGED)
     taken = part[part["advised"]]
     point = taken.iloc[0] if len(taken) else None
-    key = highest if point is None else point
-    row: dict[str, Any] = {name: key[name] for name in POINT}
-    is_highest = all(row[name] == highest[name] for name in POINT)
-    measured = of_pair[np.logical_and.reduce([of_pair[name] == row[name] for name in POINT])]
-    of = highest if is_highest or measured.empty else measured.iloc[0]
+    beside = {} if point is None else _beside(part, point)
+    why = _why_not(part, highest, point, beside, most)
+    row: dict[str, Any] = {name: (highest if why or point is None else point)[name] for name in POINT}
+    of = highest if all(row[name] == highest[name] for name in POINT) else measured[_is(measured, row)].iloc[0]
     row |= {
         "metric": highest["metric"],
         "score": of["score"],
@@ -117,22 +144,49 @@ def _row(part: pd.DataFrame, highest: Mapping[Any, Any], curves: pd.DataFrame) -
         "score_high": of["ci_high"],
         "score_draws": int(of["draws"]),
         "test_rows": int(of["test_rows"]),
-        "points": int(highest["points"]),
-        "verdict": "highest" if point is None else point["verdict"],
+        "points": int(highest["points"] if why else (~unjudged).sum()),
+        "verdict": "highest" if why or point is None else point["verdict"],
         "p_margin": np.nan if point is None else point["p_margin"],
-        "unjudged": int(part["verdict"].isin(NO_CANDIDATE).sum()),
-        "why": "",
+        "unjudged": int(unjudged.sum()),
+        "why": why,
         "beside": None,
         "others": 0,
     }
-    thin = too_little({**row, "draws": row["score_draws"], "rows": row["test_rows"], "all_rows": most})
-    if thin:
-        return {**row, "verdict": "highest", "why": f"too little data: {thin}"}
-    if row["points"] == 1:
-        return {**row, "verdict": "highest", "why": "it is the only point that was tested"}
+    return row if why else {**row, **beside}
+
+
+def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside: Mapping[str, Any], most: int) -> str:
+    """Why nothing can be advised; empty where something can."""
+    judged = part[~part["verdict"].isin(UNJUDGED)]
+    drawn = judged[(judged["k"] > 0) & judged["select"].map(is_drawn)]
+    sides = [highest if point is None else point]
+    if beside.get("beside"):
+        sides.append({name.removeprefix("base_"): beside[name] for name in BASE})
+    if len(drawn) and drawn["own_draws"].max() == 1:  # every comparison with them is withheld
+        sides.append(drawn.iloc[0])
+    thin = [_thin(part, side, most) for side in sides]
+    if any(thin):
+        return f"too little data: {next(filter(None, thin))}"
+    if highest["points"] == 1:
+        return "it is the only point that was tested"
     if point is None:
-        return {**row, "why": "what a query costs is not known, so cheaper points were not compared"}
-    return {**row, **_beside(part, point)}
+        return "what a query costs is not known, so cheaper points were not compared"
+    (verdict,) = part.loc[_is(part, highest), "verdict"].tolist() or [OTHERS]
+    if verdict in UNJUDGED:
+        return f"the highest could not be compared with others ({verdict})"
+    return "" if len(judged) > 1 else "no other point could be compared with it"
+
+
+def _thin(part: pd.DataFrame, point: Any, most: int) -> str:
+    """Why there is too little data of a point, in words."""
+    own = part[_is(part, {**{name: part[name].iloc[0] for name in ("task", "model")}, **_setting(point)})]
+    draws = int(own["own_draws"].iloc[0]) if len(own) else int(point["draws"])
+    rows = int(own["own_rows"].iloc[0]) if len(own) else int(point["test_rows"])
+    return too_little({"select": point["select"], "k": point["k"], "draws": draws, "rows": rows, "all_rows": most})
+
+
+def _setting(point: Any) -> dict[str, Any]:
+    return {name: point[name] for name in POINT if name not in ("task", "model")}
 
 
 def _beside(part: pd.DataFrame, point: pd.Series[Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed, context.table("cost")),
+    lambda context: best_points(context.unperturbed, context.costs),
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),

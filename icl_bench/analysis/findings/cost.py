@@ -238,7 +238,7 @@ def _queries(training: float, saved: float) -> float:
 
 COST = Finding(
     "cost",
-    lambda context: context.from_zero_shot(cost(context.unperturbed, context.cells.costs)),
+    lambda context: context.from_zero_shot(context.costs),
     caption="Cost of a query",
     shown="task model series k predictions metric score prompt_tokens cached_tokens "
     "computed_tokens answer_tokens seconds training_seconds training_tokens",

@@ -25,6 +25,8 @@ def print_answers(findings: Findings, console: Console) -> None:
         use = (
             f"nothing can be advised ({answer.why_not}); the highest is {answer.use}" if answer.why_not else answer.use
         )
+        if answer.unsure and not whole:
+            use += f" (the best found; {answer.unsure})"
         facts = [f"{answer.measure} {answer.score}", answer.data, answer.cost and f"a query takes {answer.cost}"]
         print_lines(console, f"{answer.task} · {answer.model}: {use}; {', '.join(filter(None, facts))}")
         if whole:

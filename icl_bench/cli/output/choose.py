@@ -15,7 +15,7 @@ from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
-from icl_bench.results.storage import Place
+from icl_bench.results.storage import Place, place_words
 from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
@@ -198,7 +198,7 @@ def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) ->
             words += [option.flag, ",".join(map(str, value))]
         else:
             words += [option.flag, str(value)]
-    return [*words, *_place(results)]
+    return [*words, *place_words(results)]
 
 
 def prompt_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
@@ -208,8 +208,4 @@ def prompt_words(contest: Contest, setting: Setting, results: Place) -> list[str
     if setting.k:
         words += ["--select", setting.select]
     words += [] if spec.data_dir is None else ["--data-dir", str(spec.data_dir)]
-    return [*words, "--cell", contest.cell_of(setting), *_place(results), "--prompt", "prompt.txt"]
-
-
-def _place(results: Place) -> list[str]:
-    return [] if str(results) == "results" else ["--results", str(results)]
+    return [*words, "--cell", contest.cell_of(setting), *place_words(results), "--prompt", "prompt.txt"]

@@ -21,7 +21,7 @@ from icl_bench.report.naming import Naming
 from icl_bench.results.reading import Stored
 from icl_bench.results.stored_meta import CellMeta
 
-TOKENS = {1: 20.0, 5: 100.0, 20: 400.0, 100: 2000.0}
+TOKENS = {0: 5.0, 1: 20.0, 5: 100.0, 20: 400.0, 100: 2000.0}
 
 
 def sweep(
@@ -73,7 +73,7 @@ def test_a_cheaper_point_that_is_as_good_is_not_shown_to_be_worse_than_the_best(
 def test_the_best_of_all_says_that_every_cheaper_one_is_worse():
     (answer,) = words(found(*sweep({1: 0.4, 5: 0.6, 20: 0.8, 100: 0.95})))
     assert answer.use == "random, k = 100"
-    assert answer.against[0] == "None of 4 tested points scored higher."
+    assert answer.against[0] == "None of 4 compared points scored higher."
     assert answer.against[1].startswith("Every cheaper one was shown to be worse; the best of them is random, k = 20 (")
 
 
@@ -100,6 +100,69 @@ def test_where_nothing_can_be_advised_it_says_why_and_names_the_highest(cells: l
     assert answer.use == "random, k = 20"
     assert answer.against == ()
     assert answer.score.endswith(")")
+
+
+def test_a_point_without_demonstrations_is_a_candidate_also_without_random_ones():
+    bare = sweep({0: 0.952}, draws=1)
+    (row,) = found(*bare, *sweep({5: 0.6, 100: 0.8}, select="bm25")).answers.to_dict("records")
+    assert (row["select"], row["k"], row["verdict"]) == ("random", 0, "best")
+    assert row["score"] == pytest.approx(0.952)
+    assert row["score_low"] < 0.952 < row["score_high"]
+    assert row["points"] == 3
+
+
+def test_halves_of_a_label_space_are_never_the_answer():
+    halves = [
+        one[one["test_id"].isin(one["test_id"].unique()[:140])].assign(label_space="half:1", variant="h")
+        for one in sweep({1: 0.9, 5: 0.9, 20: 0.9, 100: 0.99})
+    ]
+    (row,) = found(*sweep({1: 0.4, 20: 0.6}), *halves).answers.to_dict("records")
+    assert (row["k"], row["points"]) == (20, 2)
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ([*sweep({1: 0.5, 5: 0.6}, draws=3), *sweep({100: 0.95}, draws=1)], "too little data: 1 draw, try --draws 3"),
+        (
+            [
+                *sweep({1: 0.5, 5: 0.6}),
+                *(one[one["test_id"].isin(one["test_id"].unique()[:120])] for one in sweep({100: 0.95})),
+            ],
+            "the highest could not be compared with others (other test examples)",
+        ),
+        (
+            [*sweep({1: 0.5}), *sweep({5: 0.7, 20: 0.95}, tokens=False)],
+            "the highest could not be compared with others (cost unknown)",
+        ),
+        ([*sweep({1: 0.95}), *sweep({5: 0.5, 20: 0.7}, tokens=False)], "no other point could be compared with it"),
+    ],
+)
+def test_a_point_that_no_test_was_made_of_is_neither_passed_over_nor_an_answer(cells: list[pd.DataFrame], why: str):
+    (answer,) = words(found(*cells))
+    assert answer.why_not == why
+    highest = max(cells, key=lambda one: one["correct"].mean())
+    assert answer.use == f"random, k = {highest['k'].iloc[0]}"
+
+
+def test_other_points_that_no_test_was_made_of_are_counted():
+    (answer,) = words(found(*sweep({1: 0.4, 20: 0.9}), *sweep({5: 0.3}, draws=1)))
+    assert answer.use == "random, k = 20"
+    assert answer.against[:2] == (
+        "1 other point could not be compared (one draw, other test rows or unknown cost).",
+        "None of 2 compared points scored higher.",
+    )
+
+
+def test_with_too_little_data_the_highest_is_named_and_not_the_cheapest_that_is_as_good():
+    (answer,) = words(found(*sweep({1: 0.4, 5: 0.9, 100: 0.904}, draws=2)))
+    assert answer.why_not == "too little data: 2 draws, try --draws 5"
+    assert answer.use == "random, k = 100"
+
+
+def test_single_draws_of_others_are_too_little_to_advise_a_prompt_without_demonstrations():
+    (answer,) = words(found(*sweep({0: 0.5, 1: 0.49, 5: 0.495}, draws=1)))
+    assert answer.why_not == "too little data: 1 draw, try --draws 3"
 
 
 def test_the_command_is_that_of_the_answers_own_cells():
