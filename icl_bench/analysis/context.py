@@ -94,6 +94,12 @@ class Context:
             self._tables[name] = with_rows_left_out(FINDINGS[name].make(self), self.stored.cells)
         return self._tables[name]
 
+    def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """A table that several findings are made of, made on first access; ``name`` is no finding's."""
+        if name not in self._tables:
+            self._tables[name] = make()
+        return self._tables[name]
+
     @property
     def only(self) -> dict[str, str]:
         """The task and the model that the tables are restricted to, each where it is one."""
@@ -128,13 +134,6 @@ class Context:
     def unperturbed(self) -> pd.DataFrame:
         """The predictions of test examples with unperturbed demonstrations, which most findings use."""
         return unperturbed_predictions(self.predictions)
-
-    @cached_property
-    def costs(self) -> pd.DataFrame:
-        """What a query takes at each point of these (:func:`icl_bench.analysis.findings.cost.cost`)."""
-        from icl_bench.analysis.findings.cost import cost
-
-        return cost(self.unperturbed, self.cells.costs)
 
     @cached_property
     def prompts(self) -> pd.DataFrame:

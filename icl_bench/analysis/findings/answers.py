@@ -13,6 +13,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.findings.best_points import best_points
+from icl_bench.analysis.findings.cost import costs_of
 from icl_bench.analysis.query_cost import QUERIES, query_costs
 from icl_bench.analysis.words import too_little
 from icl_bench.results.cells import SETTING
@@ -86,7 +87,7 @@ def answers(context: Context) -> pd.DataFrame:
     if "label_space" in frame:
         frame = frame[frame["label_space"].isna()]
     frame = frame.astype(dict.fromkeys(SETTING, object))
-    costs = context.costs.astype(dict.fromkeys(SETTING, object))
+    costs = costs_of(context).astype(dict.fromkeys(SETTING, object))
     advised = advise(frame, costs, Budget(queries=QUERIES), facts=context.facts)
     best = best_points(frame, costs)
     own_sizes = frame.groupby(POINT)[["draw", "test_id"]].nunique()

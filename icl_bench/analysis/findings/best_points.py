@@ -9,6 +9,7 @@ import numpy as np
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
+from icl_bench.analysis.findings.cost import costs_of
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
@@ -80,7 +81,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed, context.costs),
+    lambda context: best_points(context.unperturbed, costs_of(context)),
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),

@@ -20,6 +20,8 @@ from icl_bench.results.trained_methods import BASELINES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.context import Context
+
 TOKENS = ["prompt_tokens", "cached_tokens", "answer_tokens"]
 
 
@@ -236,9 +238,14 @@ def _queries(training: float, saved: float) -> float:
     return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)
 
 
+def costs_of(context: Context) -> pd.DataFrame:
+    """What a query takes at each point as it is stored: ``random, k=0`` is not lent to other curves."""
+    return context.once("costs of points", lambda: cost(context.unperturbed, context.cells.costs))
+
+
 COST = Finding(
     "cost",
-    lambda context: context.from_zero_shot(context.costs),
+    lambda context: context.from_zero_shot(costs_of(context)),
     caption="Cost of a query",
     shown="task model series k predictions metric score prompt_tokens cached_tokens "
     "computed_tokens answer_tokens seconds training_seconds training_tokens",
