@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,9 @@ class ConversationWriter:
         encoding = self.tokenizer(
             [text], add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        starts = [start for start, _ in encoding["offset_mapping"][0]]
-        first = np.searchsorted(starts, [begin + 1 for begin, _ in ranges]) - 1
+        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        starts, ends = zip(*encoding["offset_mapping"][0], strict=True)
+        first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
         learnt = tuple(zip(first.tolist(), last.tolist(), strict=True))
         return Lesson(tuple(encoding["input_ids"][0]), learnt)
@@ -205,7 +207,8 @@ class ConversationWriter:
                 "behind the prompt that asks for it, or changes it; such a template cannot be learnt from"
             )
         end = at + len(content)
-        ending = ending_of(text[end:], self.special)
+        # what the template writes behind the answer, whether or not the conversation goes on
+        ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)
         if ending is None:
             raise UserError(
                 f"turn {place + 1}: the chat template of model {self.chat.model_name} does not end an answer"
