@@ -82,6 +82,11 @@ class Instructions:
         """Number of held-out tokens."""
         return sum(len(lesson.ids) for lesson in self.held)
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean number of tokens of a sequence of the first pass; packing leaves places unfilled."""
+        return self.tokens / len(self._turn(0))
+
     def lesson(self, number: int) -> Lesson:
         """Training sequence ``number``; conversations repeat without end."""
         turn = 0
@@ -208,7 +213,7 @@ class ConversationWriter:
             )
         end = at + len(content)
         # what the template writes behind the answer, whether or not the conversation goes on
-        ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)
+        ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)  # noqa: RUF071 - texts, not paths
         if ending is None:
             raise UserError(
                 f"turn {place + 1}: the chat template of model {self.chat.model_name} does not end an answer"

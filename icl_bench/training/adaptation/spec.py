@@ -131,11 +131,6 @@ class AdaptationSpec(Options):
             return self.learning_rate
         return INSTRUCTION_RATE if self.instructions and self.method == "full" else LEARNING_RATE[self.method]
 
-    @property
-    def steps(self) -> int:
-        """Steps of the whole training."""
-        return math.ceil(self.tokens / (self.length * self.batch))
-
     def check(self) -> None:
         """Raise ``UserError`` for options that are wrong regardless of data and model."""
         check_dtype(self.dtype)

@@ -245,6 +245,19 @@ def test_it_learns_the_answers_and_says_what_was_left_out(tmp_path: Path, tiny: 
         Adaptation.prepare(other).folder.is_done()
 
 
+def test_as_many_tokens_are_read_as_are_asked_for_and_noted(tmp_path: Path, tiny: Path):
+    """Conversations of which one fills half of a sequence: the other half is not counted."""
+    row = {"instruction": "Say yes. " * 3, "output": "yes"}
+    size = max(len(lesson.ids) for lesson in read(written(tmp_path, [row] * 8), tiny, 2000).conversations)
+    spec = asked(tmp_path, tiny, tmp_path / "instructions.jsonl", length=2 * size - 1, tokens=20 * size)
+    training = Adaptation.prepare(spec)
+    tokens = sum(len(training.examples.sequence(number).ids) for number in range(training.sequences))
+    assert tokens == 20 * size
+    assert training.notes()[0] == (
+        f"about {tokens:,} tokens in 10 steps of 2 sequences of at most {2 * size - 1} under full"
+    )
+
+
 def test_the_rate_is_the_papers_for_instructions(tmp_path: Path, tiny: Path):
     spec = asked(tmp_path, tiny, tmp_path / "x", learning_rate=None)
     assert spec.rate == 2e-5
