@@ -259,12 +259,11 @@ class Adaptation(LongTraining):
     def _model(self) -> AdaptedModel:
         """The model, prepared for training."""
         spare_imports()
-        from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+        from transformers import AutoModelForCausalLM, set_seed
 
         set_seed(self.spec.seed)
         source, revision = self.model.source, self.model.revision or "main"
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        self.spec.positions.change(config)
+        config = self.spec.positions.config(source, revision)
         lora = self.spec.method == "lora"
         network = load_network(
             AutoModelForCausalLM,
