@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
@@ -14,10 +15,17 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 HUB_SECONDS = 5.0
-"""The time limit for the hub's first response."""
+"""The time limit for the hub's first response, unless the environment sets a longer one."""
 
 TOKENIZER_FILES = ("*.json", "tokenizer.model", "*.txt")
 """The files of a checkpoint without weights: configs and tokenizer."""
+
+
+def hub_seconds() -> float:
+    """The time limit in seconds: :data:`HUB_SECONDS`, or that of ``HF_HUB_ETAG_TIMEOUT`` if it is set and longer."""
+    from huggingface_hub import constants
+
+    return max(HUB_SECONDS, constants.HF_HUB_ETAG_TIMEOUT) if "HF_HUB_ETAG_TIMEOUT" in os.environ else HUB_SECONDS
 
 
 def fetch(
@@ -32,7 +40,7 @@ def fetch(
     silent = None
     if revision is not None and not constants.HF_HUB_OFFLINE:
         # a listing of a commit is tried for half a minute, that of a branch once
-        silent = unreachable(lambda api: api.model_info(hub, revision=revision, expand=["sha"], timeout=HUB_SECONDS))
+        silent = unreachable(lambda api: api.model_info(hub, revision=revision, expand=["sha"], timeout=hub_seconds()))
     try:
         folder = snapshot_download(
             hub,
@@ -56,7 +64,8 @@ def unreachable(ask: Callable[[HfApi], object]) -> str | None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    reason: str | None = f"no answer in {HUB_SECONDS:g} s"
+    seconds = hub_seconds()
+    reason: str | None = f"no answer in {seconds:g} s"
 
     def request() -> None:
         nonlocal reason
@@ -71,7 +80,7 @@ def unreachable(ask: Callable[[HfApi], object]) -> str | None:
 
     thread = Thread(target=request, daemon=True)
     thread.start()
-    thread.join(HUB_SECONDS)
+    thread.join(seconds)
     return reason
 
 

@@ -42,6 +42,14 @@ class RotaryPositions:
         """The number of tokens whose positions a model with this window knows from training."""
         return int(context_tokens * (self.scale or 1))
 
+    def config(self, source: str, revision: str | None = None) -> Any:
+        """The config of a model with these positions, of the transformers library. Raises ``UserError``."""
+        from transformers import AutoConfig
+
+        found = AutoConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=False)
+        self.change(found)
+        return found
+
     def change(self, config: Any) -> None:
         """Change a config of the transformers library in place, for all layers.
 

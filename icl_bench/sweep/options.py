@@ -447,12 +447,34 @@ def _patterns(value: Any) -> Any:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-class PerplexitySpec(Options):
+class PositionOptions(Options):
+    """Options of what reads long texts: a model, and how its positions are changed."""
+
+    model: ModelOption
+    rope_scale: Annotated[
+        float | None,
+        Option(
+            "Divide positions by X (position interpolation), for sequences beyond the model's window. perplexity: 1 "
+            "reads beyond it with the positions as they are.",
+            MODEL,
+            "X",
+        ),
+    ] = None
+    rope_theta: Annotated[
+        float | None, Option("Base of the rotary positions (default: the model's own).", MODEL, "X")
+    ] = None
+
+    @property
+    def positions(self) -> RotaryPositions:
+        """How positions differ from the model's own."""
+        return RotaryPositions(self.rope_scale, self.rope_theta)
+
+
+class PerplexitySpec(PositionOptions):
     """Options of ``perplexity``."""
 
     about: ClassVar[str] = "perplexity"
 
-    model: ModelOption
     texts: Texts
     lengths: Annotated[
         str, BeforeValidator(as_text), Option("Lengths in tokens; windows have the last.", PROMPTS, "LIST")
@@ -468,22 +490,5 @@ class PerplexitySpec(Options):
         ),
     ] = None
     windows: Annotated[int, Option("Windows of each text, at most.", PROMPTS, "N")] = Field(default=1, ge=1)
-    rope_scale: Annotated[
-        float | None,
-        Option(
-            "Divide positions by X (position interpolation), without training; lengths may then be beyond the "
-            "model's window. 1: beyond it with the positions as they are.",
-            PROMPTS,
-            "X",
-        ),
-    ] = None
-    rope_theta: Annotated[
-        float | None, Option("Base of the rotary positions (default: the model's own).", PROMPTS, "X")
-    ] = None
     dtype: Dtype = "auto"
     device: Device = None
-
-    @property
-    def positions(self) -> RotaryPositions:
-        """How positions differ from the model's own."""
-        return RotaryPositions(self.rope_scale, self.rope_theta)

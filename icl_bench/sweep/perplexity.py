@@ -24,7 +24,6 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model, load_tokenizer, resolve
-from icl_bench.models.rotary_positions import RotaryPositions
 from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
@@ -88,7 +87,7 @@ class Perplexity:
         for pattern in patterns:
             check_family(pattern, model)
         if spec.rope_scale is not None or spec.rope_theta is not None:
-            _check_positions(model, spec.positions)
+            spec.positions.config(model.source, model.revision)  # raises if they cannot be changed so
         texts, notes = [], []
         model, positions = replace(model, positions=spec.positions), spec.positions
         if lengths[-1] > (reach := positions.reach(model.context_tokens)):
@@ -194,14 +193,6 @@ class Perplexity:
             versions=versions(),
         )
         write_losses(storage, name, losses, meta)
-
-
-def _check_positions(model: Model, positions: RotaryPositions) -> None:
-    """Raise ``UserError`` if the model's positions cannot be changed so."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model.source, revision=model.revision or "main", trust_remote_code=False)
-    positions.change(config)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

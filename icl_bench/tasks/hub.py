@@ -71,7 +71,7 @@ def _hub_unreachable(path: str) -> str | None:
 
     if config.HF_HUB_OFFLINE:
         return None  # datasets uses its cache only
-    return hub_files.unreachable(lambda api: api.dataset_info(path, expand=["sha"], timeout=hub_files.HUB_SECONDS))
+    return hub_files.unreachable(lambda api: api.dataset_info(path, expand=["sha"], timeout=hub_files.hub_seconds()))
 
 
 Rows = list[dict[str, Any]]

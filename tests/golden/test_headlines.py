@@ -58,6 +58,20 @@ def test_the_papers_own_rows_are_those_of_its_published_predictions(
 ):
     published = headlines.findings_on(tmp_path, [data_dir / "published" / "predictions.parquet"])
     assert shown("The paper's own predictions by the same rule") == headlines.published(published)
+    page = " ".join((ROOT / "docs" / "replication.md").read_text(encoding="utf-8").split())
+    assert headlines.order_beside_first(published) in page
+
+
+def test_small_models_and_the_papers_are_judged_by_the_same_ks(headlines: ModuleType, found: Findings):
+    """The verdict on accuracy is that of the intervals at k=10 and at the largest k, not of saturation."""
+    curves = headlines.on_gpu(found.curves)
+    for row in headlines.accuracy(found):
+        points = curves[(curves["task"] == row.task) & (curves["model"] == row.model)].set_index("k")
+        first, last = points.loc[10], points.loc[points.index.max()]
+        apart = last["ci_low"] > first["ci_high"], last["ci_high"] < first["ci_low"]
+        assert row.verdict == {(True, False): "holds", (False, True): "does not hold"}.get(
+            apart, "cannot be determined"
+        )
 
 
 def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
@@ -74,7 +88,7 @@ def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
     [
         ((0.5, 0.6), (0.1, 0.2), "holds", "does not hold"),
         ((0.1, 0.2), (0.5, 0.6), "does not hold", "holds"),
-        ((0.1, 0.5), (0.5, 0.6), "cannot be told", "cannot be told"),
+        ((0.1, 0.5), (0.5, 0.6), "cannot be determined", "cannot be determined"),
     ],
 )
 def test_a_claim_on_growing_k_needs_intervals_that_are_apart(

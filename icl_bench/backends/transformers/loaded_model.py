@@ -118,15 +118,13 @@ class LoadedModel:
     ) -> LoadedModel:
         """Read a model from a folder or the hub. Raises ``UserError``."""
         spare_imports()
-        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM
 
         where = choose_device(device)
         kind = getattr(torch, dtype_name(dtype, where.type))
         other = {}
         if positions.facts():
-            config = AutoConfig.from_pretrained(str(source), revision=revision or "main", trust_remote_code=False)
-            positions.change(config)
-            other["config"] = config
+            other["config"] = positions.config(str(source), revision)
         network = load_network(
             AutoModelForCausalLM,
             str(source),

@@ -44,6 +44,10 @@ class Source(Protocol):
     def hashes(self) -> tuple[str, ...]:
         """The hash of each file."""
 
+    @property
+    def mean_tokens(self) -> float:
+        """Mean number of tokens of a training sequence."""
+
     def lesson(self, number: int) -> Lesson:
         """Training sequence ``number``, without end."""
 
@@ -100,6 +104,11 @@ class PackedTexts:
     def held_tokens(self) -> int:
         """Number of held-out tokens."""
         return sum(map(len, self.held))
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean number of tokens of a sequence; texts fill all of them."""
+        return self.length
 
     def sequence(self, number: int) -> Ids:
         """Training sequence ``number``; texts repeat without end."""

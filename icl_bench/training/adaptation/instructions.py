@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ class Instructions:
     def held_tokens(self) -> int:
         """Number of held-out tokens."""
         return sum(len(lesson.ids) for lesson in self.held)
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean number of tokens of a sequence of the first pass; packing leaves places unfilled."""
+        return self.tokens / len(self._turn(0))
 
     def lesson(self, number: int) -> Lesson:
         """Training sequence ``number``; conversations repeat without end."""
@@ -187,8 +193,9 @@ class ConversationWriter:
         encoding = self.tokenizer(
             [text], add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        starts = [start for start, _ in encoding["offset_mapping"][0]]
-        first = np.searchsorted(starts, [begin + 1 for begin, _ in ranges]) - 1
+        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        starts, ends = zip(*encoding["offset_mapping"][0], strict=True)
+        first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
         learnt = tuple(zip(first.tolist(), last.tolist(), strict=True))
         return Lesson(tuple(encoding["input_ids"][0]), learnt)
@@ -205,7 +212,8 @@ class ConversationWriter:
                 "behind the prompt that asks for it, or changes it; such a template cannot be learnt from"
             )
         end = at + len(content)
-        ending = ending_of(text[end:], self.special)
+        # what the template writes behind the answer, whether or not the conversation goes on
+        ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)  # noqa: RUF071 - texts, not paths
         if ending is None:
             raise UserError(
                 f"turn {place + 1}: the chat template of model {self.chat.model_name} does not end an answer"

@@ -12,9 +12,8 @@ from pydantic import Field
 from icl_bench.backends.spec import Device, Dtype, check_dtype
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.models.rotary_positions import RotaryPositions
-from icl_bench.options import NAMES, TASK, TRAINING, Option, Options, read_with
-from icl_bench.sweep.options import OF_TEXTS, DataDir, ModelOption, Seed, seed_field
+from icl_bench.options import NAMES, TASK, TRAINING, Option, read_with
+from icl_bench.sweep.options import OF_TEXTS, DataDir, PositionOptions, Seed, seed_field
 from icl_bench.training.spec import OutFolder
 from icl_bench.wording import plain
 
@@ -38,12 +37,11 @@ def parse_tokens(text: str) -> int:
     return tokens
 
 
-class AdaptationSpec(Options):
+class AdaptationSpec(PositionOptions):
     """Options of ``adapt``."""
 
     about: ClassVar[str] = "adapt"
 
-    model: ModelOption
     attention: Annotated[
         str,
         Option(
@@ -84,14 +82,6 @@ class AdaptationSpec(Options):
             "Highest learning rate (1e-4, of --instructions 2e-5; lora: 1e-3); it decays to a tenth.", TRAINING, "RATE"
         ),
     ] = None
-    rope_scale: Annotated[
-        float | None,
-        Option("Divide positions by X, for sequences longer than the model was trained on.", TRAINING, "X"),
-    ] = None
-    """Position interpolation."""
-    rope_theta: Annotated[
-        float | None, Option("Base of the rotary positions (default: the model's own).", TRAINING, "X")
-    ] = None
     demonstrations_too: Annotated[
         tuple[str, ...],
         NAMES,
@@ -120,21 +110,11 @@ class AdaptationSpec(Options):
         return Pattern.parse(self.attention)
 
     @property
-    def positions(self) -> RotaryPositions:
-        """How positions differ from the model's own."""
-        return RotaryPositions(self.rope_scale, self.rope_theta)
-
-    @property
     def rate(self) -> float:
         """The highest learning rate."""
         if self.learning_rate is not None:
             return self.learning_rate
         return INSTRUCTION_RATE if self.instructions and self.method == "full" else LEARNING_RATE[self.method]
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole training."""
-        return math.ceil(self.tokens / (self.length * self.batch))
 
     def check(self) -> None:
         """Raise ``UserError`` for options that are wrong regardless of data and model."""

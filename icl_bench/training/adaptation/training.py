@@ -203,14 +203,20 @@ class Adaptation(LongTraining):
     @property
     def sequences(self) -> int:
         """Sequences of the whole training."""
-        return self.spec.steps * self.spec.batch
+        return self.steps * self.spec.batch
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole training: at least those of ``--tokens``; of conversations about as many."""
+        return round(self.sequences * self.examples.texts.mean_tokens)
 
     def notes(self) -> list[str]:
         """Notes for the user before the training."""
-        spec, wanted = self.spec, self.sequences * self.spec.length
+        spec = self.spec
+        about, at_most = ("about ", "at most ") if spec.instructions else ("", "")
         notes = [
-            f"{wanted:,} tokens in {spec.steps:,} steps of {spec.batch} sequences of "
-            f"{'at most ' if spec.instructions else ''}{spec.length:,} under {spec.pattern}",
+            f"{about}{self.tokens:,} tokens in {self.steps:,} steps of {spec.batch} sequences of "
+            f"{at_most}{spec.length:,} under {spec.pattern}",
             *self.examples.texts.notes(self.sequences * (1 - self.examples.share)),
         ]
         for of in self.examples.tasks:
@@ -219,8 +225,8 @@ class Adaptation(LongTraining):
 
     @property
     def steps(self) -> int:
-        """See ``LongTraining``."""
-        return self.spec.steps
+        """See ``LongTraining``: as many as read the tokens of ``--tokens``."""
+        return math.ceil(self.spec.tokens / (self.examples.texts.mean_tokens * self.spec.batch))
 
     @property
     def step_size(self) -> str:
@@ -253,12 +259,11 @@ class Adaptation(LongTraining):
     def _model(self) -> AdaptedModel:
         """The model, prepared for training."""
         spare_imports()
-        from transformers import AutoConfig, AutoModelForCausalLM, set_seed
+        from transformers import AutoModelForCausalLM, set_seed
 
         set_seed(self.spec.seed)
         source, revision = self.model.source, self.model.revision or "main"
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        self.spec.positions.change(config)
+        config = self.spec.positions.config(source, revision)
         lora = self.spec.method == "lora"
         network = load_network(
             AutoModelForCausalLM,
@@ -317,8 +322,8 @@ class Adaptation(LongTraining):
         size = 1 if self.dtype == "bfloat16" else 2
         wide, layers = config.hidden_size * spec.length, config.num_hidden_layers
         activations = size * wide * (2 * layers + 34 if spec.recompute else 34 * layers)
-        tokens, spans = self.sequences * spec.length, spec.pattern.spans(self._architecture.windows)
-        keys = self.sequences * keys_of_layers(spans, None, spec.length)
+        tokens, spans = self.tokens, spec.pattern.spans(self._architecture.windows)
+        keys = self.sequences * keys_of_layers(spans, None, round(self.examples.texts.mean_tokens))
         operations = self._flops(model, dict(zip(COUNTS, (tokens, keys, tokens), strict=True)))
         seconds = operations / (REACHED * device_rate(self.device, self.dtype))
         return (

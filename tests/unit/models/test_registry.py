@@ -259,6 +259,7 @@ def test_a_pinned_hub_model_is_not_asked_for_again_and_again(
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
     monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr(HfApi, "list_repo_tree", lambda *_, **__: pytest.fail("asks with the library's retries"))
@@ -266,6 +267,21 @@ def test_a_pinned_hub_model_is_not_asked_for_again_and_again(
     reason = "OSError: Name or service not known" if answer == "refuses" else "no answer in 0.2 s"
     with pytest.raises(UserError, match=rf"cannot be downloaded from the hub \({reason}\); give a local folder"):
         resolve("llama2")
+
+
+@pytest.mark.parametrize(("stated", "seconds"), [(None, 0.2), (3, 3), (0.1, 0.2)])
+def test_the_environment_raises_the_time_limit_of_the_hub(
+    stated: float | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
+    if stated:
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", str(stated))
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", stated)  # which is read when the library is imported
+    slow = hub.unreachable(lambda _: threading.Event().wait(0.6))
+    assert slow == (None if seconds == 3 else "no answer in 0.2 s")
 
 
 def test_a_hub_model_with_pickled_weights_alone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -605,6 +605,7 @@ def test_where_neither_folder_nor_hub_has_the_task_everything_tried_is_named(hub
     ("answer", "reason"), [(no_network, "OSError: Name or service not known"), (no_answer, "no answer in 0.2 s")]
 )
 def test_without_a_network_the_error_comes_at_once(cache, monkeypatch, answer, reason):
+    monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
     monkeypatch.setattr(hub_files, "HUB_SECONDS", 0.2)
     monkeypatch.setattr(HfApi, "dataset_info", answer)
     with pytest.raises(UserError) as error:

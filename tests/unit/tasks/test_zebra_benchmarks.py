@@ -12,6 +12,7 @@ from support.in_process import said
 from support.models import tiny_checkpoint
 
 from icl_bench.prompts.rendering import prompt_text
+from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task, tasks_of
 
@@ -87,6 +88,16 @@ def test_a_row_of_the_hub_becomes_its_prompt_and_answer(name: str, tmp_path: Pat
         assert prompt == ending
     assert prompt.endswith(ending)
     assert (example.golds or (example.answer,))[0] == answer
+
+
+@pytest.mark.parametrize(("name", "read"), [("nq_open", "wall of japan"), ("triviaqa", "the wall of a japan")])
+def test_a_free_answer_ends_and_is_compared_as_in_the_harness(name: str, read: str):
+    """A full stop and a comma end it; articles are ignored in Natural Questions alone."""
+    spec = load_task(f"{FILES / 'zebra_openqa.yaml'}::{name}")
+    assert spec.stop is not None
+    assert {"\n", ".", ","} <= set(spec.stop)
+    assert spec.answer is not None
+    assert extracted(spec.answer, "The Wall of a Japan") == read
 
 
 def test_the_command_of_the_page_runs(tmp_path: Path):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.models import llama_tokenizer, plain_model, qwen_tokenizer, tiny_checkpoint
+from tokenizers import processors
 from unit.prompts.test_chat import CHATML, ENDLESS, FORGETFUL, LLAMA, NUMBERED, TRIMMED
 
 from icl_bench.errors import UserError
@@ -35,6 +36,12 @@ ROWS: list[dict[str, Any]] = [
     {"instruction": "Say yes.", "input": "", "output": "yes", "id": 7},
     {"instruction": "Say no.", "output": "no"},
 ]
+
+ONCE = """{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] }}{% endfor %}
+{%- if add_generation_prompt %}{{ '[assistant]' }}{% else %}{{ '<|im_end|>' }}{% endif %}"""
+"""A template that ends the conversation, but none of its turns."""
+SPACED = CHATML.replace("assistant\n", "assistant:").replace("m['role'] + '\n' + m", "m['role'] + ': ' + m")
+"""A blank between the prompt and its answer."""
 
 
 def chat_model(folder: Path, source: str = CHATML, make: Any = qwen_tokenizer) -> Path:
@@ -97,6 +104,41 @@ def test_tokens_are_the_librarys_and_the_answers_are_learnt_with_their_end(
         assert [text.strip() for text in learnt] == [f"{answer.strip()}{end}".strip() for answer in answers] or [
             re.sub(r"\s+", "", text) for text in learnt
         ] == [re.sub(r"\s+", "", answer + end) for answer in answers]
+
+
+def test_an_answer_ends_where_its_turn_does_not_where_the_conversation_does(tmp_path: Path):
+    """A template that writes its end once: the users' turns between two answers are never targets."""
+    model = resolve(str(chat_model(tmp_path / "model", ONCE)))
+    writer = ConversationWriter.of(model, load_tokenizer(model))
+    lesson = writer._lesson(messages_of(ROWS[0]))
+    assert lesson.learnt is not None
+    assert [writer.tokenizer.decode(lesson.ids[a:b]) for a, b in lesson.learnt] == ["on its way<|im_end|>"]
+    with pytest.raises(UserError, match=r"turn 2: the chat template of model model does not end an answer"):
+        writer._lesson(messages_of(ROWS[1]))
+
+
+@pytest.mark.parametrize("trims", [True, False])
+@given(answer=st.text("a 中é😀\n", min_size=1, max_size=8).filter(lambda text: bool(text.strip())))
+def test_an_answer_begins_at_its_first_token_however_offsets_are_counted(
+    spaced: dict[bool, ConversationWriter], trims: bool, answer: str
+) -> None:
+    """Offsets that leave out blanks, and characters of several tokens, which have the same offsets."""
+    lesson = spaced[trims]._lesson(messages_of({"instruction": "where?", "output": answer.strip()}))
+    assert lesson.learnt is not None
+    ((first, last),) = lesson.learnt
+    assert spaced[trims].tokenizer.decode(lesson.ids[first:last]) == f" {answer.strip()}<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def spaced(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, ConversationWriter]:
+    """Writers whose offsets leave out blanks, or have them."""
+    writers = {}
+    for trims in (True, False):
+        model = resolve(str(chat_model(tmp_path_factory.mktemp("spaced") / "model", SPACED)))
+        tokenizer = load_tokenizer(model)
+        tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=trims)
+        writers[trims] = ConversationWriter.of(model, tokenizer)
+    return writers
 
 
 @torch.no_grad()
@@ -201,6 +243,19 @@ def test_it_learns_the_answers_and_says_what_was_left_out(tmp_path: Path, tiny: 
     other = spec.model_copy(update={"instructions": written(tmp_path, ROWS)})
     with pytest.raises(UserError, match="holds another training"):
         Adaptation.prepare(other).folder.is_done()
+
+
+def test_as_many_tokens_are_read_as_are_asked_for_and_noted(tmp_path: Path, tiny: Path):
+    """Conversations of which one fills half of a sequence: the other half is not counted."""
+    row = {"instruction": "Say yes. " * 3, "output": "yes"}
+    size = max(len(lesson.ids) for lesson in read(written(tmp_path, [row] * 8), tiny, 2000).conversations)
+    spec = asked(tmp_path, tiny, tmp_path / "instructions.jsonl", length=2 * size - 1, tokens=20 * size)
+    training = Adaptation.prepare(spec)
+    tokens = sum(len(training.examples.sequence(number).ids) for number in range(training.sequences))
+    assert tokens == 20 * size
+    assert training.notes()[0] == (
+        f"about {tokens:,} tokens in 10 steps of 2 sequences of at most {2 * size - 1} under full"
+    )
 
 
 def test_the_rate_is_the_papers_for_instructions(tmp_path: Path, tiny: Path):
