@@ -92,9 +92,9 @@ def _folder(name: str) -> str:
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hex, of a JSON value under this protocol."""
+    """SHA-256, in hex, of a JSON value under this protocol. Texts may have lone surrogates, as names of files do."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode(errors="surrogatepass")).hexdigest()
 
 
 def short_hash(value: Any) -> str:

@@ -99,6 +99,19 @@ def test_its_command_completes_all_cells_of_which_none_is_partial_then(results: 
     assert "asked in part" not in said("summary", "--results", results)
 
 
+def test_neither_its_command_nor_its_answer_has_the_home_folder(
+    words: tuple[object, ...], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tiny.parent))
+    done = run_command("choose", *words, "--margin", 40, "--results", tmp_path / "results")
+    assert done.code == 0
+    race = race_in(tmp_path / "results")
+    for stored in (race.command, race.answer[-1]):
+        assert str(tiny) not in stored
+        assert f"--model ~/{tiny.name}" in stored
+    assert f"--model {tiny}" in done.out, "what is printed is whole"
+
+
 def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
