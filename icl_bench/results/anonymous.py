@@ -1,7 +1,8 @@
 """Results without what identifies their author, for blind review: a storage that shows them so.
 
 Paths are shown by their last part, home folders as ``~``; addresses by their scheme, those of large providers with the
-host; names of this machine and its user not at all. Names of models, tasks and data sets, predictions and questions stay: they are the results.
+host; names of this machine and its user not at all. Names of models, tasks and data sets, predictions and questions
+stay: they are the results.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.results.reading import finished_cells
