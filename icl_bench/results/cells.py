@@ -77,7 +77,7 @@ class Identity:
         spec = self.spec
         kind = "-".join(map(slug, (spec.select, spec.order, spec.attention)))
         file = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{self.cell}"
-        return f"{_folder(spec.task)}/{_folder(spec.model)}/{file}"
+        return f"{folder_name(spec.task)}/{folder_name(spec.model)}/{file}"
 
 
 def slug(text: str) -> str:
@@ -85,7 +85,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
-def _folder(name: str) -> str:
+def folder_name(name: str) -> str:
     """A name as a folder name; a name that is too long becomes its beginning and a hash."""
     folder = slug(name)
     return folder if len(folder) <= LONGEST else f"{folder[:LONGEST]}-{digest(name)[:12]}"
