@@ -38,7 +38,8 @@ class PartialCells:
         span = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
         of = "" if self.rows is None else f" of {self.rows:,}"
         are, each = ("is", "") if self.cells == 1 else ("are", " each")
-        what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} rows{each})"
+        row = "row" if span == "1" and not of else "rows"
+        what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} {row}{each})"
         how = f"to complete: {self.command}" if self.command else "run the same command again to complete"
         return f"{self.task} · {self.model}: {what} and {are} in no table; {how}"
 
