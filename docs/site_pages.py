@@ -88,13 +88,17 @@ def command_line() -> Iterator[str]:
         for one in command.params:
             if getattr(one, "hidden", False) or not one.opts:
                 continue
+            is_argument = one.param_type_name == "argument"
+            placeholder = f"`{one.metavar}`".replace("|", "\\|") if one.metavar else ""
             flags = ", ".join(f"`{flag}`" for flag in (*one.opts, *one.secondary_opts))
+            shown = placeholder if is_argument else f"{flags} {placeholder}".rstrip()
             told = " ".join((getattr(one, "help", None) or "").split()).replace("|", "\\|").replace("<", "&lt;")
             required = " **Required.**" if one.required else ""
-            heading = getattr(one, "rich_help_panel", None) or "Options"
-            groups.setdefault(heading, []).append(f"| {flags} | {told}{required} |")
+            heading = getattr(one, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
+            groups.setdefault(heading, []).append(f"| {shown} | {told}{required} |")
         for heading, rows in groups.items():
-            yield f"\n**{heading}**\n\n| option | what it does |\n| --- | --- |"
+            kind = "argument" if heading == "Arguments" else "option"
+            yield f"\n**{heading}**\n\n| {kind} | what it does |\n| --- | --- |"
             yield from rows
 
 

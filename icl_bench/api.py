@@ -394,12 +394,14 @@ class Results:
 
         ``style`` is how figures look (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names, ...).
         With ``anonymous``, for blind review, the page has no names of machine and user, and no paths.
-        Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, or
-        without the extra ``report``.
+        Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, for a ``style``
+        without ``figures``, or without the extra ``report``.
         """
         from icl_bench.report import write_report
         from icl_bench.results.anonymous import Anonymous
 
+        if style is not None and figures is None:
+            raise UserError("style: applies to figures; add figures=DIR")
         folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
         place: Any = Anonymous(self._place) if anonymous else self._place
         only = self._only

@@ -21,7 +21,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import NO_ORIGIN, Origin, imported_origins, origins, read_origins
-from icl_bench.results.reading import EXPORT_META, read_stored
+from icl_bench.results.reading import EXPORT_META, nothing_in, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.text_files import read_file
@@ -225,7 +225,7 @@ def read_folder(path: Place) -> Side:
     # one name on both sides, whatever its files are: a changed model is what is checked
     stored = read_stored(path, apart=False)
     if stored.predictions.empty:
-        raise UserError(f"results folder {plain(path)}: no finished cell; run something first")
+        raise nothing_in(path)
     known = {**imported_origins(path), **origins(stored.cells.values())}
     return Side(plain(path), stored.predictions, known, stored.first_scores)
 
@@ -235,8 +235,6 @@ def read_baseline(path: Path) -> Side:
     import pyarrow as pa
 
     shown = plain(path)
-    if path.name.lower().endswith((".csv", ".csv.gz")):
-        raise UserError(f"{shown}: CSV holds no facts; a baseline is a Parquet file: {NEW}")
     raw = read_file(path)
     try:
         table = parquet_table(raw)

@@ -41,7 +41,7 @@ class Summary:
     failed: Sequence[FailureMeta] = ()
     """Cells that could not be computed."""
     partial: Sequence[PartialCells] = ()
-    """Cells that are asked in part, which are in no table."""
+    """Unfinished cells, which are in no table."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain lists of records; what is undefined is null."""

@@ -21,7 +21,7 @@ from icl_bench.results.cells import AXES, short_hash
 from icl_bench.results.exporting import Origin, imported_origins
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import Stored, imported_hashes, read_stored
+from icl_bench.results.reading import Stored, imported_hashes, nothing_in, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.text_files import write_whole
@@ -83,7 +83,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     upper = frame["select"].astype(str).str.endswith(UPPER)
     frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
-        raise UserError(f"results folder {plain(results)}: no finished cell; run something first")
+        raise nothing_in(results)
     points = curves(with_copies_as_one_draw(unperturbed_predictions(frame)))
     saturated = saturation(from_zero_shot(points, stored.variants))
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]

@@ -1,7 +1,8 @@
 """Results without what identifies their author, for blind review: a storage that shows them so.
 
-Paths are shown by their last part; addresses, except those of large providers, by their scheme; names of this machine
-and its user not at all. Names of models, tasks and data sets, predictions and questions stay: they are the results.
+Paths are shown by their last part, home folders as ``~``; addresses by their scheme, those of large providers with the
+host; names of this machine and its user not at all. Names of models, tasks and data sets, predictions and questions
+stay: they are the results.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import getpass
 import json
 import platform
 import re
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.results.cells import AXES
+from icl_bench.results.cells import AXES, FINISHED, JOURNAL, short_hash
 from icl_bench.results.storage import Place, storage_at
 from icl_bench.results.stored_meta import CHECK, json_content
 from icl_bench.table_files import parquet_bytes, parquet_table
+from icl_bench.wording import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,11 +30,23 @@ PROVIDERS = ("api.openai.com", "api.anthropic.com", "generativelanguage.googleap
 """Hosts that say nothing of who asks them."""
 
 _LEFT_OUT = "…"
-_ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://([^\s/'\",;)]*)[^\s'\",;)]*")
+_PART = r"[^\s/\\'\",;:)]+"
+"""A folder or a file of a path."""
+_ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*)://([^\s/'\",;)]*)[^\s'\",;)]*", re.IGNORECASE)
+_SERVER = re.compile(
+    r"(?<![\w.-])(?=[\d:]*[a-z.])(?:[\w.-]+:\d{2,5}/(?!\d)[^\s'\",;)]*|[\w-]+(?:\.[\w-]+)+:\d{4,5}\b)", re.IGNORECASE
+)
+"""A host and its port, without a scheme: ``host:8000/v1``, ``host.org:8000``."""
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+(?::[\w./-]+)?")
 """Mail addresses, and remotes of Git: ``git@host:owner/name``."""
+_HOME = re.compile(
+    rf"(?<![\w/\\.~<-])(?:(?:[a-z]:)?(?:[\\/]{_PART})*?[\\/](?:home\d*|users)[\\/]{_PART}|~[a-z_][\w.-]*)",
+    re.IGNORECASE,
+)
+"""A home folder by the name of its user: ``/home/anna``, ``~anna``."""
 _PATH = re.compile(
-    r"(?<![\w/.:~<-])(?:~[\w.-]*/|/|(?:\.\./)+|[A-Za-z]:[\\/])(?:[^\s/\\'\",;:)]+[\\/])+([^\s/\\'\",;:)]*)"
+    rf"(?:(?<![\w/.~<-])~[\\/](?:{_PART}[\\/])*"
+    rf"|(?<![\w/.~<-])(?:/(?!/)|(?:\.\./)+|[A-Za-z]:[\\/])(?:{_PART}[\\/])+)({_PART})?"
 )
 """A path from the root, from a home folder, or out of the folder of the run, with its last part."""
 
@@ -45,14 +61,23 @@ class Anonymous:
         return getattr(self._storage, name)
 
     def __str__(self) -> str:
-        return self._storage.where()
+        """The place by its last part, as commands in the report name it."""
+        return _text(self._storage.where().rstrip("/").rpartition("/")[2]) or _LEFT_OUT
 
     def read(self, name: str) -> bytes:
-        """The file's content; a damaged one as it is, which nobody reads."""
+        """The file's content; nothing of a file that cannot be read whole, which readers report as damaged.
+
+        Raises ``OSError`` for content that cannot be shown.
+        """
         raw = self._storage.read(name)
-        with suppress(Exception):  # what pyarrow raises for a damaged file, too
-            return _table(raw) if name.endswith(".parquet") else _json(raw)
-        return raw
+        try:
+            if JOURNAL in name:
+                return raw  # answers alone
+            return _table(raw) if name.endswith(FINISHED) else _json(raw)
+        except OSError:
+            raise
+        except Exception as error:  # whatever it is, the content must not be shown as it is
+            raise OSError(first_line(error)) from None
 
     def where(self, name: str = "") -> str:
         """The file's name alone, which the report may quote; the place itself in errors."""
@@ -66,17 +91,37 @@ def anonymous(value: Any) -> Any:
     if isinstance(value, list):
         return [anonymous(each) for each in value]
     if isinstance(value, dict):
+        names = _names_apart(value)
         return {
-            _text(name): each if name in AXES and isinstance(each, str) else anonymous(each)
+            names[name]: each if name in AXES and isinstance(each, str) else anonymous(each)
             for name, each in value.items()
         }
     return value
 
 
+def _names_apart(names: Iterable[str]) -> dict[str, str]:
+    """Names of fields as they are shown; those that would become the same end in a part of their hash."""
+    shown = {name: _text(name) for name in names}
+    count = Counter(shown.values())
+    return {
+        name: text if text == name or count[text] == 1 else f"{text}-{short_hash(name)[:4]}"
+        for name, text in shown.items()
+    }
+
+
 def _text(text: str) -> str:
-    text = _ADDRESS.sub(lambda found: found[0] if found[2] in PROVIDERS else f"{found[1]}://{_LEFT_OUT}", text)
-    text = _PATH.sub(lambda found: found[1] or _LEFT_OUT, _MAIL.sub(_LEFT_OUT, text))
-    return _names().sub(_LEFT_OUT, text)
+    before = None
+    while text != before:  # what is left may be a path again; each turn shortens it
+        before = text
+        text = _SERVER.sub(_LEFT_OUT, _ADDRESS.sub(_address, text))
+        text = _HOME.sub("~", _MAIL.sub(_LEFT_OUT, text))
+        text = _names().sub(_LEFT_OUT, _PATH.sub(lambda found: found[1] or _LEFT_OUT, text))
+    return text
+
+
+def _address(found: re.Match[str]) -> str:
+    scheme, host = found[1], found[2]
+    return f"{scheme}://{host if host.lower() in PROVIDERS else _LEFT_OUT}"
 
 
 @cache
@@ -90,9 +135,14 @@ def _names() -> re.Pattern[str]:
 
 
 def _json(raw: bytes) -> bytes:
-    fields = anonymous(json.loads(raw))
+    """The JSON file as it is shown; a damaged one as it is, which :func:`checked` refuses."""
+    fields = json.loads(raw)
+    if not isinstance(fields, dict):
+        return json.dumps(anonymous(fields)).encode()
     written = fields.pop(CHECK, None)
-    return raw if written is None and CHECK in fields else json_content(fields)
+    if written is not None and written != short_hash(fields):
+        return raw
+    return json_content(anonymous(fields))
 
 
 def _table(raw: bytes) -> bytes:
@@ -110,5 +160,5 @@ def _metadata(value: bytes) -> bytes:
     try:
         fields = json.loads(value)
     except ValueError:
-        return value
-    return json.dumps(anonymous(fields), ensure_ascii=False).encode()
+        return _text(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return json.dumps(anonymous(fields)).encode()

@@ -77,7 +77,7 @@ class Identity:
         spec = self.spec
         kind = "-".join(map(slug, (spec.select, spec.order, spec.attention)))
         file = f"{kind}-k{spec.k:05d}-d{spec.draw:02d}-{self.cell}"
-        return f"{_folder(spec.task)}/{_folder(spec.model)}/{file}"
+        return f"{folder_name(spec.task)}/{folder_name(spec.model)}/{file}"
 
 
 def slug(text: str) -> str:
@@ -85,16 +85,16 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
-def _folder(name: str) -> str:
+def folder_name(name: str) -> str:
     """A name as a folder name; a name that is too long becomes its beginning and a hash."""
     folder = slug(name)
     return folder if len(folder) <= LONGEST else f"{folder[:LONGEST]}-{digest(name)[:12]}"
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hex, of a JSON value under this protocol."""
+    """SHA-256, in hex, of a JSON value under this protocol. Texts may have lone surrogates, as names of files do."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{PROTOCOL}\n{text}".encode(errors="surrogatepass")).hexdigest()
 
 
 def short_hash(value: Any) -> str:

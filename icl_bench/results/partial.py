@@ -1,4 +1,4 @@
-"""Cells that are asked in part: their answers are in journals, which no table and no chart reads."""
+"""Unfinished cells: their answers are in journals, which no table and no chart reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from icl_bench.results.cells import FINISHED, JOURNAL, slug
+from icl_bench.results.cells import FINISHED, JOURNAL, folder_name
 from icl_bench.results.reading import read_races
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import RaceMeta
@@ -38,9 +38,10 @@ class PartialCells:
         span = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
         of = "" if self.rows is None else f" of {self.rows:,}"
         are, each = ("is", "") if self.cells == 1 else ("are", " each")
-        what = f"{counted(self.cells, 'cell')} {are} asked in part ({span}{of} rows{each})"
+        row = "row" if span == "1" and not of else "rows"
+        what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} {row}{each})"
         how = f"to complete: {self.command}" if self.command else "run the same command again to complete"
-        return f"{self.task} · {self.model}: {what} and in no table; {how}"
+        return f"{self.task} · {self.model}: {what} and {are} in no table; {how}"
 
 
 def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[PartialCells]:
@@ -67,7 +68,7 @@ def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[P
         else:
             folders = {"task": task, "model": model}
             key = (task, model, "")
-            is_wanted = all(value is None or slug(value) == folders[name] for name, value in wanted.items())
+            is_wanted = all(value is None or folder_name(value) == folders[name] for name, value in wanted.items())
         if is_wanted:
             groups[key].append(cell)
             owners[key] = race

@@ -580,12 +580,9 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     """
     wanted, stored = dict(only or {}), read_stored(results, derive=True)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
-    try:
-        frame = _those(stored.predictions, wanted, storage_at(results).where(), stored.stored_names)
-    except UserError:
-        if not failed and not any(race.is_of(wanted.get("task"), wanted.get("model")) for race in read_races(results)):
-            raise
-        frame = stored.predictions.iloc[:0]
+    frame = _those(stored.predictions, wanted, stored.stored_names)
+    if wanted and frame.empty and not failed:
+        _check_races_have(wanted, results, stored)
     return replace(stored, predictions=frame, failed=failed)
 
 
@@ -595,15 +592,31 @@ def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> Use
     return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
 
 
-def _those(frame: pd.DataFrame, wanted: Mapping[str, str], where: str, stored_names: Mapping[str, str]) -> pd.DataFrame:
+def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored) -> None:
+    """Raise ``UserError`` if no race is of this task and model, where nothing else is."""
+    races = read_races(results)
+    if any(race.is_of(wanted.get("task"), wanted.get("model")) for race in races):
+        return
+    present = {(mark.spec.task, mark.spec.model) for mark in stored.failed}
+    present |= {(race.task, model) for race in races for model in race.models}
+    present |= set(stored.predictions[["task", "model"]].astype(str).itertuples(index=False, name=None))
     for name, value in wanted.items():
-        values = [value]
-        if name == "model":
-            values += [model for model, stored_name in stored_names.items() if stored_name == value]
-        kept = frame[frame[name].isin(values)]
-        if kept.empty:
-            raise nothing_of(where, name, value, frame[name].astype(str).unique())
-        frame = kept
+        of = ("task", "model").index(name)
+        kept = {one for one in present if one[of] in _names_of(name, value, stored.stored_names)}
+        if not kept:
+            raise nothing_of(storage_at(results).where(), name, value, {one[of] for one in present})
+        present = kept
+
+
+def _names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[str]:
+    """The values of a column that are meant: the name in a model's files means all models that are told apart."""
+    apart = [model for model, stored_name in stored_names.items() if stored_name == value] if name == "model" else []
+    return [value, *apart]
+
+
+def _those(frame: pd.DataFrame, wanted: Mapping[str, str], stored_names: Mapping[str, str]) -> pd.DataFrame:
+    for name, value in wanted.items():
+        frame = frame[frame[name].isin(_names_of(name, value, stored_names))]
     for name in frame.select_dtypes("category").columns:
         frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})
     return frame

@@ -387,9 +387,10 @@ def as_stored(meta: BaseModel) -> dict[str, Any]:
 def json_content(fields: Mapping[str, Any]) -> bytes:
     """A JSON file of these fields, with a hash that ``checked`` compares.
 
-    The hash is first: with lost bytes before it, the last field would become a part of its name.
+    The hash is first: with lost bytes before it, the last field would become a part of its name. Escapes keep invalid
+    Unicode, which names of files may have.
     """
-    return (json.dumps({CHECK: short_hash(fields), **fields}, ensure_ascii=False, indent=1) + "\n").encode()
+    return (json.dumps({CHECK: short_hash(fields), **fields}, indent=1) + "\n").encode()
 
 
 def checked_prediction(line: bytes) -> Prediction:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -29,15 +30,24 @@ def this_run() -> dict[str, str | None]:
 
 
 def command(words: list[str]) -> str | None:
-    """The command line of this program, without user names and passwords in addresses, values that are called
-    keys or passwords, what looks like a provider's key, and the path of the user's home (``~``).
-
-    None for another program's command line.
-    """
+    """The command line of this program on one line, :func:`cleaned`. None for another program's command line."""
     if not words or not words[0].replace("\\", "/").endswith(STARTED_AS):
         return None
-    shown = [without_home(KEY.sub("…", NAMED_SECRET.sub(r"\1…", word))) for word in words[1:]]
-    return IN_ADDRESS.sub(r"\1…@", one_line(shlex.join([PROGRAM, *shown])))
+    return one_line(cleaned([PROGRAM, *words[1:]]))
+
+
+def cleaned(words: Iterable[str]) -> str:
+    """A command line to store: without user names and passwords in addresses, values that are called keys or
+    passwords, what looks like a provider's key, and the path of the user's home (``~``).
+    """
+    shown = [without_home(KEY.sub("…", NAMED_SECRET.sub(r"\1…", word))) for word in words]
+    return IN_ADDRESS.sub(r"\1…@", " ".join(map(_quoted, shown)))
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell reads it, which expands a ``~`` only without quotes."""
+    home, rest = ("~/", word[2:]) if word.startswith("~/") else ("", word)
+    return home + (shlex.quote(rest) if rest or not home else "")
 
 
 def without_home(text: str) -> str:

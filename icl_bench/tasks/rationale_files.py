@@ -99,7 +99,10 @@ def write_rationales(
             if not path.exists():
                 write_new(path, content)
             elif path.read_bytes() != content:
-                raise _is_there(path)
+                raise UserError(
+                    f"--out {path}: has rows of another command; delete it and run the same command again (answers are "
+                    "kept)"
+                )
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({first_line(error)})") from None
     write_task_file(out, as_yaml(values))

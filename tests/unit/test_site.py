@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_the_command_line_and_the_public_names_have_their_places(site: Path):
     assert set(icl_bench.__all__) - {"__version__"} <= of_names
     text = (site / "reference" / "api.html").read_text(encoding="utf-8")
     assert ":class:" not in text
+
+
+def test_arguments_and_placeholders_of_options_are_shown_as_help_has_them():
+    lines = list(runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["command_line"]())
+    of_leaderboard = lines[next(i for i, line in enumerate(lines) if "icl-bench leaderboard" in line) :]
+    assert next(line for line in of_leaderboard if line.startswith("| `")).startswith("| `[FILE]...` | ")
+    assert "**Arguments**\n\n| argument |" in "\n".join(of_leaderboard)
+    assert any(line.startswith("| `--out` `FILE` | ") for line in of_leaderboard)
+    assert any(line.startswith("| `--anonymous` | ") for line in lines), "a flag has no placeholder"
 
 
 def test_links_out_of_the_pages_lead_to_the_repository(site: Path):

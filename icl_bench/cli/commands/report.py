@@ -101,7 +101,7 @@ def report(
         "--panels": panels,
     }
     if figures is None and (given := [name for name, value in asked.items() if value is not None]):
-        raise UserError(f"{given[0]}: is of figures; name their folder (--figures DIR)")
+        raise UserError(f"{given[0]}: applies to figures; add --figures DIR")
     style = FigureStyle(
         width=None if width is None else check_width(width),
         font=font,

@@ -196,7 +196,7 @@ def summary(
         for option in [name for name, value in of_costs.items() if value is not None][:1]:
             raise UserError(f"{option}: goes with --frontier or --advice")
     if top is not None and (json or advice is not None or detect is not None):
-        raise UserError("--top: is of printed tables; leave it out with --json, --advice and --detect")
+        raise UserError("--top: applies to printed tables; leave it out with --json, --advice and --detect")
     share = None if wanted is None else check_wanted(wanted)
     only = {name: value for name, value in (("task", task), ("model", model)) if value is not None}
     if frontier:

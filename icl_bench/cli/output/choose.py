@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
@@ -16,6 +16,7 @@ from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
 from icl_bench.results.storage import Place, place_words
+from icl_bench.sweep.this_run import cleaned
 from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
@@ -26,7 +27,7 @@ def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
     record = Record(
         contest,
         results,
-        lambda: list(answer_lines(contest, results)),
+        lambda: list(answer_lines(contest, results, cleaned)),
         command=whole_command(contest, results),
         measure=contest.sweep.task.first_measure,
     )
@@ -44,8 +45,8 @@ def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
     return contest
 
 
-def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
-    """The answer in five lines."""
+def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]], str] = shlex.join) -> Iterator[str]:
+    """The answer in five lines, with the words of commands as ``command`` joins them."""
     answer = contest.answer()
     pairs = list(zip(contest.settings, answer.standings, strict=True))
     setting, standing = pairs[answer.choice]
@@ -64,7 +65,7 @@ def answer_lines(contest: Contest, results: Place) -> Iterator[str]:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
-    yield f"Next: {' && '.join(map(shlex.join, commands))}  # answers all test rows; writes the prompt to a file"
+    yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes the prompt to a file"
 
 
 DEMONSTRATIONS = {
@@ -173,11 +174,11 @@ def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
 
 
 def whole_command(contest: Contest, results: Place) -> str:
-    """The runs that compute the cells of all settings whole, one a model."""
+    """The runs that compute the cells of all settings whole, one a model, as they may be stored."""
     each: dict[int, list[Setting]] = {}
     for one in contest.settings:
         each.setdefault(one.entrant, []).append(one)
-    return " && ".join(shlex.join(_run_words(contest, settings, results)) for settings in each.values())
+    return " && ".join(cleaned(_run_words(contest, settings, results)) for settings in each.values())
 
 
 def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) -> list[str]:

@@ -96,7 +96,20 @@ def test_its_command_completes_all_cells_of_which_none_is_partial_then(results: 
     assert run_command(*command[1:], "--quiet").code == 0
     assert {name.removesuffix(".parquet") for name, _ in finished_cells(results)} >= set(race.cells)
     assert partial_cells(results) == []
-    assert "asked in part" not in said("summary", "--results", results)
+    assert "unfinished" not in said("summary", "--results", results)
+
+
+def test_neither_its_command_nor_its_answer_has_the_home_folder(
+    words: tuple[object, ...], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tiny.parent))
+    done = run_command("choose", *words, "--margin", 40, "--results", tmp_path / "results")
+    assert done.code == 0
+    race = race_in(tmp_path / "results")
+    for stored in (race.command, race.answer[-1]):
+        assert str(tiny) not in stored
+        assert f"--model ~/{tiny.name}" in stored
+    assert f"--model {tiny}" in done.out, "what is printed is whole"
 
 
 def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
@@ -164,7 +177,7 @@ def test_summary_shows_the_race_and_names_partial_cells_with_what_completes_them
     assert (cells.rows, cells.command) == (30, race.command)
     shown = said("summary", "--results", results)
     assert "races of choose: accuracy of each setting so far" in shown
-    assert f"cells are asked in part ({cells.fewest:,}" in shown
+    assert f"cells are unfinished ({cells.fewest:,}" in shown
     assert race.command in shown
     record = json.loads(said("summary", "--json", "--results", results))
     assert record["partial"][0]["cells"] == cells.cells
@@ -210,7 +223,7 @@ def test_other_readers_do_not_take_a_history_for_results(results: Path, words: t
     assert set(read.predictions["select"].astype(str)) == {"bm25"} | (
         {"random"} & set(read.predictions["select"].astype(str))
     )
-    assert "asked in part" in said("summary", "--results", results)
+    assert "unfinished" in said("summary", "--results", results)
 
 
 def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tmp_path: Path) -> None:
@@ -226,7 +239,7 @@ def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tm
     assert [sentence.topic for sentence in section.articles[0].sentences] == [
         line.partition(":")[0] for line in race.answer
     ]
-    assert any("asked in part" in note for note in report.notes)
+    assert any("unfinished" in note for note in report.notes)
     said("report", "--results", results, "--out", tmp_path / "report.html", "--figures", tmp_path / "figures")
     page = (tmp_path / "report.html").read_text()
     assert race.answer[0].partition(": ")[2].partition(",")[0] in page

@@ -16,6 +16,7 @@ from PIL import Image
 from support.fakes import FakeBackend, plan, runner
 from support.in_process import run_command, said
 
+import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.report.build import Report, make_report
 from icl_bench.report.figure_style import FORMATS, FigureStyle, parse_formats, read_names, renamed
@@ -194,11 +195,17 @@ def test_names_are_read_from_yaml_json_and_csv(tmp_path: Path):
         assert read_names(tmp_path / f"n.{kind}") == {"small": "My Model", "hybrid:20,by=dense": "Hybrid"}
 
 
+def test_a_style_without_figures_is_refused_in_python_too(results: Path, tmp_path: Path):
+    with pytest.raises(UserError, match=r"^style: applies to figures; add figures=DIR$"):
+        icl_bench.read(results).report(tmp_path / "page.html", style=FigureStyle(width=3.3))
+    assert not (tmp_path / "page.html").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--width", "3.3"], "--width: is of figures; name their folder (--figures DIR)"),
-        (["--no-title"], "--no-title: is of figures; name their folder (--figures DIR)"),
+        (["--width", "3.3"], "--width: applies to figures; add --figures DIR"),
+        (["--no-title"], "--no-title: applies to figures; add --figures DIR"),
         (["--figures", "f", "--width", "0.2"], "--width 0.2: not a width in inches from 1.5 to 30"),
         (["--figures", "f", "--width", "nan"], "--width nan: not a width in inches from 1.5 to 30"),
         (["--figures", "f", "--format", "jpg"], "--format jpg: not a format of figures; known: svg, pdf, png, pgf"),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from icl_bench.results.anonymous import Anonymous, anonymous
 from icl_bench.results.cells import FINISHED
 from icl_bench.results.reading import CELL_META, read_results, read_stored
 from icl_bench.results.store import Store
+from icl_bench.results.stored_meta import StudyMeta, checked, json_content
 from icl_bench.table_files import parquet_bytes, parquet_table
 
 HOST, USER, HOME = "gpu7.lab.example.edu", "margarethe", "/home/margarethe"
@@ -126,13 +128,81 @@ def test_a_damaged_file_is_left_out_as_ever(results: Path):
         (r"--model C:\Users\me\m", "--model m"),
         ("--task ../../me/t.yaml", "--task t.yaml"),
         ("--results s3://my-bucket/r", "--results s3://…"),
-        ("--server https://api.openai.com/v1", "--server https://api.openai.com/v1"),
+        ("--server https://api.openai.com/v1", "--server https://api.openai.com"),
+        ("https://API.openai.com/v1/anna/x?user=anna", "https://API.openai.com"),
+        ("https://anna@api.openai.com/v1", "https://…"),
+        ("HTTP://gpu7.lab.org/v1", "HTTP://…"),
+        ("--server gpu7:8000/v1", "--server …"),
+        ("--server gpu7.lab.org:8000", "--server …"),
+        ("at 12:30/13:40, trec.yaml:12, k:10/20", "at 12:30/13:40, trec.yaml:12, k:10/20"),
+        ("--data-dir /home/anna", "--data-dir ~"),
+        ("'/home/anna'", "'~'"),
+        ("/Users/anna/x", "x"),
+        ("/nfs/home/anna", "~"),
+        (r"C:\Users\anna", "~"),
+        ("~anna/x and ~anna and ~/", "x and ~ and …"),
+        ("file:/home/anna/x", "file:x"),
+        ("file:///home/anna/x", "file://…"),
+        ("gpu7:/data/anna/x", "gpu7:x"),
+        ("https://example.org/home/page", "https://…"),
         ("'/srv/a/b c'", "'b c'"),
         ("<q>{text}</q> and/or 1/2 trec/m.parquet", "<q>{text}</q> and/or 1/2 trec/m.parquet"),
     ],
 )
 def test_paths_keep_their_last_part_and_addresses_their_scheme(text: str, shown: str):
     assert anonymous(text) == shown
+
+
+PARTS = ("/", "\\", "~", ".", ":", "home", "Users", "anna", "http://", "api.openai.com", "8000", " ", "-", "<", "@")
+
+
+@given(st.lists(st.sampled_from(PARTS)).map("".join))
+def test_no_path_and_no_address_changes_when_it_is_shown_again(text: str):
+    assert anonymous(anonymous(text)) == anonymous(text)
+
+
+def test_names_that_would_be_the_same_keep_both_values():
+    shown = anonymous({"/a/anna/train.jsonl": "0f", "/b/anna/train.jsonl": "1e", "train.jsonl": "2d", "~/d/x": "3c"})
+    assert sorted(shown.values()) == ["0f", "1e", "2d", "3c"]
+    assert {"train.jsonl", "x"} < shown.keys()
+    assert "anna" not in str(shown)
+
+
+# -- files that are damaged, or not like others -----------------------------------------------------
+
+
+def shown_file(folder: Path, content: bytes, name: str = "a.json") -> bytes:
+    (folder / name).write_bytes(content)
+    return Anonymous(folder).read(name)
+
+
+def test_a_changed_json_file_stays_refused(tmp_path: Path):
+    whole = json_content({"study": "s", "cells": []})
+    assert checked(shown_file(tmp_path, whole), StudyMeta).study == "s"
+    changed = whole.replace(b'"s"', b'"t"')
+    with pytest.raises(ValueError, match="not as it was written"):
+        checked(shown_file(tmp_path, changed), StudyMeta)
+
+
+@pytest.mark.parametrize("content", [b'["/home/anna/x"]', b'"/home/anna/x"', b'{"a": "/home/anna/\\udcff"}'])
+def test_any_json_is_shown_without_its_author(tmp_path: Path, content: bytes):
+    assert b"anna" not in shown_file(tmp_path, content)
+
+
+@pytest.mark.parametrize("name", ["a.json", f"a{FINISHED}"])
+def test_a_file_that_cannot_be_shown_is_not_shown_as_it_is(tmp_path: Path, name: str):
+    with pytest.raises(OSError):
+        shown_file(tmp_path, b'{"a": "/home/anna', name)
+
+
+def test_metadata_of_a_table_without_its_author(tmp_path: Path):
+    about = {"one": "/home/anna/x", "two": r'{"a": "/home/anna/\udcff"}'}
+    raw = shown_file(tmp_path, parquet_bytes(pa.table({"k": [1]}).replace_schema_metadata(about)), f"a{FINISHED}")
+    assert "anna" not in str(parquet_table(raw).schema.metadata)
+
+
+def test_commands_name_the_place_by_its_last_part(tmp_path: Path):
+    assert str(Anonymous(tmp_path / "anna" / "results")) == "results"
 
 
 @given(

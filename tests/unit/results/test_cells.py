@@ -37,6 +37,10 @@ def test_a_hash_is_that_of_the_protocol_and_the_json_with_sorted_keys():
     assert short_hash(["x", "y"]) == sha('1\n["x","y"]')[:16]
 
 
+def test_names_of_files_that_are_not_unicode_have_a_hash():
+    assert digest("\udcff") != digest("\udcfe")
+
+
 def test_a_variant_is_named_by_its_facts_and_a_cell_by_its_axes_too():
     identity = Identity(SPEC, FACTS)
     facts = '"facts":{"labels":"é","seed":0}'

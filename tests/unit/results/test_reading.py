@@ -16,12 +16,16 @@ import pytest
 from support.in_memory import MemoryStorage
 from support.predictions import cell, frame
 
+from icl_bench.analysis.baseline_check import read_folder
 from icl_bench.errors import UserError
-from icl_bench.results.cells import ALWAYS, AXES, CellSpec, Identity, Prediction, prediction_schema
+from icl_bench.report.leaderboard import leaderboard
+from icl_bench.results.cells import ALWAYS, AXES, JOURNAL, CellSpec, Identity, Prediction, prediction_schema
 from icl_bench.results.exporting import export_results
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.model_names import names_apart
+from icl_bench.results.partial import partial_cells
+from icl_bench.results.races import race_file, write_race
 from icl_bench.results.reading import (
     DamagedError,
     ExportError,
@@ -30,6 +34,7 @@ from icl_bench.results.reading import (
     finished_cells,
     imported_hashes,
     no_results,
+    nothing_in,
     read_results,
     read_row,
     read_rows,
@@ -40,7 +45,7 @@ from icl_bench.results.reading import (
 )
 from icl_bench.results.storage import storage_at
 from icl_bench.results.store import Store
-from icl_bench.results.stored_meta import CellMeta, TaskMeta
+from icl_bench.results.stored_meta import CellMeta, RacedSetting, RaceMeta, RaceRound, RaceStanding, TaskMeta
 
 SPEC = CellSpec(task="cards", model="small", select="random", order="drawn", attention="full", k=2, draw=0)
 FACTS = Facts(backend="fake", seed=0)
@@ -432,6 +437,61 @@ def test_a_value_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
     said = rf"^results folder {tmp_path}: nothing of task 'xyz' \(has: cards, zoo\)$"
     with pytest.raises(UserError, match=said):
         read_some(tmp_path, {"task": "xyz"})
+
+
+def race(results: Path, task: str, model: str) -> None:
+    standing = RaceStanding(predictions=1, draws=1, ci_low=0.0, ci_high=1.0, out=False)
+    meta = RaceMeta(
+        task=task,
+        model=model,
+        margin=0.01,
+        error=0.05,
+        rows=10,
+        draws=1,
+        queries=1,
+        decided=False,
+        predictions=1,
+        predictions_of_full_sweep=10,
+        settings=[RacedSetting(setting="k=1", select="random", k=1)],
+        rounds=[RaceRound(predictions=1, leader="k=1", standings=[standing])],
+        answer=[],
+        command="icl-bench run",
+        cells=[],
+    )
+    write_race(results, race_file(task, model, "0" * 8), meta)
+
+
+def test_a_value_that_no_race_has_is_refused_with_those_of_the_races(tmp_path: Path):
+    race(tmp_path, "trec", "small")
+    assert read_some(tmp_path, {"task": "trec", "model": "small"}).predictions.empty
+    for wanted, said in (
+        ({"task": "zz"}, r"nothing of task 'zz' \(has: trec\)$"),
+        ({"task": "trec", "model": "zz"}, r"nothing of model 'zz' \(has: small\)$"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read_some(tmp_path, wanted)
+    fail(tmp_path, task="cards")
+    with pytest.raises(UserError, match=r"nothing of task 'zz' \(has: cards, trec\)$"):
+        read_some(tmp_path, {"task": "zz"})
+
+
+def test_a_folder_without_finished_cells_is_refused_in_the_same_words(tmp_path: Path):
+    race(tmp_path, "trec", "small")
+    for read in (leaderboard, read_folder, read_results):
+        with pytest.raises(UserError) as refused:
+            read(tmp_path)
+        assert str(refused.value) == str(nothing_in(tmp_path))
+
+
+def test_unfinished_cells_of_a_task_with_a_long_name_are_found_by_it(tmp_path: Path):
+    task = "long" * 60
+    journal = tmp_path / f"{identity(task=task).name}{JOURNAL}"
+    journal.parent.mkdir(parents=True)
+    journal.write_text('{"test_id": "a"}\n')
+    (found,) = partial_cells(tmp_path, {"task": task})
+    assert found.in_words().endswith(
+        "1 cell is unfinished (1 row) and is in no table; run the same command again to complete"
+    )
 
 
 def test_where_all_that_is_asked_for_failed_there_are_its_marks_and_no_row(tmp_path: Path):

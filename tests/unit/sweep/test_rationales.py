@@ -305,7 +305,10 @@ def test_a_command_that_was_killed_while_it_wrote_is_repeated_without_asking_aga
         assert {name: (tmp_path / name).read_text() for name in names} == whole
     (tmp_path / "own.yaml").unlink()
     (tmp_path / "own.pool.jsonl").write_text(whole["own.pool.jsonl"][:-30])
-    assert refused(ask()) == f"--out {tmp_path / 'own.pool.jsonl'}: is there already; give another name"
+    assert refused(ask()) == (
+        f"--out {tmp_path / 'own.pool.jsonl'}: has rows of another command; delete it and run the same command again "
+        "(answers are kept)"
+    )
     assert not (tmp_path / "own.yaml").exists()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.fakes import FakeBackend, plan, runner
 
-from icl_bench.sweep.this_run import command, without_home
+from icl_bench.results.reading import finished_cells
+from icl_bench.sweep.this_run import cleaned, command, without_home
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,21 @@ def test_what_is_no_secret_is_kept(word: str):
 def test_the_home_folder_is_a_tilde(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/ann")
     words = ["icl-bench", "run", "--model", "/home/ann/m", "--task=/home/ann/t.yaml", "--results", "/home/anna/r"]
-    assert command(words) == "icl-bench run --model '~/m' '--task=~/t.yaml' --results /home/anna/r"
+    assert command(words) == "icl-bench run --model ~/m '--task=~/t.yaml' --results /home/anna/r"
     assert without_home("/x/home/ann/m") == "/x/home/ann/m"
     assert Path(without_home("/home/ann/m")).expanduser() == Path("/home/ann/m")
+
+
+def test_a_stored_command_is_whole_and_a_shell_finds_the_home_folder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    words = ["icl-bench", "run", "--model", "/home/ann/a b", "--results", "/home/ann/", "--k", ",".join(["10"] * 200)]
+    assert cleaned(words) == f"icl-bench run --model ~/'a b' --results ~/ --k {words[-1]}"
+    assert "secret" not in cleaned(["icl-bench", "x" * 380, "https://me:secretsecretsecret@host"])
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("sys.argv", ["icl-bench", "run", "--data-dir", "\udcff"])
+    runner(plan(tmp_path / "task", "1"), tmp_path / "results", FakeBackend()).run()
+    assert {meta.run.command for _, meta in finished_cells(tmp_path / "results")} == {
+        "icl-bench run --data-dir '\udcff'"
+    }

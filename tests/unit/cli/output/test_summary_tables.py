@@ -62,7 +62,7 @@ def test_top_prints_the_best_rows_and_says_how_many_there_are(results: Path):
 def test_top_is_refused_where_there_are_no_tables(results: Path, option: tuple[str, ...]):
     done = run_command("summary", "--results", results, "--top", 3, *option)
     assert (done.code, done.out) == (2, "")
-    assert done.err == "error: --top: is of printed tables; leave it out with --json, --advice and --detect\n"
+    assert done.err == "error: --top: applies to printed tables; leave it out with --json, --advice and --detect\n"
 
 
 @given(st.lists(st.floats(0, 1) | st.none(), max_size=12), st.integers(1, 12), st.booleans())
