@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -332,6 +333,16 @@ def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Pa
     assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
     assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
+
+
+@pytest.mark.parametrize("unsure", ["", "another may be better by 5 points or more"])
+def test_the_card_says_beside_the_use_that_another_point_may_be_better(results: Path, unsure: str):
+    report = make_report(results)
+    answer = replace(report.answers[0], why_not="", use="random, k = 4", unsure=unsure)
+    shown = page(replace(report, answers=[answer]))
+    (use,) = re.findall(r'<p class="use">(.*?)</p>', shown)
+    beside = f" (the best found; {unsure})" if unsure else ""
+    assert re.sub("<.*?>", "", use) == f"random, k = 4{beside}"
 
 
 # -- what is there, and what is not -------------------------------------------------------------
