@@ -9,8 +9,9 @@ from icl_bench.analysis.curves import LEAST_POINTS, at_chance
 from icl_bench.analysis.draws import ENOUGH_DRAWS, is_drawn
 from icl_bench.analysis.summary import Summary
 from icl_bench.analysis.zero_shot import with_demonstrations
+from icl_bench.metrics.scores import ACCURACY
 from icl_bench.results.cells import SETTING
-from icl_bench.wording import counted
+from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 MANY_DRAWS = 10
 """The number of draws that is advised."""
 
+WIDE = 0.2
+"""The width of an interval of accuracy, a share of 1, above which more data comes before more demonstrations."""
+
+LARGER = "a larger --k (max is the largest that fits the context window and the pool)"
+
 
 def next_step(summaries: Sequence[Summary]) -> str:
     """What the results of a run lack most, with the option that adds it; else where to look at them.
 
     The first that applies: failed cells, no demonstrations, answers at chance, points of one draw, a curve that
-    still rises, too few values of k for a saturation point, too few draws.
+    still rises, too few values of k for a saturation point, too few draws, a curve that may still rise.
     """
     import pandas as pd
 
@@ -35,21 +41,27 @@ def next_step(summaries: Sequence[Summary]) -> str:
     if curves.empty:
         return LOOK
     if shown.empty:
-        return "no demonstrations shown yet: --k 1,10,100 measures what they add"
-    if at_chance(curves):
-        more = 10 * int(shown["k"].max())
-        return (
-            f"no point is shown to be better than guessing: --k {more} shows more demonstrations, "
-            "icl-bench show prints a prompt and its answer"
-        )
+        return "no demonstrations shown yet: --k 1,10,100, as far as they fit, measures what they add"
+    if (curves["metric"] == ACCURACY).all() and at_chance(curves):
+        return f"no point is shown to be better than always giving the most frequent label: {_beyond_chance(curves)}"
     drawn = shown[shown["select"].astype(str).map(is_drawn).astype(bool)]
-    return next(_additions(drawn, shown, saturation), LOOK)
+    return next(_additions(drawn, curves, saturation), LOOK)
 
 
 LOOK = "icl-bench summary tests what differs; icl-bench report has charts, icl-bench view single predictions"
 
 
-def _additions(drawn: pd.DataFrame, shown: pd.DataFrame, saturation: pd.DataFrame) -> Iterator[str]:
+def _beyond_chance(curves: pd.DataFrame) -> str:
+    """What could show that answers are better than chance."""
+    if (width := float((curves["ci_high"] - curves["ci_low"]).max())) > WIDE:
+        return (
+            f"intervals are up to {percent(width)} points wide, more test rows (--test-size) and draws "
+            f"(--draws {MANY_DRAWS}) make them narrower"
+        )
+    return f"{LARGER} shows more demonstrations, icl-bench show prints a prompt and its answer"
+
+
+def _additions(drawn: pd.DataFrame, curves: pd.DataFrame, saturation: pd.DataFrame) -> Iterator[str]:
     """What could be added, the most important first."""
     count = f"of {counted(len(drawn), 'drawn point')}"
     if single := int((drawn["draws"] == 1).sum()):
@@ -58,14 +70,17 @@ def _additions(drawn: pd.DataFrame, shown: pd.DataFrame, saturation: pd.DataFram
             "demonstrations matters; finished cells are kept"
         )
     rising = saturation[saturation["spoken"].astype(bool) & ~saturation["within_window"].astype(bool)]
-    if len(rising):
-        largest = int(rising["max_k"].max())
-        yield f"not saturated at k = {largest:,}: --k {2 * largest} shows whether more demonstrations help"
-    numbers = int(shown.groupby(SETTING, observed=True)["k"].nunique().max())
+    surely = rising["likely_low"] >= rising["max_k"]
+    if len(rises := rising[surely]):
+        yield f"not saturated at k = {int(rises['max_k'].max()):,}: {LARGER} shows whether more demonstrations help"
+    known = curves[curves["score"].notna()]
+    numbers = int(known.groupby(SETTING, observed=True)["k"].nunique().max())
     if numbers < LEAST_POINTS:
         yield (
-            f"{counted(numbers, 'value')} of k above 0: with {LEAST_POINTS} or more, summary estimates from which k on "
+            f"{counted(numbers, 'value')} of k: with {LEAST_POINTS} or more, summary estimates from which k on "
             "more demonstrations add nothing"
         )
     if few := int(drawn["draws"].between(2, ENOUGH_DRAWS).sum()):
         yield f"{few:,} {count} with two or three draws: --draws {MANY_DRAWS} makes their intervals reliable"
+    if len(may_rise := rising[~surely]):
+        yield f"may not be saturated at k = {int(may_rise['max_k'].max()):,}: more draws or test rows would show it"

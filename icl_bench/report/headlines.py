@@ -91,7 +91,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
             text = f"none is named: the highest, {where}, has too little data ({why})."
             yield Sentence("Best", text, f"none is named: the highest, {where}, has too little data")
             continue
-        among, choice = "", ""
+        among, choice, tied = "", "", ""
         if row["points"] > 1:
             tied = f", tied with {counted(row['tied'], 'other')}" if row["tied"] else ""
             among = f", the highest of {counted(row['points'], 'tested point')}{tied}"
@@ -100,7 +100,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
             "Best",
             f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}{among} "
             f"({row['test_rows']:,} test rows, {counted(row['draws'], 'draw')}){choice}.",
-            f"{percent(row['score'])}% {title(row['metric'])} {where}",
+            f"{percent(row['score'])}% {title(row['metric'])} {where}{tied}",
         )
 
 
@@ -113,22 +113,29 @@ def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _thin(rows: pd.DataFrame) -> str:
-    """Points that are no key finding, and why."""
+    """Points with too little data for a key finding, and why."""
     where = listed(f"{k:,}" for k in sorted(set(rows["k"])))
     return f"too little data at k = {where} ({listed(dict.fromkeys(rows['why']))})"
+
+
+def _without_data(thin: int) -> str:
+    """How many tested k have too little data; empty if none."""
+    return f" ({thin:,} {'has' if thin == 1 else 'have'} too little data)" if thin else ""
 
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.itertuples():
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
-            text = saturation_text(row)
-            link = " is " if text.startswith(("saturated", "not saturated")) else ": "
-            yield Sentence("Saturation", f"{row.series}{link}{text}.", f"{row.series}{link}{text.partition(' (')[0]}")
+            said = saturation_text(row)
+            link = " is " if said.startswith(("saturated", "not saturated")) else ": "
+            text = f"{row.series}{link}{said}."
+            certain = row.likely_low == row.likely_high == row.k
+            clause = f"{row.series}{link}{said.partition(' (')[0]}" if certain and row.spoken else text
+            yield Sentence("Saturation", text, clause)
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """Of each series: where it differs from its base by the test, and where the test cannot decide."""
-    table = table[table["difference"].notna()]
+    """For each series: where the test shows a difference from its base, and where it does not decide."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
     for series, of_series in table.sort_values("k").groupby("series"):
@@ -141,7 +148,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
         ):
             if len(kept):
                 ends = [kept.iloc[0], *([kept.iloc[-1]] if len(kept) > 1 else [])]
-                where = f" at {len(kept)} of {len(rows)} tested k," if len(kept) > 2 else ""
+                where = f" at {len(kept)} of {len(of_series)} tested k," if len(kept) > 2 else ""
                 parts.append(f"{word}{where} by " + " and ".join(map(_difference, ends)))
         unsure = rows[rows["advice"].isna()]
         if len(unsure):
@@ -151,13 +158,18 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
         if len(thin):
             parts.append(_thin(thin))
         text = f"{series} against {base}{compared}: {'; '.join(parts)}."
-        yield Sentence(topic, text, f"{series}: {_decided(decided, len(rows), base)}")
+        yield Sentence(topic, text, f"{series}: {_decided(decided, len(rows), len(thin), base)}")
 
 
-def _decided(decided: pd.DataFrame, tested: int, base: str) -> str:
-    """At how many of the tested k a series is better or worse than its base."""
-    if not tested:
+def _decided(decided: pd.DataFrame, judged: int, thin: int, base: str) -> str:
+    """At how many of the tested k a series is better or worse than its base.
+
+    ``judged`` counts the k that have enough data, ``thin`` the others.
+    """
+    if not judged:
         return f"too little data beside {base}"
+    tested = judged + thin
+    less = _without_data(thin)
     better = int((decided["difference"] > 0).sum())
     counts = {"better": better, "worse": len(decided) - better}
     parts = [
@@ -165,7 +177,10 @@ def _decided(decided: pd.DataFrame, tested: int, base: str) -> str:
         for word, count in counts.items()
         if count
     ]
-    return " and ".join(parts) or f"not distinguishable from {base}"
+    if not parts:
+        where = f" at {judged} of {tested} tested k" if thin else ""
+        return f"not distinguishable from {base}{where}{less}"
+    return f"{' and '.join(parts)}{less}"
 
 
 def _undecided(rows: pd.DataFrame) -> str:
@@ -189,10 +204,11 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
         shares = " to ".join(
             dict.fromkeys(f"{percent(share)}%" for share in (rows["changed"].min(), rows["changed"].max()))
         )
+        at = f" at {len(rows)} of {len(of_series)} tested k{_without_data(len(thin))}" if len(thin) else ""
         yield Sentence(
             "Order",
             f"{series}: another order changes {changes} of the answers ({founded_on(rows)}){beside}.",
-            f"{series}: another order changes {shares} of the answers",
+            f"{series}: another order changes {shares} of the answers{at}",
         )
 
 

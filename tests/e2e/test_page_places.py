@@ -187,6 +187,25 @@ def test_a_model_filter_leaves_no_chart_without_the_model(opened: Opened):
     assert all(chip.startswith("two, ") for chip in chips)
 
 
+def test_charts_of_several_models_follow_from_one_model_to_another(opened: Opened):
+    driver = opened("#task=cards&model=one")
+    drawn(driver)
+    figures = "[...document.querySelectorAll('#cost figure:not([hidden])')]"
+    names = f"{figures}.flatMap((f) => [...f.querySelectorAll('[aria-label*=random]')].map((e) => e.getAttribute('aria-label')))"
+
+    def of(model: str) -> str:
+        return f"{names}.some((label) => label.includes('{model}, random'))"
+
+    assert driver.execute_script(f"return [{of('one')}, {of('two')}]") == [True, False]
+    for model, other in (("two", "one"), ("one", "two")):
+        driver.execute_script(
+            "const s = document.querySelector('nav .view [name=model]'); s.value = arguments[0];"
+            "s.dispatchEvent(new Event('change'))",
+            model,
+        )
+        wait(driver, f"{of(model)} && !{of(other)}", seconds=20)
+
+
 def test_the_list_has_question_right_and_given_answer_and_is_sorted_by_them(opened: Opened):
     driver = opened("#task=cards&model=one&k=5&series=bm25")
     first = visible(driver, "#reader .option")[0]

@@ -235,6 +235,7 @@ def test_two_points_stand_side_by_side_with_what_flipped(opened: Any, server: Se
     assert len(names) == 2 * len(listed)
     assert all(here != there for here, there in zip(names[::2], names[1::2], strict=True))
     assert "p of no difference: " in found
+    assert "It holds for these demonstrations, not for others, and is not corrected for further comparisons." in found
     assert all(texts(driver, "#reader .option .question")), "the data is at hand"
     sides = texts(driver, "#reader .sides .pairs")
     assert len(sides) == 2

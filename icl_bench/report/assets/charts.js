@@ -25,7 +25,9 @@ async function draw(box) {
   const number = Number(box.dataset.chart);
   const { spec } = data.charts[number];
   const section = box.dataset.section;
-  const rows = rowsAbout(number, opened());
+  const open = opened();
+  const rows = rowsAbout(number, open);
+  box.dataset.about = open.model;
   const values = { ...(section && legends[section].signals()), point: picked[number] };
   const params = (spec.params || []).map((p) => (values[p.name] === undefined ? p : { ...p, value: values[p.name] }));
   const config = { ...theme(), legend: { ...theme().legend, disable: Boolean(section) } };
@@ -55,8 +57,9 @@ async function shownAnew(box, view) {
 
 // Charts of several models have the rows of the one that the page is about.
 function redrawOfModel(open) {
-  for (const box of $$("#report .chart[data-drawn]")) {
-    if (rowsAbout(Number(box.dataset.chart), open).length !== Number(box.dataset.rows)) waiting.add(box);
+  for (const box of $$("#report .chart[data-about]")) {
+    const [before, now] = [{ model: box.dataset.about }, open].map((one) => rowsAbout(Number(box.dataset.chart), one));
+    if (before.length !== now.length || before.some((row, i) => row !== now[i])) waiting.add(box);
   }
   drawWaiting();
 }

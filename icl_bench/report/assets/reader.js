@@ -273,8 +273,9 @@ class Reader {
       (here < all ? ` (${whole.format(all)} in all)` : "") + (total ? "." : ": none matches.");
     const flipped = pairs ? ` Of ${whole.format(pairs.total)} pairs ${whole.format(pairs.both)} are right on both sides, ${whole.format(pairs.neither)} on neither, ` +
       `${whole.format(pairs.lost)} right only here, ${whole.format(pairs.won)} right only there` +
+      (pairs.without_verdict ? `, ${whole.format(pairs.without_verdict)} with an answer that is neither right nor wrong` : "") +
       (pairs.unpaired ? `; ${whole.format(pairs.unpaired)} predictions have none beside them.` : ".") +
-      (pairs.p === null ? "" : ` p of no difference: ${SHOWN.p(pairs.p)} (exact sign-flip test over test examples, of which ${whole.format(pairs.flipped)} differ; McNemar's test where each has one pair).`) : "";
+      (pairs.p === null ? "" : ` p of no difference: ${SHOWN.p(pairs.p)} (exact sign-flip test over test examples, of which ${whole.format(pairs.flipped)} differ; McNemar's test where each has one pair). It holds for these demonstrations, not for others, and is not corrected for further comparisons.`) : "";
     $(".found", this.section).textContent = text + flipped;
   }
 

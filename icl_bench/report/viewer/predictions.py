@@ -118,11 +118,12 @@ class Pairs:
     there: np.ndarray
     """Positions of those beside them."""
     counts: Mapping[str, int]
-    """All pairs (total), those right on both sides, on neither, only here (lost), only there (won),
-    predictions that have none beside them (unpaired), and the test examples that flipped (flipped)."""
+    """All pairs (total), those right on both sides, on neither, only here (lost), only there (won), those in which
+    an answer is neither right nor wrong (without_verdict, in none of the four), predictions without a partner
+    (unpaired), and the test examples that flipped (flipped)."""
     p: float | None
-    """Two-sided, of no difference between the sides: see :func:`flip_p`; None without right and wrong answers,
-    or where filters choose single rows."""
+    """Two-sided, of no difference between the sides: see :func:`flip_p`. None if no pair has two verdicts, or if
+    filters select single rows."""
 
 
 @dataclass(frozen=True)
@@ -232,17 +233,19 @@ class Predictions:
         paired = there >= 0
         here, there, alone = here[paired], there[paired], int((~paired).sum())
         correct = self.numbers["correct"]
-        right, also = correct[here] == 1, correct[there] == 1
-        tests = np.unique(self._keys(here, ["task", "test"]), return_inverse=True)[1]
-        flipped = np.bincount(tests, also.astype(float) - right, minlength=1)
+        known = (correct[here] >= 0) & (correct[there] >= 0)
+        right, also = known & (correct[here] == 1), known & (correct[there] == 1)
+        tests = np.unique(self._keys(here[known], ["task", "test"]), return_inverse=True)[1]
+        flipped = np.bincount(tests, also[known].astype(float) - right[known], minlength=1)
         whole = not any(filters.get(name) for name in OF_ROWS)  # rows that were chosen by their answer differ by choice
-        judged = whole and bool((correct[here] >= 0).any() and (correct[there] >= 0).any())
+        judged = whole and bool(known.any())
         counts = {
             "total": len(here),
             "both": int((right & also).sum()),
-            "neither": int((~right & ~also).sum()),
+            "neither": int((known & ~right & ~also).sum()),
             "lost": int((right & ~also).sum()),
             "won": int((~right & also).sum()),
+            "without_verdict": int((~known).sum()),
             "unpaired": alone,
             "flipped": int(np.count_nonzero(flipped)),
         }
@@ -328,7 +331,7 @@ def flip_p(sums: np.ndarray) -> float:
     """The two-sided p value of no difference, from each test example's difference summed over draws: ``(tests,)``.
 
     The sign-flip test of :func:`icl_bench.analysis.regression.loss_p`: McNemar's exact test where each example is
-    one pair. Demonstrations are taken as they are.
+    one pair. It holds for these demonstrations, not for others, and is not corrected for further comparisons.
     """
     return min(2 * min(loss_p(sums[None]), loss_p(-sums[None])), 1.0)
 

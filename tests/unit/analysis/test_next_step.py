@@ -31,29 +31,64 @@ def test_points_of_one_draw_come_before_a_larger_k(tmp_path: Path, skilled: None
     assert said.startswith("4 of 4 drawn points with a single draw: --draws 10 ")
 
 
-def test_a_curve_that_still_rises_asks_for_a_larger_k(tmp_path: Path, skilled: None):
+def test_a_curve_that_surely_still_rises_asks_for_a_larger_k_and_invents_none(tmp_path: Path, skilled: None):
     summary = ran(tmp_path, "1,2,4,8", draws=2)
     summary.saturation["within_window"] = False
     summary.saturation["spoken"] = True
-    assert next_step([summary]).startswith("not saturated at k = 8: --k 16 ")
+    summary.saturation["likely_low"] = 8.0
+    said = next_step([summary])
+    assert said.startswith("not saturated at k = 8: a larger --k (max is the largest that fits ")
+    assert "16" not in said
     summary.saturation["spoken"] = False
     assert (
         next_step([summary]) == "4 of 4 drawn points with two or three draws: --draws 10 makes their intervals reliable"
     )
 
 
-def test_few_values_of_k_are_said(tmp_path: Path, skilled: None):
-    assert next_step([ran(tmp_path, "0,1,2", draws=4)]).startswith("2 values of k above 0: with 4 or more, ")
+@pytest.mark.parametrize("likely_low", [4.0, float("nan")])
+def test_a_curve_that_may_still_rise_asks_for_more_draws_or_test_rows(tmp_path: Path, skilled: None, likely_low: float):
+    summary = ran(tmp_path, "1,2,4,8", draws=4)
+    summary.saturation["within_window"] = False
+    summary.saturation["spoken"] = True
+    summary.saturation["likely_low"] = likely_low
+    assert next_step([summary]) == "may not be saturated at k = 8: more draws or test rows would show it"
+
+
+def test_few_values_of_k_are_counted_as_saturation_does(tmp_path: Path, skilled: None):
+    assert next_step([ran(tmp_path / "few", "0,1,2", draws=4)]).startswith("3 values of k: with 4 or more, ")
+    assert "of k: with" not in next_step([ran(tmp_path / "enough", "0,1,2,4", draws=4)])
 
 
 def test_without_demonstrations_the_next_step_is_to_show_some(tmp_path: Path, skilled: None):
-    assert next_step([ran(tmp_path, "0")]).startswith("no demonstrations shown yet: --k 1,10,100 ")
+    assert next_step([ran(tmp_path, "0")]).startswith("no demonstrations shown yet: --k 1,10,100, as far as ")
+
+
+CHANCE = "no point is shown to be better than always giving the most frequent label: "
 
 
 def test_answers_at_chance_ask_for_a_look_at_a_prompt(tmp_path: Path):
     summary = ran(tmp_path, "1,2", draws=2)
-    summary.curves["majority"] = summary.curves["score"]
-    assert next_step([summary]).startswith("no point is shown to be better than guessing: --k 20 shows more")
+    narrow = {"majority": 0.5, "uniform": 0.5, "ci_low": 0.42, "ci_high": 0.58}
+    summary.curves[list(narrow)] = list(narrow.values())
+    assert next_step([summary]).startswith(f"{CHANCE}a larger --k (max is ")
+
+
+def test_answers_at_chance_with_wide_intervals_ask_for_more_data_first(tmp_path: Path):
+    summary = ran(tmp_path, "1,2", draws=2)
+    wide = {"majority": 0.5, "uniform": 0.5, "ci_low": 0.3, "ci_high": 0.605}
+    summary.curves[list(wide)] = list(wide.values())
+    assert next_step([summary]).startswith(
+        f"{CHANCE}intervals are up to 30.5 points wide, more test rows (--test-size)"
+    )
+    assert "larger --k" not in next_step([summary])
+
+
+def test_only_accuracy_is_compared_with_the_most_frequent_label(tmp_path: Path):
+    summary = ran(tmp_path, "1,2", draws=2)
+    level = {"majority": 0.5, "uniform": 0.5, "ci_low": 0.42, "ci_high": 0.58}
+    summary.curves[list(level)] = list(level.values())
+    summary.curves["metric"] = "exact_match"
+    assert not next_step([summary]).startswith("no point is shown")
 
 
 def test_failed_cells_come_first(tmp_path: Path):

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
 from icl_bench.report import write_report
 from icl_bench.report.build import make_report
+from icl_bench.report.headlines import _saturated
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
@@ -203,6 +205,67 @@ def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
     return {one.topic: one.text for one in of_pair.sentences}
 
 
+def clauses_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
+    """The same as the clauses that the page shows first."""
+    (of_pair,) = make_report(imported(folder, *cells)).headlines
+    return {one.topic: one.clause for one in of_pair.sentences}
+
+
+@pytest.mark.parametrize(
+    ("sorted_answers", "clause"),
+    [
+        ("b" * 40, "worse than the same as drawn at 2 of 5 tested k (3 have too little data)"),
+        ("a" * 40, "not distinguishable from the same as drawn at 2 of 5 tested k (3 have too little data)"),
+    ],
+)
+def test_a_clause_counts_the_points_with_too_little_data_among_the_tested(
+    tmp_path: Path, sorted_answers: str, clause: str
+):
+    """One point has two draws, one few common test rows, one none."""
+    right = "a" * 40
+    others = cell("b" * 40, right, k=9, order="by-label").assign(test_id=[f"other {i}" for i in range(40)])
+    cells = [
+        *(cell(right, right, k=k, draw=draw) for k in (1, 2, 5, 7, 9) for draw in range(3)),
+        *(cell(sorted_answers, right, k=k, draw=draw, order="by-label") for k in (1, 2) for draw in range(3)),
+        *(cell(sorted_answers, right, k=5, draw=draw, order="by-label") for draw in range(2)),
+        *(cell(sorted_answers[:19], right[:19], k=7, draw=draw, order="by-label") for draw in range(3)),
+        *(others.assign(draw=draw) for draw in range(3)),
+    ]
+    assert clauses_of(tmp_path, *cells)["Sorting"].endswith(clause)
+
+
+def test_a_clause_says_every_tested_k_where_all_have_enough_data(tmp_path: Path):
+    right = "a" * 40
+    cells = [
+        cell(said, right, k=k, draw=draw, order=order)
+        for k in (1, 2)
+        for draw in range(3)
+        for said, order in ((right, "drawn"), ("b" * 40, "by-label"))
+    ]
+    assert clauses_of(tmp_path, *cells)["Sorting"].endswith("worse than the same as drawn at every tested k")
+
+
+def test_a_clause_on_the_best_point_names_its_ties(tmp_path: Path):
+    right = "a" * 40
+    cells = [cell(right, right, k=k, draw=draw) for k in (1, 2) for draw in range(3)]
+    assert clauses_of(tmp_path, *cells)["Best"].endswith(", tied with 1 other")
+
+
+@pytest.mark.parametrize(
+    ("certain", "clause"),
+    [
+        (True, "random is saturated at k = 5"),
+        (False, r"random is saturated at k = 5 \(90% of resamples: k = 5 to 9\)\."),
+    ],
+)
+def test_a_clause_on_saturation_keeps_its_certainty(certain: bool, clause: str):
+    point = {"series": "random", "spoken": True, "k": 5, "min_k": 1, "max_k": 10, "within_window": True, "chance": 0.8}
+    likely = {"likely_low": 5.0, "likely_high": 5.0 if certain else 9.0}
+    points, chances = pd.DataFrame([{**point, **likely}]), pd.DataFrame({"series": ["random"] * 4})
+    (sentence,) = _saturated(points, chances)
+    assert re.fullmatch(clause, sentence.clause)
+
+
 @pytest.mark.parametrize("draws", [1, 2])
 def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, draws: int):
     right, wrong = "a" * 40, "b" * 40
@@ -270,6 +333,16 @@ def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Pa
     assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
     assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
+
+
+@pytest.mark.parametrize("unsure", ["", "another may be better by 5 points or more"])
+def test_the_card_says_beside_the_use_that_another_point_may_be_better(results: Path, unsure: str):
+    report = make_report(results)
+    answer = replace(report.answers[0], why_not="", use="random, k = 4", unsure=unsure)
+    shown = page(replace(report, answers=[answer]))
+    (use,) = re.findall(r'<p class="use">(.*?)</p>', shown)
+    beside = f" (the best found; {unsure})" if unsure else ""
+    assert re.sub("<.*?>", "", use) == f"random, k = 4{beside}"
 
 
 # -- what is there, and what is not -------------------------------------------------------------

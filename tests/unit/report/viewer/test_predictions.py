@@ -102,7 +102,8 @@ POINT = {"model": "m", "series": "random", "k": "1"}
 def test_pairs_are_of_the_same_example_and_draw():
     found = index(sweep())
     pairs = found.pairs({"model": "m", "series": "random"}, {"k": "5"})
-    assert pairs.counts == {"total": 4, "both": 2, "neither": 0, "lost": 2, "won": 0, "unpaired": 4, "flipped": 2}
+    counts = {"total": 4, "both": 2, "neither": 0, "lost": 2, "won": 0, "without_verdict": 0}
+    assert pairs.counts == {**counts, "unpaired": 4, "flipped": 2}
     here, there = found.rows(pairs.here), found.rows(pairs.there)
     assert [row["k"] for row in here] == [1] * 4
     assert [row["k"] for row in there] == [5] * 4
@@ -113,7 +114,8 @@ def test_pairs_are_of_the_same_example_and_draw():
 def test_what_is_not_drawn_stands_beside_every_draw():
     found = index(sweep())
     pairs = found.pairs(POINT, {"series": "bm25"})
-    assert pairs.counts == {"total": 8, "both": 1, "neither": 1, "lost": 5, "won": 1, "unpaired": 0, "flipped": 4}
+    counts = {"total": 8, "both": 1, "neither": 1, "lost": 5, "won": 1, "without_verdict": 0}
+    assert pairs.counts == {**counts, "unpaired": 0, "flipped": 4}
     assert {row["cell"] for row in found.rows(pairs.there)} == {"3"}
     back = found.pairs({**POINT, "series": "bm25"}, {"series": "random"})
     assert back.counts["total"] == 4
@@ -185,6 +187,23 @@ def test_draws_of_one_example_are_no_further_examples():
     assert found.p == 1.0
     free = index(frame(*rows).assign(correct=None)).pairs({"k": "1"}, {"k": "5"})
     assert free.p is None
+
+
+def test_answers_without_a_verdict_are_not_counted_as_wrong_and_not_tested():
+    here, there = cell("aaaaaa", "aaaaaa", k=1, cell="1"), cell("bbbbab", "aaaaaa", k=5, cell="2")
+    here, there = (one.astype({"correct": object}) for one in (here, there))
+    there.loc[:2, "correct"] = None
+    here.loc[4, "correct"] = None
+    found = index(frame(here, there))
+    pairs = found.pairs({"k": "1"}, {"k": "5"})
+    counts = {"total": 6, "both": 0, "neither": 0, "lost": 2, "won": 0, "without_verdict": 4}
+    assert pairs.counts == {**counts, "unpaired": 0, "flipped": 2}
+    assert pairs.p == pytest.approx(binomtest(0, 2).pvalue)
+    assert [row["test_id"] for row in found.rows(found.pairs({"k": "1"}, {"k": "5"}, "lost").here)] == ["3", "5"]
+    assert not len(found.pairs({"k": "1"}, {"k": "5"}, "won").here)
+    never_both = frame(here.head(3), there.tail(3).assign(test_id=["0", "1", "2"]))
+    never_both.loc[:2, "correct"] = None
+    assert index(never_both).pairs({"k": "1"}, {"k": "5"}).p is None
 
 
 @pytest.mark.parametrize("name", SORTED_BY)
