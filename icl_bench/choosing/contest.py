@@ -58,6 +58,8 @@ NOT_TRIED = (
     "same examples (icl-bench finetune)"
 )
 """What a race does not have."""
+SETTLES = 10
+"""Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +200,8 @@ class Contest:
         draws = max(len(one.cells) for one in settings)
         first = min(first_round(settings), len(rows))
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
-        race = Race([Candidate(one.name, one.drawn) for one in settings], rules)
-        return cls(spec, entrants, settings, left_out, race, order)
+        racing = [Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0) for one in settings]
+        return cls(spec, entrants, settings, left_out, Race(racing, rules), order)
 
     @property
     def sweep(self) -> Sweep:
