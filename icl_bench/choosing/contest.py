@@ -47,7 +47,7 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted, plain
+from icl_bench.wording import counted, few, plain
 
 INTERRUPTED = "interrupted"
 """Why a race ended before it was decided. It is decided at the latest when everything is asked."""
@@ -194,8 +194,11 @@ class Contest:
         if not rows:
             raise UserError("--model: no test row fits the windows of all models; race fewer of them")
         for one in entrants:
-            if missing := len(one.places) - len(rows):
-                left_out.append(f"{counted(missing, 'test row')} of {one.sweep.model.name}: too long for another model")
+            if missing := [name for name in one.places if name not in common]:
+                left_out.append(
+                    f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)}): too long for another "
+                    "model"
+                )
         order = stratified(rows, generator(spec.seed, "order of asking"))
         draws = max(len(one.cells) for one in settings)
         first = min(first_round(settings), len(rows))
