@@ -198,10 +198,8 @@ class Contest:
             raise UserError("--model: no test row fits the windows of all models; race fewer of them")
         for one in entrants:
             if missing := [name for name in one.places if name not in common]:
-                left_out.append(
-                    f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)}): too long for another "
-                    "model"
-                )
+                which = f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)})"
+                left_out.append(f"{which}: too long for another model")
         order = stratified(rows, generator(spec.seed, "order of asking"))
         draws = max(len(one.cells) for one in settings)
         first = min(first_round(settings), len(rows))

@@ -113,7 +113,7 @@ def _file_of(data: Any, folder: Path) -> tuple[Path, str, bool]:
 
 
 def _there(out: Path, mark: str, rows: Path, shown: str) -> bool:
-    """Whether the task file is there, made of the same rows, and reads them. Raises ``UserError`` if it is of others."""
+    """Whether the task file is there and reads the same rows. Raises ``UserError`` if it is of others."""
     from icl_bench.tasks.task_files import load_task
 
     try:

@@ -49,9 +49,9 @@ class Candidate:
     drawn: bool = True
     """Whether its answers depend on the draw. If not, each row is asked once."""
     cost: float = math.nan
-    """Of a query, in any unit. NaN if it is not known: then it is no cheaper than others, and none is cheaper than it."""
+    """Of a query, in any unit. NaN if it is not known: then it is not cheaper than others, nor they than it."""
     settles: int = 0
-    """Rows of a draw before its answers count: answers that depend on the other rows of their draw change until then."""
+    """Rows of a draw before its answers are compared, where they depend on the draw's other rows."""
 
 
 @dataclass(frozen=True)
