@@ -143,9 +143,9 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     task file (a frame's rows, too) is written into ``results``.
 
     Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
-    is not decided), the predictions asked, and ``settings``: each one's ``score`` with its interval (``ci_low``,
-    ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new rows and draws
-    (``out_for_new``). Raises :class:`icl_bench.UserError`.
+    ended while settings were open), the predictions asked, and ``settings``: each one's ``score`` with its interval
+    (``ci_low``, ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new
+    rows and draws (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
     from icl_bench.choosing.data import with_task
     from icl_bench.cli.output.choose import raced
@@ -153,10 +153,10 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
 
     hush_libraries()
     place, display = _place(results), Display(quiet=quiet)
-    of_task, found = with_task(options, place)
-    given, machines = _split(ChooseSpec, of_task)
+    given, machines = _split(ChooseSpec, {**options, "task": options.get("task") or ""})
     if machines != MachineOptions():
         raise UserError("choose: runs on this machine; leave the options of many machines out")
+    given, found = with_task(given, place)
     for text in found:
         display.note(text)
     return raced(ChooseSpec(**given), place, display).as_json()

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 QUERIES = 1000
 """The default number of queries that share what is computed once."""
 
+MOST_QUERIES = 10**15
+"""More are nobody's, and would not be exact as floats."""
+
 MEASURES = ("tokens", "operations", "seconds", "money")
 
 
@@ -38,8 +41,9 @@ PricesOf: TypeAlias = Prices | Mapping[str, Prices]
 
 def check_queries(queries: int) -> None:
     """Raise ``UserError`` for a number of queries that nobody can mean."""
-    if not 1 <= queries <= 10**15:
-        raise UserError(f"--queries {whole(queries)}: expected 1 or more")
+    if not 1 <= queries <= MOST_QUERIES:
+        most = "" if queries < 1 else f", at most {MOST_QUERIES:,}"
+        raise UserError(f"--queries {whole(queries)}: expected 1 or more{most}")
 
 
 class QueryCosts(NamedTuple):

@@ -47,10 +47,10 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted, plain
+from icl_bench.wording import counted, few, plain
 
 INTERRUPTED = "interrupted"
-"""Why a race ended before it was decided. It is decided at the latest when everything is asked."""
+"""Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
 NOT_TRIED = (
@@ -58,6 +58,8 @@ NOT_TRIED = (
     "same examples (icl-bench finetune)"
 )
 """What a race does not have."""
+SETTLES = 10
+"""Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,10 @@ class Entrant:
     """What it costs, if that is known."""
     served: Served = field(default_factory=Served)
     estimated: float = 0.0
-    """Tokens or money that its requests to a server were estimated to take."""
+    """Tokens or money that its requests to a server were estimated to take; where time is spent, answers of the last
+    round that computed some."""
     took: float = 0.0
-    """What they took."""
+    """What they took: tokens, money or seconds."""
 
     @cached_property
     def rate(self) -> float | None:
@@ -144,7 +147,7 @@ class Contest:
     """Test ids in the order of asking."""
     outcome: Outcome = field(default_factory=Outcome)
     ended: str = ""
-    """Why the race ended before it was decided; empty while it runs or if it is decided."""
+    """Why the race ended while settings were open; empty while it runs, and where none was open."""
     seconds: float = 0.0
     """Time that this command spent."""
     account: Account = field(init=False)
@@ -154,6 +157,8 @@ class Contest:
     """By which settings' costs are compared: money, operations or tokens; None if they are not known."""
     _known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Rows that are answered, by the cell's ``id``."""
+    _had: float = 0.0
+    """The share of the first round's tokens that was answered before this command."""
     _paid_until: float = 0.0
     """The moment up to which this machine's time is paid."""
 
@@ -192,14 +197,15 @@ class Contest:
         if not rows:
             raise UserError("--model: no test row fits the windows of all models; race fewer of them")
         for one in entrants:
-            if missing := len(one.places) - len(rows):
-                left_out.append(f"{counted(missing, 'test row')} of {one.sweep.model.name}: too long for another model")
+            if missing := [name for name in one.places if name not in common]:
+                which = f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)})"
+                left_out.append(f"{which}: too long for another model")
         order = stratified(rows, generator(spec.seed, "order of asking"))
         draws = max(len(one.cells) for one in settings)
         first = min(first_round(settings), len(rows))
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
-        race = Race([Candidate(one.name, one.drawn) for one in settings], rules)
-        return cls(spec, entrants, settings, left_out, race, order)
+        racing = [Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0) for one in settings]
+        return cls(spec, entrants, settings, left_out, Race(racing, rules), order)
 
     @property
     def sweep(self) -> Sweep:
@@ -259,8 +265,9 @@ class Contest:
         self._paid_until = began
         stored = runners[0].store.storage.exists()
         runners[0].store.prepare()
-        if stored and self.spec.spend.unit != "time":
+        if stored:
             self._read_known(runners)
+            self._had = self._looked()
         try:
             self._check_first_look()
             while asks := self.race.next():
@@ -299,6 +306,7 @@ class Contest:
         round that is not whole are in the journals.
         """
         scores: dict[tuple[int, int, str], float] = {}
+        paces: dict[int, tuple[float, float]] = {}
         before, last, read = None, None, 0
         for candidate, draw, group, cell, names in self._questions_of(asks):
             setting = self.settings[candidate]
@@ -325,10 +333,17 @@ class Contest:
             self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
             if one.answers:
                 last, read = group, cell.prefix_tokens
-            if not entrant.here:
+            if self.spec.spend.unit == "time":
+                self._is_spent(began)
+                answers, seconds = paces.get(setting.entrant, (0.0, 0.0))
+                paces[setting.entrant] = answers + estimated, seconds + self.account.spent - spent
+            elif not entrant.here:
                 entrant.estimated += estimated
                 entrant.took += self.account.spent - spent
             scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
+        for place, (answers, seconds) in paces.items():
+            if answers:
+                self.entrants[place].estimated, self.entrants[place].took = answers, seconds
         for ask in asks:
             self._tell(ask, scores, runners)
         return True
@@ -419,13 +434,16 @@ class Contest:
         return self.account.left <= 0
 
     def _of_cell(self, entrant: Entrant, cell: CellPlan, names: Iterable[str], before: int = 0) -> float:
-        """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before.
+        """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before. Where time
+        is spent, the number of answers.
 
         ``before`` are tokens that its shared prefix has in common with what was read last. A server is estimated
         to have nothing in its cache, until it has billed something.
         """
         unit, new = self.spec.spend.unit, [name for name in names if name not in self._known[id(cell)]]
-        if unit == "time" or (unit == "money" and entrant.here) or not new:
+        if unit == "time":
+            return float(len(new))
+        if (unit == "money" and entrant.here) or not new:
             return 0.0
         own = sum(cell.prompt_layout.own_tokens[entrant.places[name]] for name in new)
         answers = len(new) * cell.answer_tokens
@@ -438,7 +456,7 @@ class Contest:
         return float(entrant.prices.of_tokens(prompts, 0, answers))
 
     def _estimate(self, asks: Sequence[Ask]) -> float:
-        """What a round takes, in tokens or money."""
+        """What a round takes, in tokens, money or seconds; 0 where it is not known before."""
         total, last, read = 0.0, None, 0
         known: dict[int, set[str]] = defaultdict(set)
         for candidate, _, group, cell, names in self._questions_of(asks):
@@ -448,7 +466,9 @@ class Contest:
             estimate = self._of_cell(entrant, cell, names, read if last is group else 0)
             if estimate:
                 last, read = group, cell.prefix_tokens
-            if not entrant.here and entrant.estimated:
+            if self.spec.spend.unit == "time":
+                estimate *= entrant.took / entrant.estimated if entrant.estimated else 0.0
+            elif not entrant.here and entrant.estimated:
                 estimate *= entrant.took / entrant.estimated
             total += estimate
         return total
@@ -481,9 +501,9 @@ class Contest:
 
     def _too_small(self) -> UserError:
         """The error of a budget that is spent before every setting had a first look."""
-        spend, looked = self.spec.spend, self._looked()
+        spend, looked = self.spec.spend, self._looked() - self._had
         small = "short" if spend.unit == "time" else "small"
-        needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked else ""
+        needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked > 0 else ""
         return UserError(
             f"--spend {spend}: too {small} for a first look at {counted(len(self.settings), 'setting')}{needed}; "
             f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to go on, or "

@@ -20,7 +20,7 @@ from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.wording import plain
 
 PREFERRED = ("money", "operations", "tokens")
-"""Settings are compared by the first of these measures that is known for all of them."""
+"""Settings are compared by the first of these measures that is known for all of them, and not 0 for all."""
 
 
 @dataclass
@@ -123,14 +123,14 @@ def rate_of(sweep: Sweep) -> float | None:
 
 
 def measure_of(costs: QueryCosts, models: int) -> str | None:
-    """The measure that compares these settings; None if none is known for all.
+    """The measure that compares these settings; None if none is known for all, or is 0 for all.
 
     A token of one model is no token of another, so tokens compare the settings of a single one.
     """
     for name in PREFERRED:
         place = MEASURES.index(name)
-        known = np.isfinite(costs.each[:, place]).all() and np.isfinite(costs.once[:, place]).all()
-        if known and (name != "tokens" or models == 1):
+        values = np.stack([costs.each[:, place], costs.once[:, place]])
+        if np.isfinite(values).all() and values.any() and (name != "tokens" or models == 1):
             return name
     return None
 

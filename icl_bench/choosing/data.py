@@ -81,7 +81,7 @@ def task_of_data(data: Any, text: str | None, label: str | None, results: Place)
         fields = draft.values["data"]["fields"]
         known = [[one.id, dict(one.fields), one.answer] for one in (*draft.data.train, *draft.data.test_pool)]
         mark = f"{MARK}{digest([fields, known])[:16]}"
-        there = _there(out, mark, shown)
+        there = _there(out, mark, rows, shown)
         if not there:
             _write(out, f"{mark}\n{draft_text(draft, rows, out)}")
     except UserError as error:
@@ -96,7 +96,9 @@ def task_of_data(data: Any, text: str | None, label: str | None, results: Place)
 def _file_of(data: Any, folder: Path) -> tuple[Path, str, bool]:
     """The file of the rows, what messages call it, and whether it was written now. Raises ``UserError``."""
     if isinstance(data, str | Path):
-        return Path(data), str(data), False
+        if not str(data).strip():
+            raise UserError(f"--data: is empty; {EXPECTED}")
+        return Path(data), str(Path(data)), False
     from icl_bench.tasks.in_memory import records_of
 
     if isinstance(data, Mapping) or not hasattr(data, "__iter__"):
@@ -110,18 +112,23 @@ def _file_of(data: Any, folder: Path) -> tuple[Path, str, bool]:
     return path, "data", True
 
 
-def _there(out: Path, mark: str, shown: str) -> bool:
-    """Whether the task file is there, made of the same rows. Raises ``UserError`` if it is of others."""
+def _there(out: Path, mark: str, rows: Path, shown: str) -> bool:
+    """Whether the task file is there and reads the same rows. Raises ``UserError`` if it is of others."""
+    from icl_bench.tasks.task_files import load_task
+
     try:
         lines = out.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return False
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{out}: cannot be read ({error})") from None
-    if mark not in lines:
+    problem = "" if mark in lines else "made of other rows or columns"
+    if not problem and ((read := load_task(out).data.file) is None or read.resolve() != rows.resolve()):
+        problem = f"and reads {'other files' if read is None else read}"
+    if problem:
         raise UserError(
-            f"--data {shown}: {out} is there, made of other rows or columns; give another results folder (--results), "
-            "another name of the file, or the task file itself (--task)"
+            f"--data {shown}: {out} is there, {problem}; give another results folder (--results), another name of the "
+            "file, or the task file itself (--task)"
         )
     return True
 

@@ -152,6 +152,9 @@ class ChooseSpec(BackendSpec):
 
     @model_validator(mode="after")
     def _agree(self) -> ChooseSpec:
+        from icl_bench.analysis.query_cost import check_queries  # with numpy, which --help does not need
+
+        check_queries(self.queries)
         for one in self.calibrate or ():
             if str(one) != "batch":
                 raise UserError(

@@ -48,8 +48,10 @@ class Candidate:
     name: str
     drawn: bool = True
     """Whether its answers depend on the draw. If not, each row is asked once."""
-    cost: float = 0.0
-    """Of a query, in any unit. 0 if it is not known: then none is cheaper."""
+    cost: float = math.nan
+    """Of a query, in any unit. NaN if it is not known: then it is not cheaper than others, nor they than it."""
+    settles: int = 0
+    """Rows of a draw before its answers are compared, where they depend on the draw's other rows."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,9 @@ class Race:
         self._costs = np.array([candidate.cost for candidate in self.candidates], dtype=float)
         self._scores = np.full((size, rules.draws, rules.rows), np.nan)
         self._sums = np.zeros((size, rules.rows))
+        settled = np.array([one.settles for one in self.candidates]) * np.where(self._drawn, rules.draws, 1)
+        self._first = np.maximum(min(FIRST_LOOK, rules.rows), np.minimum(settled, self.length))
+        """Positions of each candidate before its answers are compared: ``(candidates,)``."""
         self._leader = -1
         """The leader, or -1 where scores came since it was found."""
         self._threshold = math.log(max(size - 1, 1) / rules.error)
@@ -196,8 +201,11 @@ class Race:
 
     def retell(self, candidate: int, scores: Sequence[float] | np.ndarray) -> None:
         """Take new scores for all that a candidate was asked, and more of them: what was asked later changed those of
-        before. Raises ValueError where they are no scores.
+        before. Evidence of the replaced scores is dropped. Raises ValueError where they are no scores.
         """
+        for evidence in (self._evidence, self._better):
+            evidence[candidate], evidence[:, candidate] = -np.inf, -np.inf
+        self._compared[candidate], self._compared[:, candidate] = 0, 0
         self.asked[candidate], self._sums[candidate], self._scores[candidate] = 0, 0.0, np.nan
         for start in range(0, len(scores), self.rules.rows):
             stop = min(start + self.rules.rows, len(scores))
@@ -223,7 +231,9 @@ class Race:
         return int(np.lexsort((self._costs, -means))[0])
 
     def price(self, costs: Sequence[float] | np.ndarray) -> None:
-        """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``."""
+        """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``, NaN where it
+        is not known.
+        """
         self._costs, self._leader, self._judged = np.array(costs, dtype=float), -1, None
 
     def running(self) -> np.ndarray:
@@ -251,7 +261,8 @@ class Race:
         beaten[leader] = True
         sure, choice, cheaper = bool(beaten.all() and self.asked.all()), leader, 0
         running = np.zeros(len(costs), dtype=bool)
-        cheap = [int(i) for i in np.argsort(costs, kind="stable") if 0 < costs[i] <= CHEAPER * costs[leader]]
+        saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader])
+        cheap = [int(i) for i in np.argsort(costs, kind="stable") if saves[i]]
         self._compare(leader, np.array(cheap, dtype=int))
         for i in cheap:
             self._compare(i, np.array([leader]))
@@ -314,7 +325,7 @@ class Race:
         """Why a candidate is out."""
         if self._worse(i, [choice, self.leader()]):
             return "worse"
-        return "dearer" if self._costs[i] > self._costs[choice] > 0 else "not better"
+        return "dearer" if self._costs[i] > self._costs[choice] else "not better"
 
     def _shown_for_new(self, choice: int) -> np.ndarray:
         """Return of which candidates rows and draws, as samples, show that the choice is not worse than they.
@@ -323,8 +334,9 @@ class Race:
         """
         shown = np.zeros(len(self.candidates), dtype=bool)
         common = np.minimum(self.asked, self.asked[choice])
-        for asked in np.unique(common[common >= min(FIRST_LOOK, self.rules.rows)]):
-            which = np.flatnonzero(common == asked)
+        may = common >= np.maximum(self._first, self._first[choice])
+        for asked in np.unique(common[may]):
+            which = np.flatnonzero(may & (common == asked))
             found = self._differences(choice, which, int(asked), "new")
             shown[which] = log_evidence(found, self.rules.margin) >= self._threshold
         shown[choice] = False
@@ -354,7 +366,7 @@ class Race:
         if others is not None:
             wanted |= self._better[one] < math.log(1 / self.rules.error)
         stale = wanted & (common > self._compared[one])
-        stale &= common >= min(FIRST_LOOK, self.rules.rows)
+        stale &= common >= np.maximum(self._first, self._first[one])
         stale[one] = False
         for asked in np.unique(common[stale]):
             which = np.flatnonzero(stale & (common == asked))

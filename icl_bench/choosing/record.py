@@ -25,7 +25,8 @@ class Record:
         self._contest, self._results, self._answer, self._further = contest, results, answer, further
         record = contest.as_json()
         names = [one["setting"] for one in record["settings"]]
-        decides = [record["margin"], record["error"], record["draws"], names, list(contest.rows)]
+        cells = [contest.cell_of(one) for one in contest.settings]
+        decides = [record["margin"], record["error"], record["draws"], names, list(contest.rows), cells]
         self._file = race_file(record["task"], record["model"], digest(decides))
         self._before = read_race(results, self._file)
         self._rounds: list[RaceRound] = []

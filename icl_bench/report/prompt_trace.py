@@ -32,7 +32,8 @@ from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.in_memory import MEMORY
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
-from icl_bench.wording import few, listed, plain
+from icl_bench.tasks.templates import JinjaTemplate
+from icl_bench.wording import counted, few, listed, plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +56,11 @@ class Shown:
     """The prompt of the answer: ``prompt`` with the thought and its end mark; None if the model answered at once,
     or a server wrote both as one text."""
     slots: str = ""
-    """The names of the fields in the task's template, in words: ``{text}``."""
+    """What to put in place of which names of fields in ``template``, in words."""
     template: str | None = None
     """The prompt with ``{NAME}`` where a query's fields stand, if all queries share the demonstrations."""
+    no_file: str = ""
+    """Why no file of text holds what the model read; empty if one does."""
 
     def __str__(self) -> str:
         """The prompt, and below it what was answered and what is right."""
@@ -144,10 +147,17 @@ def find_prediction(
     slots = replace(query, fields={name: f"{{{name}}}" for name in query.fields})
     template = form.whole(in_text, slots) if own is None and not trained else None
     names = listed(slot for slot in slots.fields.values() if slot in form.query(slots))
+    what = (
+        "query as the task's input template writes it" if isinstance(spec.template, JinjaTemplate) else "query's text"
+    )
+    no_file = f"the model read {counted(len(vectors), 'text')} as vectors, which no file of text holds" * bool(vectors)
+    if trained:
+        no_file = "a trained classifier answers without a prompt"
     checked = _checked(text, vectors, row, meta, form)
     choices = _choices(spec, query)
     behind = None if meta.facts.server is not None else _answer_prompt(spec, form, text, row.get("thought"))
-    return Shown(row, text, shown, checked, storage.where(name), vectors, choices, behind, names, template)
+    where, filled = storage.where(name), f"the {what} in place of {names}"
+    return Shown(row, text, shown, checked, where, vectors, choices, behind, filled, template, no_file)
 
 
 def _answer_prompt(spec: TaskSpec, form: PromptForm, prompt: str, thought: str | None) -> str | None:
@@ -256,7 +266,8 @@ def _imported(
             f"{where}: imported predictions carry no prompt to show ({found.filters}); the question is shown if the "
             "file has a column question, or --data-dir has the task's data with this test id and correct answer"
         )
-    return Shown(row, question, (), "imported: the question alone, its demonstrations are not known", where)
+    checked = "imported: the question alone, its demonstrations are not known"
+    return Shown(row, question, (), checked, where, no_file="imported predictions carry no prompt")
 
 
 def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMeta] | _ImportedCell:

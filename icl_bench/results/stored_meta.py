@@ -325,7 +325,7 @@ class RaceMeta(StoredModel):
     choice: str | None = None
     decided: bool
     ended: str | None = None
-    """Why it ended before it was decided; None if it is decided, and while it runs."""
+    """Why it ended while settings were open; None while it runs, and where none was open."""
     predictions: int
     predictions_of_full_sweep: int
     settings: list[RacedSetting]

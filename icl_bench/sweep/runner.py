@@ -307,7 +307,8 @@ class Runner:
         return {name: float(stored[name]) for name in rows}
 
     def stored(self, cell: CellPlan) -> dict[str, np.ndarray | None]:
-        """The rows of a cell that are answered, by their ids, with the scores of all labels where they are stored.
+        """The rows of a cell that are answered, by their ids, with the scores of all labels; None where not all are
+        stored.
 
         Raises ``CellError`` if another process computes the cell.
         """
@@ -315,14 +316,15 @@ class Runner:
         with self.store.claim(identity, cell.queries) as opened:
             if opened is not None:
                 lines = {name: row.label_scores for name, row in opened.done.items()}
-                return {name: None if line is None else of_line(line) for name, line in lines.items()}
+                return {name: None if line is None else _whole(of_line(line)) for name, line in lines.items()}
         if not self.store.has(identity):
             raise CellError("another process computes it")
         table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
         names = table["test_id"].to_pylist()
         if SCORES not in table.column_names:
             return dict.fromkeys(names)
-        return dict(zip(names, map(np.array, table[SCORES].to_pylist()), strict=True))
+        rows = table[SCORES].to_pylist()
+        return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
 
     def release(self) -> None:
         """Let go of the loaded model; it is loaded again when it is needed."""
@@ -698,3 +700,8 @@ class PredictionMaker:
             thought_tokens=None if thought is None else thought.tokens,
             thought_truncated=None if thought is None else thought.truncated,
         )
+
+
+def _whole(scores: np.ndarray) -> np.ndarray | None:
+    """The scores of all labels ``(labels,)``; None if some were not kept."""
+    return None if np.isnan(scores).any() else scores

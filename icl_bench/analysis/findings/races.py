@@ -50,7 +50,9 @@ def races(context: Context) -> pd.DataFrame:
             setting = race.settings[place]
             out = [one.predictions for one in _since_out(race, place)]
             standing = last.standings[place]
-            state = WHY.get(standing.why or "not better", "dropped") if standing.out else "may be better"
+            state = "may be as good, cheaper" if race.decided else "may be better"  # once it is decided, only these run
+            if standing.out:
+                state = WHY.get(standing.why or "not better", "dropped")
             if setting.setting == race.choice:
                 state = "chosen" if race.decided else "leads"
             rows.append(

@@ -118,6 +118,8 @@ def write_prompt(shown: Shown, path: Path) -> str:
     """Write a prompt to a file, as it is sent. Returns what the file is, in words. Raises ``UserError``."""
     from icl_bench.text_files import write_whole
 
+    if shown.no_file:
+        raise UserError(f"--prompt {plain(path)}: {shown.no_file}; leave --prompt out to see the prediction")
     text = shown.prompt if shown.template is None else shown.template
     try:
         write_whole(path, text.encode())
@@ -127,7 +129,7 @@ def write_prompt(shown: Shown, path: Path) -> str:
     of = f"{plain(path)}: the prompt of draw {shown.row['draw']} with {count}"
     if shown.template is None:
         return f"{of} for test row {shown.row['test_id']}; other queries have demonstrations of their own"
-    return f"{of}; put the query's text in place of {shown.slots} behind the last demonstration"
+    return f"{of}; put {shown.slots} behind the last demonstration"
 
 
 def print_shown(shown: Shown, console: Console) -> None:

@@ -148,13 +148,15 @@ class RaceProgress(Watcher):
         )
         hidden = [Text(f"and {counted(len(more), 'setting')} more", "dim")] if more else []
         why = [Text(below, "dim")] if self._dropped else []
-        return Group(table, *hidden, *why)
+        racing = len(answer.standings) - len(self._dropped) > 1
+        cheaper = [Text("may be as good: cheaper than the choice", "dim")] if answer.decided and racing else []
+        return Group(table, *hidden, *why, *cheaper)
 
     def _state(self, place: int) -> str:
         if place == self._answer.choice:
             return "leads"
         if place not in self._dropped:
-            return "may be better"
+            return "may be as good" if self._answer.decided else "may be better"
         return f"out {self._dropped[place]}: {self._answer.standings[place].why or 'not better'}"
 
 

@@ -164,7 +164,7 @@ def test_a_spent_time_ends_the_race_with_what_it_knows(
         return now[0]
 
     monkeypatch.setattr(module.time, "monotonic", later)
-    record = json.loads(choose(*words, "--margin", 0.01, "--spend", "18s", "--json", results=tmp_path / "results").out)
+    record = json.loads(choose(*words, "--margin", 0.01, "--spend", "34s", "--json", results=tmp_path / "results").out)
     assert (record["decided"], record["ended"]) == (False, "the time is spent")
     assert record["choice"]
 
@@ -230,6 +230,7 @@ def test_python_has_the_same(words: tuple[object, ...], task: Path, tiny: Path, 
         (("--spend", "0m"), "--spend 0m: expected a time like 90s, 30m or 1.5h"),
         (("--margin", "0"), "--margin 0"),
         (("--queries", "0"), "--queries 0"),
+        (("--queries", "1" + "0" * 400), "expected 1 or more, at most 1,000,000,000,000,000"),
     ],
 )
 def test_a_wrong_value_is_one_line(words: tuple[str, ...], message: str) -> None:
@@ -335,6 +336,65 @@ def test_calibrated_settings_race_at_no_further_predictions_and_have_the_scores_
         ]
         assert one["score"] == pytest.approx(mine["correct"].mean(), abs=1e-9), one["setting"]
     assert [one["calibration"] for one in record["settings"]] == [None, None, "batch", "batch"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_stored_answers_without_the_scores_of_all_labels_are_not_calibrated(
+    task: Path, tiny: Path, tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--task", task, "--model", tiny, "--k", "0,2", "--select", "random", "--draws", "2", *HERE)
+    exact, append = (*words, "--score", "exact", "--results", tmp_path / "results"), OpenCell.append
+
+    def cut(self: OpenCell, predictions: Any, seconds: float = 0.0) -> None:
+        append(self, predictions, seconds)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if not whole:
+            patched.setattr(OpenCell, "append", cut)
+        run_command("run", *exact, "--keep-scores", "top:1", "--quiet")
+    assert bool(list((tmp_path / "results").rglob("*.parquet"))) is whole
+    ended = run_command("choose", *exact, "--calibrate", "batch")
+    assert (ended.code, len(ended.err.strip().splitlines()[-1:])) == (2, 1)
+    assert "not all scores of its answers are stored; leave --calibrate out" in ended.err
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds so far, where an answer takes a tenth of one and all else nothing."""
+    now, append = [0.0], OpenCell.append
+
+    def slowly(self: OpenCell, predictions: Any, seconds: float = 0.0) -> None:
+        now[0] += 0.1 * len(predictions)
+        append(self, predictions, seconds)
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(OpenCell, "append", slowly)
+    return now
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_round_is_cut_to_the_time_that_is_left_so_that_its_answers_count(
+    words: tuple[object, ...], tmp_path: Path, asked: Counter[tuple[str, str]]
+) -> None:
+    racing = ("choose", *words, "--margin", "0.01", "--json", "--spend")
+    for seconds in (14, 22):
+        asked.clear()
+        record = json.loads(said(*racing, f"{seconds}s", "--results", tmp_path / str(seconds)))
+        assert (record["decided"], record["ended"]) == (False, "the time is spent")
+        assert record["predictions"] == sum(asked.values())
+        assert 0.8 * seconds < record["budget"]["spent"] <= seconds + 1e-6
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_time_of_a_first_look_is_estimated_from_what_this_command_answered(
+    words: tuple[object, ...], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        ended = choose(*words, "--spend", "4s", results=tmp_path / "results")
+        assert ended.code == 2
+        amount = float(ended.err.partition("takes about ")[2].partition("s;")[0])
+        assert amount == pytest.approx(10.5, rel=0.4)  # 5 settings, 21 answers each; prompts differ in length
 
 
 def test_tokens_of_this_machine_end_a_race_before_the_budget_is_passed(

@@ -51,3 +51,7 @@ def test_settings_are_compared_by_money_then_operations_then_tokens() -> None:
     assert measure_of(known, 1) == "operations"
     known.each[1, 3] = 1.0
     assert measure_of(known, 1) == "money"
+    known.each[:, 3] = 0.0  # nothing costs money: this tells no two settings apart
+    assert measure_of(known, 1) == "operations"
+    known.once[0, 3] = 0.5
+    assert measure_of(known, 1) == "money"

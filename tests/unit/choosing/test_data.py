@@ -72,6 +72,31 @@ def test_other_rows_of_the_same_name_are_refused_and_nothing_is_changed(tmp_path
     assert made.path.read_bytes() == before
 
 
+def test_a_task_file_that_reads_another_file_is_refused_though_the_rows_are_the_same(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        table(tmp_path / folder / "tickets.csv")
+    made = task_of_data(tmp_path / "a" / "tickets.csv", "body", "queue", tmp_path / "results")
+    message = refused(tmp_path / "b" / "tickets.csv", tmp_path / "results")
+    assert "tickets.yaml is there, and reads" in message
+    assert str(Path("a") / "tickets.csv") in message
+    again = tmp_path / "b" / ".." / "a" / "tickets.csv"  # the same file by another path
+    assert task_of_data(again, "body", "queue", tmp_path / "results").path == made.path
+
+
+@pytest.mark.parametrize("data", ["", "  "])
+def test_an_empty_name_is_refused_in_whole_words(tmp_path: Path, data: str) -> None:
+    assert refused(data, tmp_path / "results").startswith("--data: is empty; expected a file of rows like tickets.csv")
+
+
+def test_in_python_options_are_checked_before_a_task_file_is_written(tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path / "tickets.csv"))
+    for wrong in ({"batch": True}, {"on": "ray"}, {"model": None}):
+        with pytest.raises(UserError):
+            icl_bench.choose(**{"data": frame, "model": "m", "results": tmp_path / "results", **wrong})
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_task_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "tickets.csv"
     frame = pd.read_csv(table(data))
@@ -82,7 +107,7 @@ def test_a_task_file_of_other_columns_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
     message = refused(table(tmp_path / "tickets.csv"), tmp_path / "results", text="bdy")
-    assert message.endswith("no column 'bdy'; columns: body, queue; did you mean body?")
+    assert message.endswith("no column 'bdy'; did you mean body? columns: body, queue")
     assert not (tmp_path / "results").exists()
 
 
@@ -192,7 +217,7 @@ def test_the_command_races_on_the_rows_and_its_next_step_names_the_task_file(tmp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--data", "{}", "--text", "bdy"), "columns: body, queue; did you mean body?"),
+        (("--data", "{}", "--text", "bdy"), "did you mean body? columns: body, queue"),
         (("--data", "{}", "--task", "trec"), "--data: makes a task of rows; leave --task out"),
         (("--data", "none.csv"), "none.csv"),
         ((), "--task: is missing"),

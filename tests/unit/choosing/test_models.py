@@ -241,3 +241,18 @@ def test_without_prices_models_of_two_kinds_are_compared_by_accuracy_alone(
     assert record["compared_by"] is None
     assert record["choice"].startswith("good")
     assert {one["why"] for one in record["settings"]} <= {None, "worse", "not better"}
+
+
+def test_rows_that_are_too_long_for_another_model_are_left_out_by_name(
+    words: tuple[object, ...], task: Path, tmp_path: Path
+) -> None:
+    fields = json.loads(task.read_text())
+    task.write_text(json.dumps({**fields, "test": {"too_long": "leave_out"}}))
+    rows = [json.loads(line) for line in (task.parent / "test.jsonl").read_text().splitlines()]
+    for number in (4, 9):
+        rows[number]["text"] += " a long one" * 100
+    fakes.write_rows(task.parent / "test.jsonl", rows)
+    racing = ("--model", "good,weak", "--engine", "weak:context=120", "--k", "0", "--select", "random")
+    ended = choose(*words, *racing, "--json", results=tmp_path / "results")
+    names = [f"cards-test-{number}" for number in (4, 9)]
+    assert f"2 test rows of good ({', '.join(names)}): too long for another model" in json.loads(ended.out)["left_out"]

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icl_bench.choosing.contest import SETTLES
 from icl_bench.choosing.evidence import FIRST_LOOK, Target
 from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules
+from icl_bench.results.label_bias import calibrated, mean_bias
 
 
 def grid(accuracies: list[float], draws: int, rows: int, rng: np.random.Generator, spread: float = 0.05) -> np.ndarray:
@@ -26,6 +28,21 @@ def run(race: Race, scores: np.ndarray) -> Answer:
         for ask in asks:
             race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
     return race.answer()
+
+
+def whether_right(scores: np.ndarray, golds: np.ndarray, asked: int) -> np.ndarray:
+    """Whether the calibrated answers of the first positions are right, ``(asked,)``: ``scores`` are
+    ``(draws, rows, labels)``, and a draw's bias is estimated on its asked rows.
+    """
+    draws, rows, _ = scores.shape
+    passes, row = np.divmod(np.arange(asked), rows)
+    draw, right = (row + passes) % draws, np.zeros(asked)
+    for one in range(draws):
+        mine = np.flatnonzero(draw == one)
+        if len(mine):
+            seen = scores[one, row[mine]]
+            right[mine] = calibrated(seen, mean_bias(seen)).argmax(axis=1) == golds[row[mine]]
+    return right
 
 
 def candidates(count: int, drawn: int | None = None) -> list[Candidate]:
@@ -289,3 +306,65 @@ def test_the_more_settings_race_the_more_evidence_excludes_one() -> None:
         assert race.leader() == 1
         outs.append(0 not in race.running())
     assert outs == [True, False]
+
+
+def test_a_calibrated_setting_is_not_judged_before_its_bias_is_estimated_on_enough_rows() -> None:
+    wrong, trials, rng = 0, 20, np.random.default_rng(12)
+    draws, rows, labels = 20, 300, 20
+    for _ in range(trials):
+        golds = rng.integers(labels, size=rows)
+        scores = rng.standard_normal((draws, rows, labels)) + 4.0 * np.eye(labels)[golds]
+        scores += 1.2 * rng.standard_normal((draws, 1, labels))
+        passes, row = np.divmod(np.arange(draws * rows), rows)
+        plain = (scores.argmax(axis=2) == golds)[(row + passes) % draws, row].astype(float)
+        whole = whether_right(scores, golds, draws * rows)
+        assert whole.mean() > plain.mean() + 0.05
+        race = Race([Candidate("plain"), Candidate("calibrated", settles=SETTLES)], Rules(rows, draws, growth=1.0))
+        while asks := race.next():
+            for ask in asks:
+                if ask.candidate:
+                    race.retell(1, whether_right(scores, golds, ask.stop))
+                else:
+                    race.tell(ask, plain[ask.start : ask.stop])
+        assert race.decided()
+        wrong += race.choice() == 0
+    assert wrong == 0
+
+
+def test_settings_that_settle_late_exclude_nobody_and_are_shown_better_than_nobody_before() -> None:
+    race = Race([Candidate("a"), Candidate("b", settles=10)], Rules(200, 8))
+    scores = np.stack([np.zeros(80), np.ones(80)])
+    for stop in (40, 79):
+        for i in range(2):
+            race.tell(Ask(i, int(race.asked[i]), stop), scores[i, race.asked[i] : stop])
+        assert race.running().tolist() == [0, 1]
+        assert not any(one.out_for_new for one in race.answer().standings)
+    for i in range(2):
+        race.tell(Ask(i, 79, 80), scores[i, 79:])
+    assert race.running().tolist() == [1]
+    assert race.answer().standings[0].out_for_new
+
+
+def test_evidence_of_answers_that_were_replaced_is_dropped() -> None:
+    race = Race([Candidate("a"), Candidate("b")], Rules(200, 1))
+    race.tell(Ask(0, 0, 40), np.ones(40))
+    race.tell(Ask(1, 0, 40), np.zeros(40))
+    assert race.running().tolist() == [0]
+    race.retell(1, np.ones(60))
+    race.tell(Ask(0, 40, 60), np.ones(20))
+    assert race.running().tolist() == [0, 1]
+    race.retell(1, np.zeros(60))
+    assert race.running().tolist() == [0]
+
+
+def test_a_setting_that_costs_nothing_is_cheaper_and_one_of_unknown_cost_is_not() -> None:
+    scores = np.tile((np.arange(1000) % 4 > 0).astype(float), (3, 1))
+    rules = Rules(1000, 1, margin=0.05)
+    free = [Candidate("dear", False, 5.0), Candidate("free", False, 0.0), Candidate("unknown", False)]
+    answer = run(Race(free, rules), scores)
+    assert answer.choice == 1
+    assert [one.why for one in answer.standings] == ["dearer", None, "not better"]
+    scores[0, :10] = 1
+    assert run(Race(free, rules), scores).choice == 1
+    both_free = [Candidate(name, False, 0.0) for name in "ab"]
+    assert run(Race(both_free, rules), scores).choice == 0  # none is cheaper than the other

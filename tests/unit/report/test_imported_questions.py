@@ -76,6 +76,8 @@ def test_a_files_own_questions_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
     assert (code, err) == (0, "")
     assert out.startswith("what?\n")
     assert "not known" in out
+    code, _, err = run_command("show", "--task", "x", "--k", "0", "--prompt", "prompt.txt")
+    assert (code, "imported predictions carry no prompt" in err, Path("prompt.txt").exists()) == (2, True, False)
 
 
 def test_a_shipped_tasks_rows_have_their_questions_from_the_data_folder(

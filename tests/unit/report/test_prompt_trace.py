@@ -12,6 +12,7 @@ import pytest
 from support import fakes
 from support.fakes import FakeBackend, plan, runner, small_tokenizer, write_task
 
+from icl_bench.cli.output.lists import write_prompt
 from icl_bench.errors import UserError
 from icl_bench.models import registry as models
 from icl_bench.models.registry import Model
@@ -66,6 +67,18 @@ def test_the_prompt_is_rebuilt_and_its_hash_is_checked(made: Plan, tmp_path: Pat
 def test_without_a_test_id_the_cells_first_row_is_shown(made: Plan, tmp_path: Path):
     shown = find_prediction(tmp_path / "results", CELL)
     assert shown.row["test_id"] == made.task.data.test[0].id
+
+
+def test_a_prompt_file_of_a_jinja_template_has_one_place_for_the_query_as_the_template_writes_it(tmp_path: Path):
+    template = {"engine": "jinja", "input": "Q: {{text.upper()}}\nA:", "output": "label"}
+    data = {"train": "train.jsonl", "test": "test.jsonl"}
+    made = plan(tmp_path / "task", "3", draws=1, template=template, data=data)
+    runner(made, tmp_path / "results", FakeBackend()).run()
+    shown = find_prediction(tmp_path / "results", {"task": "cards", "k": 3, "draw": 0})
+    said = write_prompt(shown, tmp_path / "prompt.txt")
+    assert "put the query as the task's input template writes it in place of {input} behind" in said
+    text = (tmp_path / "prompt.txt").read_text()
+    assert text.replace("{input}", made.task.data.test[0].fields["input"]) == shown.prompt
 
 
 def test_retrieved_demonstrations_are_those_of_the_row(tmp_path: Path):

@@ -11,6 +11,7 @@ import pytest
 from support.fakes import FakeBackend, plan, runner, tokenized_task, write_rows
 
 from icl_bench.analysis.all_findings import read_findings
+from icl_bench.cli.output.lists import write_prompt
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
@@ -149,6 +150,9 @@ def test_a_prediction_shows_its_prompt_and_its_vectors(tmp_path: Path, select: s
         assert found.as_json()["vectors"] == list(found.vectors)
         hashes = frame.loc[frame["test_id"] == row.id, "prompt_hash"]
         assert hashes.tolist() == [prompts.hashes()[i]]
+    with pytest.raises(UserError, match="the model read 3 texts as vectors, which no file of text holds"):
+        write_prompt(found, tmp_path / "prompt.txt")
+    assert not (tmp_path / "prompt.txt").exists()
 
 
 def test_the_largest_k_has_vectors_beyond_the_window(tmp_path: Path):

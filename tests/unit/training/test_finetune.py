@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.backends.transformers import checkpoint
+from icl_bench.cli.output.lists import write_prompt
 from icl_bench.errors import CellError, UserError
 from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import Prediction
@@ -545,6 +546,8 @@ def test_a_trained_cells_prompt_is_the_bare_query(tmp_path: Path, tiny: Path):
     assert shown.prompt.count("query:") == 1
     assert len(shown.demonstrations) == 12
     assert "hash checked" in shown.checked
+    with pytest.raises(UserError, match="a trained classifier answers without a prompt; leave --prompt out"):
+        write_prompt(shown, tmp_path / "prompt.txt")
 
 
 # -- rivals -------------------------------------------------------------------------------------
