@@ -193,7 +193,7 @@ def parse(words: list[str]) -> dict[str, Any]:
     known = {n: list(v) if isinstance(v, tuple) else v for n, v in given.items() if v not in (None, False, ())}
     if spec := SPECS.get(name):
         options = {option: known[option] for option in spec.declared() if option in known}
-        for several in ("task", "model"):  # of several, any
+        for several in () if name == "choose" else ("task", "model"):  # of several, any; choose takes them together
             if isinstance(options.get(several), str):
                 options[several] = comma_list(options[several])[0]
         read = spec(**options)
