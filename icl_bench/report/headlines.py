@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,7 +124,8 @@ def _without_data(thin: int) -> str:
 
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
-    for row in points.itertuples():
+    rows: Iterable[Any] = points.itertuples()
+    for row in rows:
         if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
             said = saturation_text(row)
             link = " is " if said.startswith(("saturated", "not saturated")) else ": "
