@@ -50,7 +50,7 @@ def export_results(results: Place, out: Path, scores: bool = False) -> int:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
             by_variant = {variant: origin.model_dump(exclude_none=True) for variant, origin in origins(cells).items()}
-            about = json.dumps(by_variant, sort_keys=True)
+            about = json.dumps(by_variant, sort_keys=True, ensure_ascii=False).encode(errors="backslashreplace")
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
             _write_csv(table, out, packed=name.endswith(".gz"))
