@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.cells import AXES, FINISHED, JOURNAL, short_hash
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import CHECK, json_content
+from icl_bench.results.stored_meta import CHECK, as_json, json_content
 from icl_bench.table_files import parquet_bytes, parquet_table
 from icl_bench.wording import first_line
 
@@ -138,7 +138,7 @@ def _json(raw: bytes) -> bytes:
     """The JSON file as it is shown; a damaged one as it is, which :func:`checked` refuses."""
     fields = json.loads(raw)
     if not isinstance(fields, dict):
-        return json.dumps(anonymous(fields)).encode()
+        return as_json(anonymous(fields))
     written = fields.pop(CHECK, None)
     if written is not None and written != short_hash(fields):
         return raw
@@ -161,4 +161,4 @@ def _metadata(value: bytes) -> bytes:
         fields = json.loads(value)
     except ValueError:
         return _text(value.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-    return json.dumps(anonymous(fields)).encode()
+    return as_json(anonymous(fields))

@@ -22,7 +22,7 @@ from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.label_scores import HOW_TO_STORE
 from icl_bench.results.reading import EXPORT_META, IMPORTED, finished_cells, read_table
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import CellMeta
+from icl_bench.results.stored_meta import CellMeta, as_json
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
 from icl_bench.wording import plain
@@ -50,7 +50,7 @@ def export_results(results: Place, out: Path, scores: bool = False) -> int:
         if name.endswith(".parquet"):
             cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
             by_variant = {variant: origin.model_dump(exclude_none=True) for variant, origin in origins(cells).items()}
-            about = json.dumps(by_variant, sort_keys=True)
+            about = as_json(by_variant, sort_keys=True)
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:
             _write_csv(table, out, packed=name.endswith(".gz"))

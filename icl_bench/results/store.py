@@ -45,6 +45,7 @@ from icl_bench.results.stored_meta import (
     CellMeta,
     FailureMeta,
     SpecMeta,
+    as_json,
     as_stored,
     checked,
     checked_prediction,
@@ -336,7 +337,7 @@ class OpenCell:
         valued = {name for name, values in columns.items() if any(value is not None for value in values)}
         seconds = None if meta.batched else round(self.seconds, 3)
         meta = meta.model_copy(update={"protocol": PROTOCOL, "seconds": seconds})
-        stored = json.dumps(as_stored(meta))  # escapes keep invalid Unicode, which names of files may have
+        stored = as_json(as_stored(meta))
         schema = pa.schema([f for f in fields if f.name in valued.union(ALWAYS)], {CELL_META: stored})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 

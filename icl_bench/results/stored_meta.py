@@ -384,13 +384,17 @@ def as_stored(meta: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def as_json(value: Any, **options: Any) -> bytes:
+    """A value as JSON in its own letters; invalid Unicode, which names of files may have, is escaped."""
+    return json.dumps(value, ensure_ascii=False, **options).encode(errors="backslashreplace")
+
+
 def json_content(fields: Mapping[str, Any]) -> bytes:
     """A JSON file of these fields, with a hash that ``checked`` compares.
 
-    The hash is first: with lost bytes before it, the last field would become a part of its name. Escapes keep invalid
-    Unicode, which names of files may have.
+    The hash is first: with lost bytes before it, the last field would become a part of its name.
     """
-    return (json.dumps({CHECK: short_hash(fields), **fields}, indent=1) + "\n").encode()
+    return as_json({CHECK: short_hash(fields), **fields}, indent=1) + b"\n"
 
 
 def checked_prediction(line: bytes) -> Prediction:
