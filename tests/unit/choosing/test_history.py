@@ -231,3 +231,26 @@ def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tm
     page = (tmp_path / "report.html").read_text()
     assert race.answer[0].partition(": ")[2].partition(",")[0] in page
     assert list((tmp_path / "figures").glob("race-*.svg"))
+
+
+def test_a_race_of_other_prompts_has_a_file_of_its_own(tmp_path: Path, tiny: Path) -> None:
+    task, results = fakes.write_task(tmp_path / "task", test_rows=30), tmp_path / "results"
+    words = ("choose", "--task", task, "--model", tiny, *HERE[:4], "--k", "0,1", "--select", "bm25", "--draws", "1")
+    for template in ("query", "question", "query"):
+        written = re.sub(r"que\w+: {text}", f"{template}: {{text}}", task.read_text())
+        task.write_text(written)
+        said(*words, "--margin", "40", "--quiet", "--results", results)
+    assert len(list((results / RACES).glob("*.json"))) == 2
+
+
+def test_once_a_race_is_decided_what_runs_on_may_be_as_good_and_is_cheaper(results: Path) -> None:
+    (file,) = (results / RACES).glob("*.json")
+    race = json.loads(file.read_text())
+    place = next(i for i, one in enumerate(race["settings"]) if one["setting"] != race["choice"])
+    race["rounds"][-1]["standings"][place] |= {"out": False, "why": None}
+    states = {}
+    for decided in (True, False):
+        file.write_text(json.dumps({**race, "decided": decided}))
+        rows = json.loads(said("summary", "--json", "--results", results))["races"]
+        states[decided] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
+    assert states == {True: "may be as good, cheaper", False: "may be better"}
