@@ -20,6 +20,7 @@ from support.in_process import run_command, said
 
 import icl_bench
 from icl_bench.results.partial import partial_cells
+from icl_bench.results.races import write_race
 from icl_bench.results.reading import RACES, finished_cells, read_races
 from icl_bench.results.stored_meta import RaceMeta
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
@@ -245,12 +246,12 @@ def test_a_race_of_other_prompts_has_a_file_of_its_own(tmp_path: Path, tiny: Pat
 
 def test_once_a_race_is_decided_what_runs_on_may_be_as_good_and_is_cheaper(results: Path) -> None:
     (file,) = (results / RACES).glob("*.json")
-    race = json.loads(file.read_text())
+    race = race_in(results).model_dump()
     place = next(i for i, one in enumerate(race["settings"]) if one["setting"] != race["choice"])
     race["rounds"][-1]["standings"][place] |= {"out": False, "why": None}
     states = {}
     for decided in (True, False):
-        file.write_text(json.dumps({**race, "decided": decided}))
+        write_race(results, f"{RACES}/{file.name}", RaceMeta.model_validate({**race, "decided": decided}))
         rows = json.loads(said("summary", "--json", "--results", results))["races"]
         states[decided] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
     assert states == {True: "may be as good, cheaper", False: "may be better"}
