@@ -20,6 +20,7 @@ from support.in_process import run_command, said
 
 import icl_bench
 from icl_bench.results.partial import partial_cells
+from icl_bench.results.races import write_race
 from icl_bench.results.reading import RACES, finished_cells, read_races
 from icl_bench.results.stored_meta import RaceMeta
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
@@ -244,3 +245,26 @@ def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tm
     page = (tmp_path / "report.html").read_text()
     assert race.answer[0].partition(": ")[2].partition(",")[0] in page
     assert list((tmp_path / "figures").glob("race-*.svg"))
+
+
+def test_a_race_of_other_prompts_has_a_file_of_its_own(tmp_path: Path, tiny: Path) -> None:
+    task, results = fakes.write_task(tmp_path / "task", test_rows=30), tmp_path / "results"
+    words = ("choose", "--task", task, "--model", tiny, *HERE[:4], "--k", "0,1", "--select", "bm25", "--draws", "1")
+    for template in ("query", "question", "query"):
+        written = re.sub(r"que\w+: {text}", f"{template}: {{text}}", task.read_text())
+        task.write_text(written)
+        said(*words, "--margin", "40", "--quiet", "--results", results)
+    assert len(list((results / RACES).glob("*.json"))) == 2
+
+
+def test_once_a_race_is_decided_what_runs_on_may_be_as_good_and_is_cheaper(results: Path) -> None:
+    (file,) = (results / RACES).glob("*.json")
+    race = race_in(results).model_dump()
+    place = next(i for i, one in enumerate(race["settings"]) if one["setting"] != race["choice"])
+    race["rounds"][-1]["standings"][place] |= {"out": False, "why": None}
+    states = {}
+    for decided in (True, False):
+        write_race(results, f"{RACES}/{file.name}", RaceMeta.model_validate({**race, "decided": decided}))
+        rows = json.loads(said("summary", "--json", "--results", results))["races"]
+        states[decided] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
+    assert states == {True: "may be as good, cheaper", False: "may be better"}

@@ -252,7 +252,18 @@ def test_rows_that_are_too_long_for_another_model_are_left_out_by_name(
     for number in (4, 9):
         rows[number]["text"] += " a long one" * 100
     fakes.write_rows(task.parent / "test.jsonl", rows)
-    racing = ("--model", "good,weak", "--engine", "weak:context=120", "--k", "0", "--select", "random")
+    racing = (
+        "--model",
+        "good,weak",
+        "--engine",
+        "good:context=4000",
+        "--engine",
+        "weak:context=120",
+        "--k",
+        "0",
+        "--select",
+        "random",
+    )
     ended = choose(*words, *racing, "--json", results=tmp_path / "results")
-    names = [f"cards-test-{number}" for number in (4, 9)]
+    names = [f"cards-test-{number}" for number in (9, 4)]  # in the order of asking
     assert f"2 test rows of good ({', '.join(names)}): too long for another model" in json.loads(ended.out)["left_out"]
