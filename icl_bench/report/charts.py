@@ -275,9 +275,7 @@ def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
         level = alt.Chart(alt.InlineData([{"level": value, "name": name}])).encode(alt.Y("level:Q", title=title))
         layers += [
             level.mark_rule(style="reference", description=name),
-            level.mark_text(align="left", dx=4, dy=9 if place else -6, fontSize=10).encode(
-                alt.Text("name:N"), x=alt.value(0)
-            ),
+            level.mark_text(align="left", dx=4, dy=9 if place else -6).encode(alt.Text("name:N"), x=alt.value(0)),
         ]
     return layers
 
@@ -426,7 +424,7 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
     )
     # no filter: a layer without any row would have no extent
     named = base.transform_calculate(written="datum.named ? datum.label : ''")
-    names = named.mark_text(align="left", dx=7, dy=-5, fontSize=10, limit=140).encode(x, y, alt.Text("written:N"))
+    names = named.mark_text(align="left", dx=7, dy=-5, limit=140).encode(x, y, alt.Text("written:N"))
     return _finished([diagonal, points, names], description, parameters=[_point(point)])
 
 

@@ -273,7 +273,7 @@ def _alone(table: pd.DataFrame, compared: list[tuple[Any, ...]]) -> pd.DataFrame
 def _changes(before: Row, now: Row) -> list[dict[str, Any]]:
     """What differs of that which both sides say of a point. Without a version, a hash is an imported file's."""
     variants = {"base_variant": before["variant"], "variant": now["variant"]}
-    hashed = bool(before["version"] and now["version"])
+    hashed = bool(before.get("version") and now.get("version"))
     values = [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]
     return [
         {**variants, "fact": name, "before": old, "now": new}

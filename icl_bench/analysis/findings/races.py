@@ -161,7 +161,7 @@ RACES = Finding(
         "another, or not better than the choice by more than the margin. Intervals (95%) hold at any moment, for new "
         "test rows and draws of demonstrations.",
         also=("race_rounds",),
-        place=5,
+        place=3,
     ),
 )
 

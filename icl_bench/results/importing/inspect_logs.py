@@ -80,7 +80,10 @@ def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes
     header = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
     start = info.header_offset + LOCAL_HEADER + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
     packed = pa.BufferReader(raw[start : start + info.compress_size])
-    return bytes(pa.CompressedInputStream(packed, "zstd").read(info.file_size))
+    stream, content = pa.CompressedInputStream(packed, "zstd"), b""
+    while len(content) < info.file_size and (more := stream.read(info.file_size - len(content))):
+        content += more
+    return content
 
 
 def of_log(log: Mapping[str, Any], shown: str) -> Log:

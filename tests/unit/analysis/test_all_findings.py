@@ -362,7 +362,7 @@ def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(t
         name = part.split(":")[0].split(" ")[0]
         tables[name] = tables.get(name, "") + part
     assert {name: part.count(saw) for name, part in tables.items()} == {
-        "t": 1,
+        "what": 1,
         "sorting": 0,
         "selection": 1,
         "attention": 1,

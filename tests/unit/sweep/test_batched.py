@@ -693,6 +693,7 @@ def test_answers_to_prompts_that_have_changed_are_billed_and_counted(plan: Plan)
         runner(plan, store, server, budget=budget(10.0**9)).submit()
         for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
             state = json.loads(store.storage.read(name))
+            del state["check"]
             for record in state["batches"]:
                 record["rows"] = [[test_id, "0" * len(prompt)] for test_id, prompt in record["rows"]]
             store.storage.put(name, json.dumps(state).encode())

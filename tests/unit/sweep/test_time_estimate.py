@@ -168,7 +168,7 @@ def printed(sweep: Sweep, estimates: list[float], works: list[ComputeCost]) -> l
     sweep.estimates, sweep.costs = (lambda: estimates), (lambda: works)  # type: ignore[method-assign]
     print_plan(sweep, Console(file=text, width=300))
     lines = [line.split() for line in text.getvalue().splitlines()]
-    return [words for words in lines if words[:1] == ["0"]]
+    return [words for words in lines if words[:1] == ["1"]]
 
 
 def test_a_plans_table_is_in_tflop_of_all_queries_megabytes_and_minutes(sweep: Sweep):

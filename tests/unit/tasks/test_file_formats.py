@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -241,7 +242,8 @@ def test_without_its_package_an_excel_file_is_refused_with_what_to_install(tmp_p
         raise ImportError("Missing optional dependency 'openpyxl'")
 
     monkeypatch.setattr(pd, "ExcelFile", missing)
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as archive:
+        archive.writestr("xl/workbook.xml", "")
     with pytest.raises(UserError, match=r"pip install openpyxl\); or save it as CSV"):
         read_split(tmp_path / "a.xlsx", "train", {})
 

@@ -492,7 +492,7 @@ def test_imports_have_the_section_without_costs(tmp_path: Path):
     (panel,) = section.panels
     assert {row["series"] for row in panel.rows} == {"full attention", "theirs attention"}
     (said,) = report.headlines
-    (about,) = [text for topic, text in said.sentences if topic == "Attention"]
+    (about,) = [one.text for one in said.sentences if one.topic == "Attention"]
     assert about.startswith("random, theirs attention against full attention: worse by 100.0")
 
 
@@ -507,7 +507,7 @@ def test_no_difference_of_attention_is_claimed_without_its_test(tmp_path: Path):
         ),
     )
     (said,) = make_report(results).headlines
-    (about,) = [text for topic, text in said.sentences if topic == "Attention"]
+    (about,) = [one.text for one in said.sentences if one.topic == "Attention"]
     assert (
         about
         == f"random, {BLOCK} against full attention: not distinguishable at k = 5: -3.3 points, 95% interval -14.3 to +8.0 (30 test rows, 3 draws beside 3)."
