@@ -21,7 +21,7 @@ import pyarrow as pa
 from icl_bench.errors import UserError
 from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, text_in, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
-from icl_bench.table_files import check_archive
+from icl_bench.table_files import LARGEST, LargerThanAllowedError, check_archive
 from icl_bench.text_files import decode
 from icl_bench.wording import counted, one_line, plain
 
@@ -80,10 +80,12 @@ def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes
     header = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
     start = info.header_offset + LOCAL_HEADER + sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
     packed = pa.BufferReader(raw[start : start + info.compress_size])
-    stream, content = pa.CompressedInputStream(packed, "zstd"), b""
-    while len(content) < info.file_size and (more := stream.read(info.file_size - len(content))):
+    stream, content = pa.CompressedInputStream(packed, "zstd"), bytearray()
+    while more := stream.read(2**20):
         content += more
-    return content
+        if len(content) > LARGEST:
+            raise LargerThanAllowedError(info.filename)
+    return bytes(content)
 
 
 def of_log(log: Mapping[str, Any], shown: str) -> Log:
