@@ -250,7 +250,9 @@ def test_a_folder_without_results_is_refused_in_one_line(tmp_path: Path):
     for name in ("none", "empty", "failed"):
         done = board("--results", tmp_path / name)
         assert (done.code, done.out) == (2, "")
-        assert re.fullmatch(rf"error: results folder \S+{name}: .+; run (something first|the same command again).*\n", done.err)
+        assert re.fullmatch(
+            rf"error: results folder \S+{name}: .+; run (something first|the same command again).*\n", done.err
+        )
         assert not (tmp_path / name / "leaderboard.csv").exists()
 
 
