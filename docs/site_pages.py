@@ -108,7 +108,6 @@ def api() -> Iterator[str]:
 
     yield "# Python API\n"
     yield "[Python](../python.md) has examples. `**options` are those of the command of the same name."
-    places = {"Task": "icl_bench.tasks.in_memory", "UserError": "icl_bench.errors"}
     for name in icl_bench.__all__:
         if name != "__version__":
-            yield f"\n::: {places.get(name, 'icl_bench.api')}.{name}\n"
+            yield f"\n::: {getattr(icl_bench, name).__module__}.{name}\n"

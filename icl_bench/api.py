@@ -153,9 +153,7 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
 
     hush_libraries()
     place, display = _place(results), Display(quiet=quiet)
-    given, machines = _split(ChooseSpec, {**options, "task": options.get("task") or ""})
-    if machines != MachineOptions():
-        raise UserError("choose: runs on this machine; leave the options of many machines out")
+    given = _split_here(ChooseSpec, {**options, "task": options.get("task") or ""})
     given, found = with_task(given, place)
     for text in found:
         display.note(text)
@@ -176,9 +174,7 @@ def rationales(*, quiet: bool = False, **options: Any) -> dict[str, Any]:
     from icl_bench.cli.output.rationales import carried_out
 
     hush_libraries()
-    given, machines = _split(RationalesOptions, options)
-    if machines != MachineOptions():
-        raise UserError("rationales: runs on this machine; leave the options of many machines out")
+    given = _split_here(RationalesOptions, options)
     if given.get("out") is None:
         raise UserError("--out: is missing")
     outcome, origin = carried_out(RationalesOptions(**given), Display(quiet=quiet))
@@ -454,6 +450,14 @@ def _split(spec: type[Options], options: Mapping[str, Any]) -> tuple[dict[str, A
         if given.get(name) in (None, []):
             raise UserError(f"--{name}: is missing")
     return given, MachineOptions(**machines)
+
+
+def _split_here(spec: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of what runs on this machine alone. Raises ``UserError``."""
+    given, machines = _split(spec, options)
+    if machines != MachineOptions():
+        raise UserError(f"{spec.about}: runs on this machine; leave the options of many machines out")
+    return given
 
 
 def _carried_out(spec: Any, options: Mapping[str, Any], results: Place, quiet: bool) -> Results:

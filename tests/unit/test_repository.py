@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,7 +126,7 @@ def test_the_selector_of_contributing_is_one(tmp_path: Path):
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, module, loaded)  # data classes look their module up
+        patch.setitem(sys.modules, module, loaded)  # data classes look their module up
         spec.loader.exec_module(loaded)
         selector = getattr(loaded, name)()
         assert isinstance(selector, SharedSelector)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.advice import NO_CANDIDATE, OTHERS, UNKNOWN_COST, UNSURE, Budget, advise
+from icl_bench.analysis.advice import NO_CANDIDATE, UNKNOWN_COST, UNSURE, Budget, advise
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import is_drawn
@@ -160,34 +160,28 @@ def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside:
     """Why nothing can be advised; empty where something can."""
     judged = part[~part["verdict"].isin(UNJUDGED)]
     drawn = judged[(judged["k"] > 0) & judged["select"].map(is_drawn)]
-    sides = [highest if point is None else point]
+    sides: list[Mapping[Any, Any]] = [highest if point is None else point]
     if beside.get("beside"):
         sides.append({name.removeprefix("base_"): beside[name] for name in BASE})
     if len(drawn) and drawn["own_draws"].max() == 1:  # every comparison with them is withheld
         sides.append(drawn.iloc[0])
-    thin = [_thin(part, side, most) for side in sides]
-    if any(thin):
-        return f"too little data: {next(filter(None, thin))}"
+    for side in sides:
+        if thin := _thin(part[_is(part, {**highest, **side})].iloc[0], most):
+            return f"too little data: {thin}"
     if highest["points"] == 1:
         return "it is the only point that was tested"
     if point is None:
         return "what a query costs is not known, so cheaper points were not compared"
-    (verdict,) = part.loc[_is(part, highest), "verdict"].tolist() or [OTHERS]
+    verdict = part.loc[_is(part, highest), "verdict"].item()
     if verdict in UNJUDGED:
         return f"the highest could not be compared with others ({verdict})"
     return "" if len(judged) > 1 else "no other point could be compared with it"
 
 
-def _thin(part: pd.DataFrame, point: Any, most: int) -> str:
+def _thin(point: Mapping[Any, Any], most: int) -> str:
     """Why there is too little data of a point, in words."""
-    own = part[_is(part, {**{name: part[name].iloc[0] for name in ("task", "model")}, **_setting(point)})]
-    draws = int(own["own_draws"].iloc[0]) if len(own) else int(point["draws"])
-    rows = int(own["own_rows"].iloc[0]) if len(own) else int(point["test_rows"])
-    return too_little({"select": point["select"], "k": point["k"], "draws": draws, "rows": rows, "all_rows": most})
-
-
-def _setting(point: Any) -> dict[str, Any]:
-    return {name: point[name] for name in POINT if name not in ("task", "model")}
+    own = {"select": point["select"], "k": point["k"], "draws": point["own_draws"], "rows": point["own_rows"]}
+    return too_little({**own, "all_rows": most})
 
 
 def _beside(part: pd.DataFrame, point: pd.Series[Any]) -> dict[str, Any]:
