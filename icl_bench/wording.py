@@ -105,7 +105,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'did you mean banking77?'
     """
     known = sorted(known)
-    return close(name, known) or f"known: {few(known, LONG_LIST) if len(known) > LONG_LIST else ', '.join(known)}"
+    return close(name, known) or f"known: {few(known, LONG_LIST)}"
 
 
 def close(name: str, known: Iterable[str]) -> str:

@@ -54,7 +54,7 @@ class Findings:
             perturbed_curves=context.table("perturbed_curves"),
             settings=settings_of(context.facts, context.table("curves"), context.table("perturbed_curves")),
             failed=context.stored.failed,
-            partial=() if context.results is None else partial_cells(context.results, context.only),
+            partial=() if context.results is None else partial_cells(context.results, context.only, context.races),
         )
 
     def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:

@@ -21,6 +21,7 @@ from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
 from icl_bench.results.facts import FactsOf
+from icl_bench.results.reading import read_races
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from icl_bench.results.reading import Stored
+    from icl_bench.results.stored_meta import RaceMeta
 
 SEED = 0
 """Of the resampling: the same folder gives the same numbers."""
@@ -114,6 +116,11 @@ class Context:
     def cells(self) -> CellFacts:
         """What cells' files say beside their predictions."""
         return CellFacts.of(self.stored)
+
+    @cached_property
+    def races(self) -> list[RaceMeta]:
+        """All races of the results folder, read once."""
+        return [] if self.results is None else read_races(self.results)
 
     @cached_property
     def predictions(self) -> pd.DataFrame:

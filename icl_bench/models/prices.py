@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import listed, nearest, plain
+from icl_bench.wording import close, listed, plain
 
 if TYPE_CHECKING:
     from genai_prices.types import Provider
@@ -168,8 +167,8 @@ def table_prices(model: str, server: str | None = None) -> Prices:
     found = _found(table, of_server, model)
     if found is None:
         models = {one.id for each in ([of_server] if of_server else table.providers) for one in each.models} - {model}
-        close = get_close_matches(model.lower(), models, n=3, cutoff=0.5)
-        near = f"{nearest(model.lower(), close)} Else " if close else ""
+        meant = close(model, models)
+        near = f"{meant} Else " if meant else ""
         raise UnknownModelError(f"{shown}: not in the table of genai-prices; {near}{otherwise}")
     provider, info = found
     now = datetime.now(tz=UTC)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
+from icl_bench.table_files import csv_rows
 from icl_bench.tasks.yaml_files import read_yaml
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import comma_list, counted, listed_or, nearest, one_line, plain
@@ -23,13 +22,19 @@ USUAL_FORMATS = ("svg", "pdf", "png")
 DPI = 300
 """Pixels per inch of raster files."""
 
+LEAST_WIDTH, MOST_WIDTH = 1.5, 30.0
+"""Inches of a figure."""
+
 UNITS = 72
 """A figure's units per inch: a unit is a point of PDF."""
 
 
 @dataclass(frozen=True)
 class FigureStyle:
-    """What is asked of all figures of a folder."""
+    """What is asked of all figures of a folder.
+
+    Raises ``UserError`` for a width or a format that no figure can have.
+    """
 
     width: float | None = None
     """Inches of a whole figure, axes and legend included; None for the page's width."""
@@ -45,6 +50,14 @@ class FigureStyle:
     panels: int | None = None
     """How many panels of a finding stand side by side in one figure with one legend; None for a figure a panel."""
 
+    def __post_init__(self) -> None:
+        if self.width is not None and not LEAST_WIDTH <= self.width <= MOST_WIDTH:
+            raise UserError(f"--width {self.width:g}: not a width in inches from {LEAST_WIDTH:g} to {MOST_WIDTH:g}")
+        if unknown := [name for name in self.formats if name not in FORMATS]:
+            raise UserError(f"--format {plain(unknown[0])}: not a format of figures; known: {', '.join(FORMATS)}")
+        if not self.formats:
+            raise UserError(f"--format: needs {listed_or(FORMATS)}")
+
     @property
     def units(self) -> float | None:
         """The width in units of the figure."""
@@ -55,25 +68,9 @@ PLAIN = FigureStyle()
 """What figures look like if nothing is asked."""
 
 
-LEAST_WIDTH, MOST_WIDTH = 1.5, 30.0
-"""Inches of a figure."""
-
-
-def check_width(inches: float) -> float:
-    """The width itself. Raises ``UserError`` for one that no figure can have."""
-    if not LEAST_WIDTH <= inches <= MOST_WIDTH:
-        raise UserError(f"--width {inches:g}: not a width in inches from {LEAST_WIDTH:g} to {MOST_WIDTH:g}")
-    return inches
-
-
 def parse_formats(text: str) -> tuple[str, ...]:
-    """The formats of ``pdf,svg``, each once. Raises ``UserError``."""
-    formats = tuple(dict.fromkeys(name.lower().removeprefix(".") for name in comma_list(text)))
-    if unknown := [name for name in formats if name not in FORMATS]:
-        raise UserError(f"--format {plain(unknown[0])}: not a format of figures; known: {', '.join(FORMATS)}")
-    if not formats:
-        raise UserError(f"--format: needs {listed_or(FORMATS)}")
-    return formats
+    """The formats of ``pdf,svg``, each once; :class:`FigureStyle` checks them."""
+    return tuple(dict.fromkeys(name.lower().removeprefix(".") for name in comma_list(text)))
 
 
 def read_names(path: Path) -> dict[str, str]:
@@ -94,13 +91,11 @@ def read_names(path: Path) -> dict[str, str]:
 
 
 def _csv_pairs(raw: bytes, path: Path) -> Iterable[tuple[str, str]]:
-    for number, row in enumerate(csv.reader(io.StringIO(decode(raw, str(path)))), 1):
-        if not row or (number == 1 and [cell.strip().lower() for cell in row] == ["name", "shown"]):
+    for number, (where, row) in enumerate(csv_rows(decode(raw, str(path)), f"--rename {path}")):
+        if not number and [cell.strip().lower() for cell in row] == ["name", "shown"]:
             continue
         if len(row) != 2 or not all(cell.strip() for cell in row):
-            raise UserError(
-                f"--rename {path}:{number}: needs two columns, name and shown; has {counted(len(row), 'cell')}"
-            )
+            raise UserError(f"{where}: needs two columns, name and shown; has {counted(len(row), 'cell')}")
         yield row[0].strip(), row[1].strip()
 
 

@@ -53,6 +53,8 @@ def csv_columns() -> tuple[str, ...]:
 
 DIGITS = 6
 
+NO_LINE = "nothing for a leaderboard: it has only upper bounds, halves of a label space or perturbed demonstrations"
+
 NAMES = (("version", "version"), ("data_hash", "data"), ("variant", "variant"))
 """The last columns that people are shown, with their titles."""
 
@@ -81,9 +83,11 @@ def leaderboard(results: Place) -> pd.DataFrame:
     stored = read_stored(results)
     frame = scored(stored.predictions, first=stored.first_scores)
     upper = frame["select"].astype(str).str.endswith(UPPER)
-    frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
         raise nothing_in(results)
+    frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
+    if frame.empty:
+        raise UserError(f"results folder {plain(results)}: {NO_LINE}")
     points = curves(with_copies_as_one_draw(unperturbed_predictions(frame)))
     saturated = saturation(from_zero_shot(points, stored.variants))
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
@@ -118,9 +122,7 @@ def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
             return leaderboard(Path(folder))
         except UserError:
             names = ", ".join(map(plain, files))
-            raise UserError(
-                f"{names}: nothing for a leaderboard (only upper bounds, halves or perturbations)"
-            ) from None
+            raise UserError(f"{names}: {NO_LINE}") from None
 
 
 Known = dict[tuple[Any, ...], set[str]]

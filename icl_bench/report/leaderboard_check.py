@@ -42,9 +42,9 @@ SAID = ("draws", "test_rows", "version", "data_hash", *PROVENANCE)
 """What may differ between the two sides, and is reported."""
 
 NOTE = (
-    "compared: means and their intervals, as of two samples (large losses only). A smaller loss, one in all points "
-    "together, changed answers, and whether template, pool and scoring are the same need predictions: "
-    "icl-bench export --out FILE.parquet"
+    "compared: means and their intervals, as of two samples (large losses only). Predictions are needed to find "
+    "smaller losses or a loss over all points together, to list changed answers, and to check that template, pool and "
+    "scoring are the same: icl-bench export --out FILE.parquet"
 )
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from icl_bench import __version__
 from icl_bench.escaping import in_script
+from icl_bench.report.answers import LOSS
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
@@ -36,6 +37,7 @@ def page(report: Report, with_library: bool = True) -> str:
     return template.render(
         report=report,
         version=__version__,
+        loss=LOSS,
         css=Markup(_own("page.css")),
         library=Markup(_harmless(library()) if with_library else ""),
         program=Markup(_program()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -44,8 +44,13 @@ class PartialCells:
         return f"{self.task} · {self.model}: {what} and {are} in no table; {how}"
 
 
-def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[PartialCells]:
-    """The partial cells of a results folder, or of a task or a model of it."""
+def partial_cells(
+    place: Place, only: Mapping[str, str] | None = None, races: Sequence[RaceMeta] | None = None
+) -> list[PartialCells]:
+    """The partial cells of a results folder, or of a task or a model of it.
+
+    ``races`` are all races of the folder, if they have been read.
+    """
     storage = storage_at(place)
     names = storage.names()
     finished = {name.removesuffix(FINISHED) for name in names if name.endswith(FINISHED)}
@@ -56,7 +61,7 @@ def partial_cells(place: Place, only: Mapping[str, str] | None = None) -> list[P
             parts[cell].append(name)
     if not parts:
         return []
-    races = read_races(place)
+    races = read_races(place) if races is None else races
     race_of = {cell: race for race in races for cell in race.cells}
     groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     owners: dict[tuple[str, str, str], RaceMeta | None] = {}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.advice import NO_CANDIDATE, UNKNOWN_COST, UNSURE, Budget, advise
+from icl_bench.analysis.advice import COLUMN_MEASURES, NO_CANDIDATE, UNKNOWN_COST, UNSURE, Budget, advise
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.findings.cost import costs_of
-from icl_bench.analysis.query_cost import QUERIES, query_costs
+from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.analysis.words import too_little
 from icl_bench.results.cells import SETTING
 
@@ -88,13 +88,13 @@ def answers(context: Context) -> pd.DataFrame:
         frame = frame[frame["label_space"].isna()]
     frame = frame.astype(dict.fromkeys(SETTING, object))
     costs = costs_of(context).astype(dict.fromkeys(SETTING, object))
-    advised = advise(frame, costs, Budget(queries=QUERIES), facts=context.facts)
+    budget = Budget(queries=QUERIES)
+    advised = advise(frame, costs, budget, facts=context.facts)
     best = best_points(frame, costs)
     own_sizes = frame.groupby(POINT)[["draw", "test_id"]].nunique()
     sizes = own_sizes["test_id"].groupby(["task", "model"]).max()
     measured = curves(frame.merge(advised.loc[advised["advised"], POINT], on=POINT))
-    paid = costs[POINT].copy()
-    paid[list(COSTS)] = query_costs(costs, None).of(QUERIES)[:, [0, 1, 2]]
+    paid = budget.of(costs).rename(columns=COLUMN_MEASURES)
     commands = _commands(context)
     rows = []
     for highest in best.to_dict("records"):
@@ -164,9 +164,9 @@ def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside:
     if beside.get("beside"):
         sides.append({name.removeprefix("base_"): beside[name] for name in BASE})
     if len(drawn) and drawn["own_draws"].max() == 1:  # every comparison with them is withheld
-        sides.append(drawn.iloc[0])
+        sides.append(drawn.iloc[0].to_dict())
     for side in sides:
-        if thin := _thin(part[_is(part, {**highest, **side})].iloc[0], most):
+        if thin := _thin(part[_is(part, {**highest, **side})].iloc[0].to_dict(), most):
             return f"too little data: {thin}"
     if highest["points"] == 1:
         return "it is the only point that was tested"

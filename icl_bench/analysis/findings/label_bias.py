@@ -171,7 +171,7 @@ CONFUSION_MATRIX = Finding(
         Column("gold", "right"),
         Column("prediction", "said"),
         Column("count", "times", "count"),
-        Column("of", "of the right label's", "count"),
+        Column("of", "predictions of the right label", "count"),
         Column("share", "share of these", "share"),
     ),
     caption="Confusion matrix",

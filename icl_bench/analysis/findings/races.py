@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.results.reading import read_races
 from icl_bench.results.stored_meta import RaceMeta
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def races(context: Context) -> pd.DataFrame:
         order = sorted(range(len(race.settings)), key=lambda place: _rank(race, place))
         for place in order:
             setting = race.settings[place]
-            out = [one.predictions for one in _since_out(race, place)]
             standing = last.standings[place]
             state = "may be as good, cheaper" if race.decided else "may be better"  # once it is decided, only these run
             if standing.out:
@@ -56,7 +55,7 @@ def races(context: Context) -> pd.DataFrame:
             if setting.setting == race.choice:
                 state = "chosen" if race.decided else "leads"
             rows.append(
-                {**of_race, **_standing(race, place, -1), "state": state, "dropped_after": out[0] if out else None}
+                {**of_race, **_standing(race, place, -1), "state": state, "dropped_after": _dropped_after(race, place)}
             )
     return pd.DataFrame(rows, columns=RACE_COLUMNS).astype({"dropped_after": float, "score": float})
 
@@ -86,9 +85,7 @@ def race_rounds(context: Context) -> pd.DataFrame:
 
 def races_of(context: Context) -> list[RaceMeta]:
     """The races of the task and model that the tables are restricted to, in the order of their files."""
-    if context.results is None:
-        return []
-    return [race for race in read_races(context.results) if race.is_of(context.task, context.model)]
+    return [race for race in context.races if race.is_of(context.task, context.model)]
 
 
 def race_names(found: list[RaceMeta]) -> list[str]:
@@ -121,14 +118,10 @@ def _rank(race: RaceMeta, place: int) -> tuple[bool, bool, float]:
     return race.settings[place].setting != race.choice, standing.out, -(standing.score or 0.0)
 
 
-def _since_out(race: RaceMeta, place: int) -> list[Any]:
-    """The rounds since which a setting has been out without a break."""
-    since = []
-    for one in reversed(race.rounds):
-        if not one.standings[place].out:
-            break
-        since.append(one)
-    return since[::-1]
+def _dropped_after(race: RaceMeta, place: int) -> int | None:
+    """How many answers the settings had when this one was dropped for good; None if it runs."""
+    since = list(takewhile(lambda one: one.standings[place].out, reversed(race.rounds)))
+    return since[-1].predictions if since else None
 
 
 OF_TABLES = (

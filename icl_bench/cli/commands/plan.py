@@ -53,6 +53,7 @@ def plan(
     """
     from icl_bench.cli.output.plan import (
         PlanTotal,
+        finished_cells,
         plan_records,
         plan_total,
         print_plan,
@@ -91,12 +92,13 @@ def plan(
         if json:
             records.extend(plan_records(sweep, results, prices))
         elif not quiet:
-            print_plan(sweep, console(), results)
+            finished = finished_cells(sweep, results)
+            print_plan(sweep, console(), results, finished)
             if wanted is not None:
                 print_planned_power(sweep, console(), results, wanted)
             if prices is not None:
-                print_planned_money(sweep, console(), results, prices)
-            totals.append(plan_total(sweep, results, prices))
+                print_planned_money(sweep, console(), finished, prices)
+            totals.append(plan_total(sweep, finished, prices))
             print_lines(console(), f"{what}: {totals[-1]}")
 
     _, problem = do_each(RunSpec, options, print_one, display.problem)

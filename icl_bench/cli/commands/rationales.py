@@ -15,7 +15,7 @@ def rationales(options: o.OptionValues, quiet: o.Quiet = False) -> None:
     """
     import typer
 
-    from icl_bench.cli.output.plan import print_planned_money
+    from icl_bench.cli.output.plan import finished_cells, print_planned_money
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.rationales import carried_out
     from icl_bench.cli.output.terminal import console
@@ -25,7 +25,7 @@ def rationales(options: o.OptionValues, quiet: o.Quiet = False) -> None:
 
     def prices(sweep: Sweep) -> None:
         if spec.price is not None and not quiet:
-            print_planned_money(sweep, console(), str(spec.cells), spec.price)
+            print_planned_money(sweep, console(), finished_cells(sweep, str(spec.cells)), spec.price)
 
     _, origin = carried_out(spec, Display(quiet=quiet), prices)
     if origin is None:

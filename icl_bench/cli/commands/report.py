@@ -89,7 +89,7 @@ def report(
     from icl_bench.cli.output.working import watched, working
     from icl_bench.errors import UserError
     from icl_bench.report import write_report
-    from icl_bench.report.figure_style import DPI, USUAL_FORMATS, FigureStyle, check_width, parse_formats, read_names
+    from icl_bench.report.figure_style import DPI, USUAL_FORMATS, FigureStyle, parse_formats, read_names
 
     asked = {
         "--format": formats,
@@ -103,7 +103,7 @@ def report(
     if figures is None and (given := [name for name, value in asked.items() if value is not None]):
         raise UserError(f"{given[0]}: applies to figures; add --figures DIR")
     style = FigureStyle(
-        width=None if width is None else check_width(width),
+        width=width,
         font=font,
         names={} if rename is None else read_names(rename),
         title=not no_title,

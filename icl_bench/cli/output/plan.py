@@ -35,7 +35,7 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
     """
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
-    finished = _finished(sweep, results)
+    finished = finished_cells(sweep, results)
     money: Sequence[MoneyRange | None] = [None] * len(sweep.plan.cells)
     if prices is not None:
         money = sweep_money(sweep, sweep_prices(sweep, prices))
@@ -101,13 +101,16 @@ def _money_record(money: MoneyRange | None) -> dict[str, float | None]:
     return {name: None if math.isnan(amount) else amount for name, amount in record.items()}
 
 
-def print_planned_money(sweep: Sweep, console: Console, results: Place | None, prices: Prices) -> None:
-    """Print what the cells that are left cost, each curve's point and all of them."""
+def print_planned_money(sweep: Sweep, console: Console, finished: Sequence[bool | None], prices: Prices) -> None:
+    """Print what the cells that are left cost, each curve's point and all of them.
+
+    ``finished`` says of each cell whether it is there.
+    """
     from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
 
     of_model = sweep_prices(sweep, prices)
     of_cells = sweep_money(sweep, of_model)
-    left = [(sweep.plan.cells[at], of_cells[at]) for at in _left(sweep, results)]
+    left = [(sweep.plan.cells[at], of_cells[at]) for at in _left(sweep, finished)]
     of_points: dict[tuple[str, int], list[MoneyRange]] = {}
     for cell, money in left:
         of_points.setdefault((", ".join(_curve(cell)), cell.spec.k), []).append(money)
@@ -142,14 +145,13 @@ def _amounts(least: float, most: float) -> str:
     return shown[0] if shown[0] == shown[1] else " to ".join(shown)
 
 
-def _finished(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
+def finished_cells(sweep: Sweep, results: Place | None) -> Sequence[bool | None]:
     """Whether cells have a file in the results; None without a folder."""
     return [None] * len(sweep.plan.cells) if results is None else sweep.finished(results)
 
 
-def _left(sweep: Sweep, results: Place | None) -> list[int]:
-    """The places of the cells that can run and are not finished in the results."""
-    finished = _finished(sweep, results)
+def _left(sweep: Sweep, finished: Sequence[bool | None]) -> list[int]:
+    """The places of the cells that can run and are not finished."""
     return [at for at, cell in enumerate(sweep.plan.cells) if cell.problem is None and not finished[at]]
 
 
@@ -189,11 +191,11 @@ def total_in_words(cells: int, tokens: int, seconds: float | None) -> str:
     return f"{counted(cells, 'cell')}, {tokens:,} tokens to compute{about}"
 
 
-def plan_total(sweep: Sweep, results: Place | None = None, prices: Prices | None = None) -> PlanTotal:
-    """What the cells take that can run and are not finished in the results."""
+def plan_total(sweep: Sweep, finished: Sequence[bool | None], prices: Prices | None = None) -> PlanTotal:
+    """What the cells take that can run and are not ``finished``."""
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
-    left, estimates = _left(sweep, results), sweep.estimates()
+    left, estimates = _left(sweep, finished), sweep.estimates()
     seconds = [estimate for at in left if (estimate := estimates[at]) is not None]
     money = None if prices is None else sweep_money(sweep, sweep_prices(sweep, prices))
     return PlanTotal(
@@ -204,15 +206,19 @@ def plan_total(sweep: Sweep, results: Place | None = None, prices: Prices | None
     )
 
 
-def print_plan(sweep: Sweep, console: Console, results: Place | None = None) -> None:
+def print_plan(
+    sweep: Sweep, console: Console, results: Place | None = None, finished: Sequence[bool | None] | None = None
+) -> None:
     """Print the plan: a row for each k, a table per selector, order and attention.
 
-    What differs between the draws of a row is a range. With ``results``, also print how many cells are finished.
+    What differs between the draws of a row is a range. With ``results``, also print how many cells are ``finished``
+    there (:func:`finished_cells`).
     """
     from icl_bench.sweep.notes import notes, queries_in_words
 
     data, model = sweep.task.data, sweep.model
-    seconds, works, finished = sweep.estimates(), sweep.costs(), _finished(sweep, results)
+    seconds, works = sweep.estimates(), sweep.costs()
+    finished = finished_cells(sweep, None) if finished is None else finished
     curves: dict[tuple[str, ...], dict[int, list[PlannedRow]]] = {}
     for row in zip(sweep.plan.cells, seconds, works, finished, strict=True):
         curves.setdefault(_curve(row[0]), {}).setdefault(row[0].spec.k, []).append(row)

@@ -274,14 +274,12 @@ class Predictions:
 
     def _question_ranks(self, positions: np.ndarray) -> np.ndarray:
         """A number for each question, in their alphabetical order: ``(positions,)``."""
-        tests, tasks = (self.texts[name].codes[positions].astype(np.int64) for name in ("test_id", "task"))
-        own = self.texts[QUESTION].codes[positions] if QUESTION in self.texts else np.zeros(len(positions), np.int64)
-        asked = np.stack([tasks, tests, own])
-        _, first, which = np.unique(asked, axis=1, return_index=True, return_inverse=True)
+        asked = self._keys(positions, ["task", "test", *([QUESTION] if QUESTION in self.texts else [])])
+        _, first, which = np.unique(asked, return_index=True, return_inverse=True)
         texts = [self.question(int(positions[place])).casefold() for place in first]
         ranks = np.empty(len(texts), dtype=np.int64)
         ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
-        return np.asarray(ranks[which.ravel()])
+        return np.asarray(ranks[which])
 
     def _with_word(self, word: str) -> np.ndarray:
         if not word:

@@ -7,6 +7,7 @@ import re
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -175,6 +176,7 @@ def test_a_circle_of_two_arcs_is_made_of_curves_on_it(r: float, x: float, y: flo
         ("n.yaml", "a: x\nb: x", "a and b are both x"),
         ("n.yaml", "a: [", "n.yaml:1: not YAML"),
         ("n.csv", "small\n", "n.csv:1: needs two columns, name and shown; has 1 cell"),
+        ("n.csv", "small,a\rb\n", "not CSV"),
         ("n.csv", "name,shown\na,x\na,y\n", "a has two names"),
         ("none.yaml", None, "none.yaml: cannot be read"),
     ],
@@ -185,6 +187,20 @@ def test_a_wrong_file_of_names_is_one_line(name: str, content: str | None, says:
     with pytest.raises(UserError, match=re.escape(says)) as refused:
         read_names(tmp_path / name)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"width": float("nan")}, "--width nan: not a width in inches"),
+        ({"width": 0.1}, "--width 0.1: not a width in inches"),
+        ({"formats": ("jpg",)}, "--format jpg: not a format of figures"),
+        ({"formats": ()}, "--format: needs svg"),
+    ],
+)
+def test_a_style_that_no_figure_can_have_is_refused_in_python_too(asked: dict[str, Any], says: str):
+    with pytest.raises(UserError, match=re.escape(says)):
+        FigureStyle(**asked)
 
 
 def test_names_are_read_from_yaml_json_and_csv(tmp_path: Path):

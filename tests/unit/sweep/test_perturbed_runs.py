@@ -230,7 +230,7 @@ def test_no_plain_table_has_anything_of_them(tmp_path: Path):
 
 
 def test_alone_they_are_nothing_for_a_leaderboard(tmp_path: Path):
-    with pytest.raises(UserError, match="no finished cell"):
+    with pytest.raises(UserError, match="nothing for a leaderboard"):
         leaderboard(swept(tmp_path, "inputs-only"))
 
 

@@ -98,6 +98,17 @@ def test_labels_that_are_far_off_are_named_beside_their_points():
     assert {"filter": "datum.named"} not in text["transform"], "where none is named, a layer would have no extent"
 
 
+def test_of_many_labels_those_that_are_farthest_off_are_named():
+    golds = np.repeat(list("abcdefg"), 10)
+    one = scored(np.ones((3, 70), bool), k=10, cell="10").assign(gold=np.tile(golds, 3))
+    said = one["gold"].to_numpy().copy()
+    for place, (label, wrong) in enumerate({"b": 9, "c": 7, "d": 5, "e": 3, "f": 1}.items()):
+        said[np.flatnonzero(said == label)[:wrong]] = "a" if place < 4 else "e"
+    made = panel(one.assign(prediction=said, correct=said == one["gold"]), finding="label_frequencies")
+    assert {row["label"] for row in made.rows if row["named"]} == {"a", "b", "c", "d"}
+    assert len(made.rows) == 7
+
+
 def test_a_confusion_matrix_names_its_denominators():
     mistakes, matrix = panels(*points(3), finding="confusions")
     assert mistakes.title == matrix.title
