@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
+            code = _say(f"error: {short(str(error.filename))}: the name is too long for a file", 2)
         elif _too_many_files(error):
             code = _say("error: too many open files; raise the limit (ulimit -n 1024), run the same command again", 2)
         else:

@@ -210,7 +210,7 @@ def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) ->
     if copies == cells == 1:
         return f"{where}: holds the same cell as {first}; left out"
     count = f"{copies:,} of its {cells:,} cells"
-    return f"{where}: {count} are in other files too ({first}); left out"
+    return f"{where}: {count} are also in other files ({first}); left out"
 
 
 def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, CellMeta]]:
@@ -334,7 +334,7 @@ def nothing_in(place: Place) -> UserError:
     storage = storage_at(place)
     where = f"results folder {storage.where()}"
     if any(JOURNAL in name for name in storage.names()):
-        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to go on")
+        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to continue")
     return UserError(f"{where}: no results yet; run something first")
 
 

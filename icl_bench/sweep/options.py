@@ -415,7 +415,7 @@ class RunOptions(BackendSpec):
         float | None,
         Option(
             "Stop before the request that could bring the money spent at the server above this, by --price. Run the "
-            "same command again to go on.",
+            "same command again to continue.",
             SERVERS,
             "MONEY",
         ),
@@ -424,7 +424,7 @@ class RunOptions(BackendSpec):
         bool,
         Option(
             "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted "
-            "first. Run the same command again to go on after an interruption. Give --price the prices of batches.",
+            "first. Run the same command again to continue after an interruption. Give --price the prices of batches.",
             SERVERS,
         ),
     ] = False

@@ -244,7 +244,7 @@ RETRIEVAL_ORDER = Finding(
     ),
     section=Section(
         "retrieval-order",
-        "In which order retrieved demonstrations stand",
+        "Order of the retrieved demonstrations",
         "Order of retrieved demonstrations",
         "run --select bm25 --order relevance,relevance-reversed",
         "{Score} with the retrieved demonstrations in another order, less that of the same ones with the "
@@ -314,7 +314,7 @@ PERTURBATIONS = Finding(
     ),
     section=Section(
         "perturbations",
-        "What is learnt from demonstrations?",
+        "What does the model learn from demonstrations?",
         "Perturbed demonstrations",
         "run again with --perturbation labels:permuted",
         "{Score} with perturbed demonstrations (labels permuted or wrong, inputs or labels alone, "

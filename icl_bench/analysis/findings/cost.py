@@ -263,7 +263,7 @@ COST = Finding(
         "cost",
         "What a score costs",
         "Cost",
-        "run it here: imports seldom hold token counts",
+        "run it here: imports rarely have token counts",
         "Up and to the left is better. Tokens and seconds in the charts are those of the frontier for "
         "{queries}: with a query's share of what is computed once, a cached prefix or a training. "
         "The table has them without that share, as the run took them: tokens of a prompt that came "

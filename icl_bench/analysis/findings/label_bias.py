@@ -121,7 +121,7 @@ LABEL_BIAS = Finding(
         Column("label", "label"),
         Column("excess", "said beyond its share", "points"),
     ),
-    caption="Label bias over k",
+    caption="Label bias by k",
 )
 
 
@@ -130,7 +130,7 @@ LABEL_FREQUENCIES = Finding(
     lambda context: context.from_zero_shot(label_frequencies(context.unperturbed)),
     section=Section(
         "bias",
-        "Labels said too often",
+        "Labels predicted too often",
         "Label bias",
         "predictions of labels",
         "Each point is a label. Above the diagonal it is said more often than it is right. In the "

@@ -42,7 +42,7 @@ COLUMNS = [
 ]
 
 
-NOT_KNOWN = "not known (cells of an earlier version)"
+NOT_KNOWN = "unknown (cells of an earlier version)"
 
 
 def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | None]) -> pd.DataFrame:

@@ -169,7 +169,7 @@ ORDER_SENSITIVITY = Finding(
     ),
     section=Section(
         "order",
-        "How much the order matters",
+        "How much does the order matter?",
         "Order sensitivity",
         "run --order drawn,shuffled:1 with k above 1; --order relevance,shuffled:1 for retrieval",
         "The share of answers that change when the same demonstrations stand in another random "

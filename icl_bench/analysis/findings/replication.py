@@ -130,7 +130,7 @@ REPLICATION = Finding(
     ),
     section=Section(
         "replication",
-        "Does it agree with what was imported?",
+        "Do the results agree with the imported ones?",
         "Beside imported predictions",
         "icl-bench import FILE, with predictions of the same task, model name and settings",
         "{Score} of what was computed here, less that of imported predictions of the same setting "

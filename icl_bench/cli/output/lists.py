@@ -51,7 +51,7 @@ def _perplexity(row: Mapping[Any, Any]) -> list[str]:
     other = row["attention"] != str(FULL)
     return [
         row["attention"],
-        f"{row['after']:,} {DASH} {row['length']:,}",
+        f"{row['after']:,} to {row['length']:,}",
         rounded(row["perplexity"], 2),
         _limits(row["ci_low"], row["ci_high"], 2),
         rounded(row["ratio"], 3) if other else "",
@@ -83,7 +83,7 @@ def print_leaderboard(table: pd.DataFrame, console: Console) -> None:
 def _limits(low: float, high: float, digits: int) -> str:
     if math.isnan(low):
         return DASH
-    return f"{rounded(low, digits)} {DASH} {rounded(high, digits)}"
+    return f"{rounded(low, digits)} to {rounded(high, digits)}"
 
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:

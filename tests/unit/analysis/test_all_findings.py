@@ -452,7 +452,7 @@ def test_that_tables_are_worked_out_is_told_by_number_and_name(tmp_path: Path):
     found = find(read_some(imported(tmp_path)))
     said: list[str] = []
     found.work_out(["curves", "noise_floor"], said.append)
-    assert said == ["working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor"]
+    assert said == ["computing findings: 1 of 2, curves", "computing findings: 2 of 2, noise floor"]
     assert {"curves", "context", "summary"} <= set(dir(found))
 
 

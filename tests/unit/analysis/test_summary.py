@@ -125,9 +125,9 @@ def test_a_curve_at_chance_or_without_a_right_answer_is_saturated_nowhere():
     gold = "a" * 60 + "b" * 60
     table = curves(frame(*(cell(k, 0, wrong, gold) for k in shots)))
     assert table[["majority", "uniform"]].to_numpy().tolist() == [[0.5, 0.5]] * 4
-    assert spoken(table) == (False, "no answer is right")
+    assert spoken(table) == (False, "no answer is correct")
     by_chance = [cell(k, 0, alternating, gold) for k in shots]
-    assert spoken(curves(frame(*by_chance))) == (False, "at chance at every k")
+    assert spoken(curves(frame(*by_chance))) == (False, "at chance level at every k")
     some = [*by_chance[:3], cell(25, 0, gold, gold)]
     assert spoken(curves(frame(*some))) == (True, None)
 
@@ -136,7 +136,7 @@ def test_always_saying_the_commonest_label_is_chance():
     gold = "a" * 90 + "b" * 30
     table = curves(frame(*(cell(k, 0, "a" * 120, gold) for k in (1, 5, 10, 25))))
     assert table["majority"].tolist() == [0.75] * 4
-    assert spoken(table) == (False, "at chance at every k")
+    assert spoken(table) == (False, "at chance level at every k")
 
 
 def test_a_curve_without_a_score_has_no_saturation():

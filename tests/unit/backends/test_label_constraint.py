@@ -258,7 +258,7 @@ def test_the_refusal_of_a_label_names_it_and_what_the_tokenizer_makes_of_it():
     with pytest.raises(UserError) as refused:
         compile_labels([" abc\n", " ab\n", " cbA\n"], lower_case_tokenizer())
     assert str(refused.value) == (
-        "label 'cbA': this model's tokenizer has no tokens that write it; write it as the tokenizer does ('cba'), "
+        "label 'cbA': this model's tokenizer cannot write it; spell it as the tokenizer does ('cba'), "
         "or take --score exact"
     )
 

@@ -356,7 +356,7 @@ def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parse
 
 
 def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
-    assert "points with demonstrations that are drawn have two or three draws" in parsed.text
+    assert "points with randomly drawn demonstrations have two or three draws" in parsed.text
     assert "1 cell could not be computed" in parsed.text
     assert table(parsed, "Cells that could not be computed")["reason"].tolist() == ["out of memory <b>4 GB</b>"]
     assert "scoring=exact" in parsed.text
@@ -386,7 +386,7 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
     assert saw not in str(tables["Chosen less random"].notes)
     assert Parsed(page(report)).text.count(saw) > 1
     # of random and the hybrid: another draw may have other demonstrations
-    single = "3 of 3 points with demonstrations that are drawn have a single draw"
+    single = "3 of 3 points with randomly drawn demonstrations have a single draw"
     assert single in str(report.notes)
 
 

@@ -164,7 +164,7 @@ def test_a_right_answer_may_be_spelled_otherwise_and_a_wrong_one_is_said(tmp_pat
     assert found["correct"].all()
     file = write(table(GOLDS, [" red", "white", "Red"], correct=[False, True, False]), tmp_path / "b.csv")
     said = (
-        r"b\.csv: column correct counts 2 answers as wrong that are the correct answer but for the spelling "
+        r"b\.csv: column correct counts 2 answers as wrong that are the correct answer except for its spelling "
         r"\(' red' for 'red' and 'Red' for 'red', the first in row 1\); kept as stated; omit the column"
     )
     with pytest.warns(UserWarning, match=said):
@@ -227,7 +227,7 @@ REFUSED = {
     "no JSON": ("mine.json", "{", r"mine\.json:1: not JSON"),
     "no object": ("mine.json", "[1]", r"mine\.json item 1: expected a JSON object, not 1"),
     "no objects": ("mine.jsonl", '{"a": 1}\n7\n', r"mine\.jsonl:2: expected a JSON object, not 7"),
-    "a key twice": ("mine.jsonl", '{"a": 1, "a": 2}', "not JSON: the key 'a' stands there twice"),
+    "a key twice": ("mine.jsonl", '{"a": 1, "a": 2}', "not JSON: the key 'a' appears twice"),
     "no rows": ("mine.json", "[]", "lacks the columns task"),
     "a column twice": ("mine.tsv", "a\ta\n1\t2\n", "column a appears twice"),
 }

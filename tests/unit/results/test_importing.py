@@ -740,7 +740,7 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     ),
     "a percentage of words": (
         made_up(f1=[0.5, 45.2] * 6),
-        "column f1: '?45.2'? in row 2; expected a share of 1, not a percentage",
+        "column f1: '?45.2'? in row 2; expected a share from 0 to 1, not a percentage",
     ),
     "one cell for all": (made_up(cell="c"), "column cell: must name each cell by its own hash"),
     "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
@@ -838,7 +838,7 @@ def test_the_command_says_what_it_stored_and_that_it_is_there_already(icl: Any, 
     (path,) = Path("results/imported").iterdir()
     assert (code, err) == (0, "")
     assert out == f"12 predictions imported: {path}\nfurther columns, kept: note\n"
-    assert icl("import", "a.csv") == (0, f"a.csv was imported before, nothing to do: {path}\n", "")
+    assert icl("import", "a.csv") == (0, f"a.csv is already imported: {path}\n", "")
     assert icl("import", "a.csv", "--results", "other", "--quiet") == (0, "", "")
     assert len(list(Path("other/imported").iterdir())) == 1
 

@@ -223,7 +223,7 @@ def test_of_an_import_only_the_cells_that_are_copies_are_left_out(tmp_path: Path
     meta = pq.read_schema(two).metadata
     meta = {**meta, b"icl_bench_import": meta[b"icl_bench_import"].replace(b'"rows": 2', b'"rows": 4')}
     pq.write_table(both.unify_dictionaries().replace_schema_metadata(meta), two)
-    assert said_of(results) == [f"{two}: 1 of its 2 cells are in other files too ({one}); left out"]
+    assert said_of(results) == [f"{two}: 1 of its 2 cells are also in other files ({one}); left out"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = read_results(results)

@@ -527,7 +527,7 @@ def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Pl
         assert outcome.failed == {}
         (reason,) = outcome.stopped
         assert "the server failed for long" in reason
-        assert "5 cells left, run it again to go on" in reason
+        assert "5 cells left, run it again to continue" in reason
         away[0] = False
         assert len(runner(plan, store, server).run().computed) == 5
     assert set(server.answered.values()) == {1}

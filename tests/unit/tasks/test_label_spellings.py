@@ -116,7 +116,7 @@ def test_a_test_split_of_which_no_label_is_known_is_refused_with_what_joins_them
         load(["0", "1"], ["0.0", "1.0"])
     assert str(error.value) == (
         "mine: no test row has a label of the train rows: '0.0', '1.0' in test, '0', '1' in train; "
-        "labels.merge: true joins what is written in several ways"
+        "labels.merge: true merges different spellings"
     )
     assert {row.answer for row in load(["0", "1"], ["0.0", "1.0"], merge=True).test} == {"0", "1"}
     with pytest.raises(UserError, match=r"'c' in test, 'a', 'b' in train$"):

@@ -104,7 +104,7 @@ def test_a_flat_curve_has_no_gain_in_the_median():
 def test_one_draw_is_refused_unless_it_is_a_retrieval():
     rows = curve({k: logistic(k) for k in KS}, draws=1)
     (row,) = told(rows).to_dict("records")
-    assert row["reason"] == "one draw does not show how far draws differ; run 3 or more"
+    assert row["reason"] == "one draw does not show how much draws differ; run 3 or more"
     assert np.isnan(row["forecast"])
     assert row["score"] == pytest.approx(logistic(256), abs=0.06)
     retrieved = told(rows.assign(select="bm25"))

@@ -477,7 +477,7 @@ def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(
         first = run(8.0)
         assert first.stopped
         assert not first.failed
-        assert f"{4 - len(first.computed)} cells left, run it again to go on" in first.stopped[0]
+        assert f"{4 - len(first.computed)} cells left, run it again to continue" in first.stopped[0]
         some = len(asked)
         assert 0 < some < 24
         second = run(1e6)
@@ -748,7 +748,7 @@ def test_another_model_fails_the_cell_or_marks_it() -> None:
         made = server_backend(server.url, endpoint="chat", concurrency=1, on_model_change="mark")
         answers(made, conversations(2, 3))
     assert made.counters.served == {"model": "m-1, m-2"}
-    assert made.counters.notes == ["another model answers than before (m-2, not m-1)"]
+    assert made.counters.notes == ["a different model answers than before (m-2, not m-1)"]
 
 
 # -- options that exclude each other ------------------------------------------------------------
