@@ -21,7 +21,7 @@ import yaml
 import icl_bench
 from icl_bench import registry
 from icl_bench.choosing.options import ChooseSpec
-from icl_bench.cli import program
+from icl_bench.cli import COMMANDS, EXAMPLES, START, main, program
 from icl_bench.errors import UserError
 from icl_bench.options import Options
 from icl_bench.studies.file import load_study
@@ -246,6 +246,24 @@ def test_every_command_of_the_tables_of_the_papers_is_accepted_whole():
     for _, name, *rest in found:
         if rest:
             GROUP.commands[name].make_context(name, rest)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_ends_with_a_command_that_is_accepted(name: str, capsys: pytest.CaptureFixture[str]):
+    parse(shlex.split(EXAMPLES[name]))
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = capsys.readouterr().out.partition("Example:\n")[2]
+    assert shlex.split(shown.replace("\\\n", "")) == ["icl-bench", *shlex.split(EXAMPLES[name])]
+
+
+def test_the_program_alone_shows_three_commands_to_start_with(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main([])
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  icl-bench ")]
+    assert shown == [line for line, _ in START]
+    for line in shown:
+        parse(shlex.split(line)[1:])
 
 
 WRONG = {
