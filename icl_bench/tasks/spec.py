@@ -609,6 +609,15 @@ class TaskSpec(Frozen):
         """How answers are thought about first; None if they are not."""
         return self.answer.thought if self.answer else None
 
+    def without_worked_examples(self) -> TaskSpec:
+        """The same task with the rows of its train split in place of those of ``pool.file``, without rationales."""
+        name = self.answer.rationale if self.answer else None
+        data = self.data.model_copy(update={"fields": {n: c for n, c in self.data.fields.items() if n != name}})
+        answer = self.answer and self.answer.model_copy(update={"rationale": None})
+        return self.model_copy(
+            update={"pool": self.pool.model_copy(update={"file": None}), "answer": answer, "data": data}
+        )
+
     @property
     def closes_thoughts(self) -> bool:
         """Whether a thought that a chat template begins is closed at once, so that an answer can stand behind it."""
