@@ -9,6 +9,8 @@ with no terminal, so that each round is a line; seconds are of this machine.
 from __future__ import annotations
 
 import csv
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,13 +57,13 @@ def main() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "icl_bench", *COMMAND.split()],
             cwd=folder,
-            env={**__import__("os").environ, "COLUMNS": str(WIDTH), "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "COLUMNS": str(WIDTH), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=True,
         )
-    console = Console(record=True, width=WIDTH, file=Path("/dev/null").open("w"))
+    console = Console(record=True, width=WIDTH, file=io.StringIO())
     console.print(Text(f"$ icl-bench {COMMAND}\n{done.stdout.rstrip()}"))
     write_whole(OUT, console.export_svg(theme=THEME, code_format=FORMAT, unique_id="icl-bench").encode())
     print(done.stdout)

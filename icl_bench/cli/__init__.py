@@ -81,7 +81,7 @@ EXAMPLES = {
     "finetune": "finetune --task trec --model gemma3-270m --k 100,400 --method lora,knn",
     "train-vectors": "train-vectors --task trec --model smollm2-135m-instruct --vectors 8 --out reader",
     "adapt": "adapt --model smollm2-135m-instruct --attention grouped:4,512 --texts books --out adapted",
-    "perplexity": "perplexity --model smollm2-135m-instruct --texts books --lengths 1024,2048 --attention full,grouped:4,512",
+    "perplexity": "perplexity --model smollm2-135m-instruct --texts books --lengths 512,2048 --attention grouped:4,512",
     "summary": "summary --task trec --frontier --queries 10000",
     "show": "show --task trec --select bm25 --k 10",
     "export": "export --out predictions.parquet",

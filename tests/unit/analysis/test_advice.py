@@ -626,7 +626,7 @@ def test_points_that_no_advice_can_be_about_are_counted():
         point(shares(0.9, 1), 10, k=4),
     )
     text = said(advised(rows))
-    assert "2 points left out: lacking over a quarter of the test examples that most points" in text
+    assert "2 points left out: missing more than a quarter of the test examples that most points" in text
     assert "2 points left out: a single draw does not show how much draws differ; try --draws 3" in text
 
 
@@ -642,7 +642,7 @@ def test_two_settings_that_differ_in_their_variant_alone_are_told_apart():
 
 def test_a_choice_that_has_seen_the_queries_is_said_to_have_seen_them():
     text = said(advised(point(shares(0.3), 30, k=1, select="centroids,of=queries")))
-    assert text.endswith("were chosen with a look at the test queries' texts")
+    assert text.endswith("the texts of the test queries were used to choose its demonstrations")
 
 
 # -- on a folder --------------------------------------------------------------------------------

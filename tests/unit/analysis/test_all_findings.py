@@ -354,7 +354,7 @@ def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(t
     made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
     import_predictions(tmp_path / "some.csv", tmp_path / "imported")
     words = ("summary", "--results", str(tmp_path / "imported"))
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     text = told(capsys, *words, "--cost")
     parts = re.split(r"^(?=sorting:|selection:|attention:|cost of)", text, flags=re.MULTILINE)
     tables: dict[str, str] = {}

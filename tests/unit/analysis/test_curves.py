@@ -221,7 +221,7 @@ def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telli
 
 def test_few_ks_or_no_right_answer_have_no_saturation_worth_telling():
     (found,) = saturation(points({1: 0.4, 5: 0.5, 10: 0.6})).itertuples()
-    assert (found.spoken, found.reason) == (False, "3 ks tested, of at least 4")
+    assert (found.spoken, found.reason) == (False, "3 ks tested, needs 4")
     (found,) = saturation(points({1: 0.4})).itertuples()
     assert found.reason == "1 k tested, of at least 4"
     (found,) = saturation(points(dict.fromkeys(RISING, 0.0))).itertuples()

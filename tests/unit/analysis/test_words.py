@@ -66,7 +66,7 @@ def test_more_draws_are_advised_where_they_are_few(draws: int, base: dict[str, i
 
 
 def test_a_dash_is_explained_where_what_was_tested_has_no_advice():
-    said = ["better –: not distinguishable, the corrected p is above 0.05"]
+    said = ["better –: not distinguishable (corrected p above 0.05)"]
     assert undecided(compared({}, {"advice": None})) == said
     assert undecided(compared({})) == []
     assert undecided(compared({"advice": None, "p_holm": np.nan})) == []

@@ -227,7 +227,7 @@ def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
     icl: Run, sweep: tuple[Any, ...], word_encoder: Any
 ):
     words = [*sweep[:5], "4", *sweep[6:], "--select", "random,hybrid:1,centroids,of=queries"]
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     nothing = "centroids,of=queries: all queries share all demonstrations; between different k"
     own = "hybrid:1: the first k - 1 demonstrations are shared by all queries, the last 1 are"
     done = icl("plan", *words)
@@ -471,7 +471,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
     "k of 0, changed": (
         ["--k", "0", "--perturbation", "labels:permuted"],
-        "--perturbation labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
+        "--perturbation labels:permuted: a prompt of k=0 has no demonstrations to change; leave 0",
     ),
     "k of 0, copied": (
         ["--k", "0", "--queries", "copied"],
@@ -508,7 +508,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--k", "3", "--select", "bm25", "--perturbation", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
     ),
-    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "take --perturbation none"),
+    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "use --perturbation none"),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws 0: expected 1 or more"),

@@ -196,7 +196,9 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
         r"\(40 test rows, 3 draws beside 3\)\.",
         said["Sorting"],
     )
-    assert "the highest of 4 tested points, tied with 1 other (40 test rows, 3 draws); the limits" in said["Best"]
+    assert (
+        "the highest of 4 tested points, tied with 1 other (40 test rows, 3 draws); interval corrected" in said["Best"]
+    )
 
 
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
@@ -373,7 +375,7 @@ def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_b
 
 
 def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     made = [
         cell("aabb", select="centroids,of=queries"),
         cell("abba", model="other"),

@@ -64,7 +64,7 @@ def test_a_table_of_any_format_needs_no_select_order_and_draw(tmp_path: Path, na
 
 def test_what_is_the_same_in_all_rows_may_be_stated(tmp_path: Path):
     file = write(table(GOLDS, GOLDS)[["test_id", "gold", "prediction"]], tmp_path / "mine.csv")
-    with pytest.raises(UserError, match=r"lacks the columns task, model, k; .* state it by --task, --model, --k$"):
+    with pytest.raises(UserError, match=r"lacks the columns task, model, k; .* set it with --task, --model, --k$"):
         import_predictions(file, tmp_path / "results")
     stated = Stated("wines", "tiny", 4, "random", "drawn")
     done = import_predictions(file, tmp_path / "results", stated)

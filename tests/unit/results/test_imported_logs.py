@@ -105,13 +105,13 @@ def test_without_results_beside_them_lm_evals_samples_need_k(tmp_path: Path):
     file = tmp_path / "org__model" / lm_eval_file("wines_mc").name
     file.parent.mkdir()
     shutil.copy(lm_eval_file("wines_mc"), file)
-    assert refusal(file, tmp_path / "results").endswith("lm-eval's samples do not say the k; state it by --k")
+    assert refusal(file, tmp_path / "results").endswith("lm-eval's samples do not state the k; set it with --k")
     done, found = imported(file, tmp_path / "results", Stated(k=2))
     assert set(found["model"]) == {"org/model"}
     assert "the model is taken from the folder's name: org/model" in done.notes[0]
     renamed = shutil.copy(file, tmp_path / "mine.jsonl")
     said = refusal(Path(renamed), tmp_path / "other")
-    assert said.endswith("do not say the task; state it by --task, --model and --k")
+    assert said.endswith("do not say the task; set it with --task, --model and --k")
 
 
 def of_lm_eval(number: int, target: str, choices: list[str], chosen: int, **more: Any) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def test_partial_credit_of_inspect_is_refused(tmp_path: Path):
 
 def test_an_archive_that_is_no_log_of_inspect_is_refused(tmp_path: Path):
     (tmp_path / "a.eval").write_bytes(b"PK")
-    assert "not a whole log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
+    assert "not a complete log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
     zstandard_zip(tmp_path / "b.eval", {"x.json": 1})
     assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")
     whole = as_zstandard(tmp_path / "c", inspect_log(of_inspect(1))).read_bytes()
@@ -560,7 +560,7 @@ def test_a_damaged_archive_of_inspect_is_one_line(tmp_path: Path):
     raw = bytearray((tmp_path / "a.eval").read_bytes())
     raw[45:60] = bytes(15)
     (tmp_path / "a.eval").write_bytes(raw)
-    assert "not a whole log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
+    assert "not a complete log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
     with zipfile.ZipFile(tmp_path / "b.eval", "w") as archive:
         archive.writestr("header.json", "[1]")
     assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")

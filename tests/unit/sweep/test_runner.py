@@ -247,7 +247,7 @@ def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):
     made = plan(tmp_path / "task")
     changed = runner(made, tmp_path / "results", FakeBackend())
     changed.identity_of_backend = {"backend": "fake", "dtype": "bfloat16"}
-    with pytest.raises(AssertionError, match="another identity than planned"):
+    with pytest.raises(AssertionError, match="differs from the planned one"):
         changed.run()
 
 

@@ -201,7 +201,7 @@ def test_a_torn_file_is_refused(name: str, tmp_path: Path):
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     fields = {"text": "text", "label": "label"}
     files = {"train": tmp_path / name, "test": tmp_path / name, "fields": fields}
-    with pytest.raises(UserError, match=r"not a whole (gzip|Parquet) file"):
+    with pytest.raises(UserError, match=r"not a complete (gzip|Parquet) file"):
         load_data(task(data=files))
 
 

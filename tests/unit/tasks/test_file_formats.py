@@ -114,7 +114,7 @@ def test_any_text_of_an_encoding_is_read_as_it_is(text: str, encoding: str):
         ("a.json", b"3", "expected an array of objects"),
         ("a.json", b"[]", "has no rows"),
         ("a.tsv", b"a\tb\n1\n", "a.tsv:2: 1 cells, but the header has 2"),
-        ("a.xlsx", b"no zip file", r"a.xlsx: (not a whole Excel file|needs the package openpyxl)"),
+        ("a.xlsx", b"no zip file", r"a.xlsx: (not a complete Excel file|needs the package openpyxl)"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_with_what_it_is(name: str, raw: bytes, message: str, tmp_path: Path):

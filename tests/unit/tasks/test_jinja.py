@@ -258,7 +258,7 @@ def test_what_makes_another_prompt_in_every_run_is_refused(tmp_path, name, field
 def test_random_choices_and_random_by_another_name_are_refused(tmp_path):
     labels = {"labels": {"choices": "{{ ['a', 'b'] | random }}"}}
     assert "labels.choices" not in loaded(tmp_path).notes
-    assert "uses random, which makes another prompt" in complaint(tmp_path, fields=labels)
+    assert "uses random, which makes a different prompt" in complaint(tmp_path, fields=labels)
     assert "No filter named 'random'" in complaint(tmp_path, input="{{ [q] | map('random') | list }}")
 
 

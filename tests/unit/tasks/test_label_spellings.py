@@ -73,7 +73,7 @@ def noted(data: TaskData) -> list[str]:
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_two_spellings_of_a_label_are_named(load: Load, one: Any, other: Any):
     (note,) = noted(load([one, other, "another"], ["another"]))
-    assert note.endswith("labels.merge: true joins them")
+    assert note.endswith("labels.merge: true merges them")
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -106,7 +106,7 @@ def test_blanks_around_a_label_are_no_fault_where_labels_are_joined(load: Load):
 
 
 def test_labels_that_the_task_writes_alike_are_joined(load: Load):
-    with pytest.raises(UserError, match=r"duplicated after formatting.*or join them by labels\.merge: true"):
+    with pytest.raises(UserError, match=r"duplicated after formatting.*or merge them with labels\.merge: true"):
         load(["a_b", "a b", "c"], ["c"], style="words")
     assert load(["a_b", "a b", "c"], ["c"], style="words", merge=True).labels == ("a b", "c")
 

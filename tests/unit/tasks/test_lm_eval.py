@@ -256,8 +256,8 @@ def test_all_that_cannot_be_said_is_named_at_once_and_no_function_is_called(tmp_
         converted(path)
     assert (
         "icl-bench: doc_to_target (a Python function, utils.target); "
-        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row). Python code of task "
-        "files is never called; give rows that it has made"
+        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row). icl-bench never runs Python "
+        "code of task files; give the rows that it makes"
     ) in str(error.value)
 
 

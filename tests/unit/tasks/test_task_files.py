@@ -284,7 +284,7 @@ def test_a_python_function_is_told_as_one(tmp_path: Path, field: str):
     path = tmp_path / "own.yaml"
     path.write_text(f"name: own\n{field}: !function utils.made\n")
     with pytest.raises(
-        UserError, match=rf"own\.yaml:2: {field}: a Python function \(utils\.made\), which is never called"
+        UserError, match=rf"own\.yaml:2: {field}: a Python function \(utils\.made\), which icl-bench never calls"
     ):
         load_task(path)
 

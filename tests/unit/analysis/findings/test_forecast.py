@@ -159,7 +159,7 @@ def test_a_wanted_score_is_likely_from_where_the_curve_has_reached_it():
 @pytest.mark.parametrize(
     ("at", "why"),
     [
-        ({1: 0.2, 8: 0.3, 16: 0.4}, "asked at 3 k; ask at 4 or more"),
+        ({1: 0.2, 8: 0.3, 16: 0.4}, "needs 4 values of k, has 3"),
         ({10: 0.2, 20: 0.3, 40: 0.4, 70: 0.5}, "less than 8 times the smallest"),
     ],
 )

@@ -737,7 +737,7 @@ def test_logits_that_are_not_finite_fail_the_cell_with_what_helps(load, greedy, 
         for todo in ([0], [1]):  # in calls of its own, and packed
             with pytest.raises(CellError, match=f"logits in {dtype} are infinite.*{HELP[dtype]}"):
                 run(backend, prompts, decoding, todo)
-        with pytest.raises(CellError, match="are infinite or not numbers"):
+        with pytest.raises(CellError, match="are infinite or NaN"):
             backend.losses(ids(20, 0))
 
 
@@ -929,7 +929,7 @@ def test_a_small_error_of_attention_is_found_in_every_format(dtype, folders, tok
         ({"is_causal": False}, r"the argument 'is_causal'"),
         ({"anything": 0.5}, r"the argument 'anything'"),
         ({"attention_mask": torch.zeros(1)}, r"a mask of its own"),
-        ({"step": None}, r"does not hand options through"),
+        ({"step": None}, r"does not pass options"),
     ],
 )
 def test_an_argument_of_attention_that_is_not_known_is_refused_by_name(
