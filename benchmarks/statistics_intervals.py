@@ -139,8 +139,8 @@ def advice(trials: int) -> Iterable[str]:
         "draws' sd",
         "common draws",
         "margin or more lost %",
-        "the cheapest is taken %",
-        "something cheaper is taken %",
+        "cheapest advised %",
+        "cheaper than the best found %",
     )
     for name, means in ADVICE.items():
         for draws in (3, 10):
@@ -245,7 +245,7 @@ def frontiers(trials: int) -> Iterable[str]:
 
 def powers(trials: int) -> Iterable[str]:
     """How often a difference is found, beside what is said beforehand from the true variances."""
-    yield from header("accuracy %", "draws", "test rows", "common draws", "true difference", "said %", "found %")
+    yield from header("accuracy %", "draws", "test rows", "common draws", "true difference", "computed %", "observed %")
     for draws, test, draw_sd, alike in (
         (3, 250, 0.3, 0.5),
         (3, 250, 0.3, 0.0),
@@ -283,9 +283,9 @@ def best(trials: int) -> Iterable[str]:
         "draws' sd",
         "common draws",
         "coverage %",
-        "its own limits' %",
+        "uncorrected coverage %",
         "mean width",
-        "its own limits' width",
+        "uncorrected width",
     )
     sweeps = [
         Sweep((mean,) * points, draws, draw_sd, alike)
@@ -333,9 +333,9 @@ def adaptation(trials: int) -> Iterable[str]:
         "windows of each",
         "spread of texts",
         "of windows",
-        "windows drawn again %",
+        "resampled windows %",
         "coverage %",
-        "no limits %",
+        "no interval %",
     )
     for texts, windows in ((1, 4), (1, 20), (4, 1), (4, 5), (10, 5)):
         for by_text, by_window in ((0.2, 0.2), (0.4, 0.2), (0.2, 0.5)) if texts > 1 else ((0.0, 0.2), (0.0, 0.5)):
