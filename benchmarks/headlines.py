@@ -38,7 +38,12 @@ GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
 TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
 MODELS = {"gemma3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M", "llama2-80k": "Llama 2 80k"}
 SMALL = ("gemma3-270m", "smollm2-135m-instruct")
-NAMES = {"bm25": "BM25", "bertscore": "BERTScore recall", "greedy": "constrained to the labels", "unconstrained": "free"}
+NAMES = {
+    "bm25": "BM25",
+    "bertscore": "BERTScore recall",
+    "greedy": "constrained to the labels",
+    "unconstrained": "free",
+}
 
 KEPT = (
     *("task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction", "correct"),

@@ -186,14 +186,14 @@ FRONTIERS: dict[str, tuple[float, ...]] = {
     "2 points, 5 apart": (0.8, 0.85),
     "10 points, equal": (0.8,) * 10,
     "10 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(10)),
-    "10 points, nine equal, the dearest 2 above": (*(0.78,) * 9, 0.8),
+    "10 points, nine equal, the most expensive 2 above": (*(0.78,) * 9, 0.8),
     "10 points, the cheapest 10 above": (0.8, *(0.7,) * 9),
     "10 points, equal, near 100%": (0.98,) * 10,
     "10 points, each 0.1 above the last, near 0%": tuple(0.02 + 0.001 * np.arange(10)),
     "10 points, from 40 to 85 in steps of 5": tuple(np.linspace(0.4, 0.85, 10)),
     "30 points, equal": (0.8,) * 30,
     "30 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(30)),
-    "30 points, 29 equal, the dearest 3 above": (*(0.77,) * 29, 0.8),
+    "30 points, 29 equal, the most expensive 3 above": (*(0.77,) * 29, 0.8),
 }
 """Sweeps in order of cost."""
 
