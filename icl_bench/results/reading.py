@@ -589,7 +589,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
 def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> UserError:
     """Error for results without a requested value; names the values that are present."""
     has = ", ".join(sorted(present))
-    return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
+    return UserError(f"results folder {where}: has no {name} {value!r} (it has: {has})")
 
 
 def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored) -> None:

@@ -119,7 +119,7 @@ def _leaks(task: TokenizedTask) -> list[str]:
         notes.append(f"{same:,} {of} with the same text in the pool: retrieval shows it, with its answer")
     if near:
         notes.append(
-            f"{near:,} {of} with a near duplicate in the pool (the same but for case and punctuation, or 4 of 5 "
+            f"{near:,} {of} with a near duplicate in the pool (the same except for case and punctuation, or 4 of 5 "
             "words): summary shows retrieval's score without them"
         )
     return notes

@@ -24,7 +24,7 @@ class Phrase(NamedTuple):
     example: str
 
 
-ANYWHERE = (
+PHRASES = (
     Phrase(r"\breckon", "compute, count", "reckoned out, not drawn"),
     Phrase(r"\bpurse\b", "budget", "it depends on the purse"),
     Phrase(r"\bcommonest\b", "most frequent", "the commonest label"),
@@ -37,9 +37,6 @@ ANYWHERE = (
     Phrase(r"\bspeaks? of\b|\bspoken of\b", "name, describe", "the file speaks of two models"),
     Phrase(r"\bso many (?:draws|rows|demonstrations|of each)\b", "this number of", "what so many draws can show"),
     Phrase(r"\bwhoever\b|\baught\b|\bwherein\b|\bthereof\b", "who, what, in which", "whoever does not mind it"),
-)
-"""Not in pages, the readme, help texts or messages."""
-IN_PAGES = (
     Phrase(r"\bheld to (?:the|their|its) labels\b", "constrained to the labels", "answers held to the labels"),
     Phrase(r"\b(?:is|are|was|were|be|not) told\b", "show, report, estimate", "saturation not told"),
     Phrase(r"\b(?:is|are) said\b", "is reported", "left out, and are said"),
@@ -67,7 +64,7 @@ IN_PAGES = (
     Phrase(r"\bwe have\b|\bby us\b|\bour (?:data|files)\b", "name the thing", "only what we have of the paper"),
     Phrase(r"\d%? ?– ?[-+−]?\d", "(40.4 to 71.1)", "56.3 (40.4 – 71.1)"),
 )
-"""Nor these in pages."""
+"""Not in pages, the readme, help texts or messages."""
 
 
 def found_in(text: str, phrases: tuple[Phrase, ...]) -> list[str]:
@@ -96,16 +93,16 @@ def messages_of(module: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_has_no_phrase_that_needs_a_second_reading(page: Path):
-    assert found_in(prose_of(page), ANYWHERE + IN_PAGES) == []
+    assert found_in(prose_of(page), PHRASES) == []
 
 
 def test_the_readme_help_texts_and_messages_have_none_either():
-    assert found_in(prose_of(ROOT / "README.md"), ANYWHERE) == []
-    found = {module.name: found_in("\n".join(messages_of(module)), ANYWHERE) for module in MODULES}
+    assert found_in(prose_of(ROOT / "README.md"), PHRASES) == []
+    found = {module.name: found_in("\n".join(messages_of(module)), PHRASES) for module in MODULES}
     assert {name: phrases for name, phrases in found.items() if phrases} == {}
 
 
-@pytest.mark.parametrize("phrase", ANYWHERE + IN_PAGES, ids=lambda phrase: phrase.example)
+@pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase.example)
 def test_a_phrase_is_found_in_its_example_across_lines_and_not_in_code(phrase: Phrase, tmp_path: Path):
     page = tmp_path / "page.md"
     for text, expected in (

@@ -312,7 +312,7 @@ BREAK_EVEN = Finding(
         "icl-bench finetune, and run with the same k",
         "After this many queries, training once and answering bare queries takes fewer "
         "floating-point operations than prompting with the same number of demonstrations, which "
-        "are cached, computed anew for each query, or retrieved. How well either answers is "
+        "are cached, computed again for each query, or retrieved. How well either answers is "
         "another matter. What never pays has no point.",
         "Bertsch et al. 2025, section 3.3",
         place=190,

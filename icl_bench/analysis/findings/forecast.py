@@ -216,7 +216,7 @@ FORECASTS = Finding(
         Column("k_even", "as likely as not from k", "count", optional=True, short="even\nfrom k"),
         Column("k_likely", "likely from k", "count", optional=True, short="likely\nfrom k"),
         Column("wanted_chance", "chance", "share", optional=True),
-        Column("reason", "not told", optional=True),
+        Column("reason", "not estimated", optional=True),
     ),
     caption="Forecasts for twice and four times as many demonstrations",
     shown="task model series k score points next_k forecast low high gain gain_low gain_high "

@@ -133,7 +133,7 @@ LABEL_FREQUENCIES = Finding(
         "Labels predicted too often",
         "Label bias",
         "predictions of labels",
-        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
+        "Each point is a label. Above the diagonal it is predicted more often than it occurs. In the "
         "table, “answers off” is the share of answers that would have to change for the labels to "
         "be as frequent as they should be; a few predictions are off by chance alone.",
         also=("label_bias",),

@@ -145,7 +145,7 @@ LEARNING_RATIO = Finding(
         Column("ratio", "sample learning ratio", "number", short="ratio"),
         Column("ratio_low", "95% from", "number", short="95%", upper="ratio_high"),
         Column("ratio_high", "95% to", "number"),
-        Column("reason", "not told", optional=True),
+        Column("reason", "not estimated", optional=True),
     ),
     caption="Sample learning ratio",
     shown="task model series k removed score nearest_lost nearest_low nearest_high farthest_lost "

@@ -158,7 +158,7 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
         return ""
     said = [f"a query takes {three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
-        said.append("it is surely within the margin")
+        said.append("it is within the margin (error 5%)")
     if (number := contest.crossing(choice, second)) is not None:
         each = contest.costs.each[:, MEASURES.index(measure)]
         more = "above" if each[second] < each[choice] else "below"

@@ -129,7 +129,7 @@ def write_prompt(shown: Shown, path: Path) -> str:
     of = f"{plain(path)}: the prompt of draw {shown.row['draw']} with {count}"
     if shown.template is None:
         return f"{of} for test row {shown.row['test_id']}; other queries have demonstrations of their own"
-    return f"{of}; put {shown.slots} behind the last demonstration"
+    return f"{of}; put {shown.slots} after the last demonstration"
 
 
 def print_shown(shown: Shown, console: Console) -> None:
@@ -141,7 +141,7 @@ def print_shown(shown: Shown, console: Console) -> None:
     print(shown.prompt)
     if row.get("thought") is not None:
         second = shown.answer_prompt
-        console.rule("thought" if second is None else "thought and end mark: the answer's prompt goes on with")
+        console.rule("thought" if second is None else "thought and end mark: the answer's prompt continues with")
         print(row["thought"] if second is None else second.removeprefix(shown.prompt))
     console.rule()
     for number, text in enumerate(shown.vectors, 1):

@@ -209,8 +209,8 @@ class ConversationWriter:
         at = through.find(content, len(prompt)) if through.startswith(prompt) else -1
         if at < 0 or not text.startswith(through[: at + len(content)]):
             raise UserError(
-                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer otherwise than "
-                "behind the prompt that asks for it, or changes it; icl-bench cannot train on such a template"
+                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer differently "
+                "than after the prompt that asks for it, or changes it; icl-bench cannot train on such a template"
             )
         end = at + len(content)
         # what the template writes behind the answer, whether or not the conversation goes on

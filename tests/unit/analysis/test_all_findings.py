@@ -430,7 +430,7 @@ def test_a_folder_is_read_for_one_task_or_model_and_all_that_is_asked_is_kept(tm
         assert context.wanted is None
         assert context.base_model == ("b" if "model" not in only else None)
     assert read_findings(folder, wanted=0.5).context.wanted == 0.5
-    with pytest.raises(UserError, match="nothing of task 'v'"):
+    with pytest.raises(UserError, match="has no task 'v'"):
         read_findings(folder, task="v")
 
 

@@ -235,7 +235,7 @@ def test_a_summary_can_be_of_one_task_or_model_alone(tmp_path: Path):
         runner(made, tmp_path / "results", FakeBackend()).run()
     found = summarise_folder(tmp_path / "results", {"task": "other", "model": "small"})
     assert found.curves["task"].tolist() == ["other"]
-    with pytest.raises(UserError, match=r"nothing of task 'third' \(has: cards, other\)"):
+    with pytest.raises(UserError, match=r"has no task 'third' \(it has: cards, other\)"):
         summarise_folder(tmp_path / "results", {"task": "third"})
 
 
@@ -263,7 +263,7 @@ def test_failed_cells_are_listed_with_their_reasons(tmp_path: Path):
         (2, 1, "out of memory"),
     ]
     assert found.as_json()["failed"][0]["spec"]["k"] == 2
-    with pytest.raises(UserError, match="nothing of task"):
+    with pytest.raises(UserError, match="has no task"):
         summarise_folder(tmp_path / "results", {"task": "other"})
 
 

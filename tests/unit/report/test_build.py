@@ -332,7 +332,7 @@ def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Pa
     results = imported(tmp_path, cell("aabb"), cell("abba", select="balanced"))
     found = Parsed(page(make_report(results)))
     assert "balanced against random selection: " in " ".join(found.text.split())
-    assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
+    assert "Accuracy with demonstrations chosen in another way, minus that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
     assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
 
@@ -694,7 +694,7 @@ def test_missing_libraries_are_named_with_what_installs_them(tmp_path: Path):
 
 
 def test_another_error_is_not_taken_for_a_missing_library(results: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="nothing of model"):
+    with pytest.raises(UserError, match="has no model"):
         write_report(results, tmp_path / "r.html", only={"model": "none"})
 
 

@@ -465,13 +465,13 @@ def test_a_value_that_no_race_has_is_refused_with_those_of_the_races(tmp_path: P
     race(tmp_path, "trec", "small")
     assert read_some(tmp_path, {"task": "trec", "model": "small"}).predictions.empty
     for wanted, said in (
-        ({"task": "zz"}, r"nothing of task 'zz' \(has: trec\)$"),
+        ({"task": "zz"}, r"has no task 'zz' \(it has: trec\)$"),
         ({"task": "trec", "model": "zz"}, r"nothing of model 'zz' \(has: small\)$"),
     ):
         with pytest.raises(UserError, match=said):
             read_some(tmp_path, wanted)
     fail(tmp_path, task="cards")
-    with pytest.raises(UserError, match=r"nothing of task 'zz' \(has: cards, trec\)$"):
+    with pytest.raises(UserError, match=r"has no task 'zz' \(it has: cards, trec\)$"):
         read_some(tmp_path, {"task": "zz"})
 
 
