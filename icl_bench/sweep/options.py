@@ -353,8 +353,8 @@ class RunOptions(BackendSpec):
         read("icl_bench.results.label_scores:KeptScores"),
         Option(
             "With --score exact: which labels' log-probabilities are stored with each prediction: all, top:N (the N "
-            "most probable), or none, which leaves out labels that cannot be among the two most probable and is several "
-            "times faster. Default: all of up to 500 labels, top:20 of more.",
+            "most probable), or none, which leaves out labels that cannot be among the two most probable and is "
+            "several times faster. Default: all of up to 500 labels, top:20 of more.",
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",
