@@ -200,7 +200,7 @@ def test_partial_cells_of_an_interrupted_run_have_their_rows(results: Path) -> N
     assert (cells.task, cells.rows, cells.command) == ("cards", None, None)
     assert "run the same command again to complete" in cells.in_words()
     for command in (("summary",), ("export", "--out", results / "all.csv")):
-        assert "no finished cell yet, only begun ones" in said(*command, "--results", results, code=2)
+        assert "all cells are unfinished" in said(*command, "--results", results, code=2)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"task": 3}', b"\xff"])
