@@ -147,17 +147,12 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     (``ci_low``, ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new
     rows and draws (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
-    from icl_bench.choosing.data import with_task
     from icl_bench.cli.output.choose import raced
     from icl_bench.cli.output.progress import Display
 
     hush_libraries()
-    place, display = _place(results), Display(quiet=quiet)
     given = _split_here(ChooseSpec, {**options, "task": options.get("task") or ""})
-    given, found = with_task(given, place)
-    for text in found:
-        display.note(text)
-    return raced(ChooseSpec(**given), place, display).as_json()
+    return raced(given, _place(results), Display(quiet=quiet)).as_json()
 
 
 @_takes(RationalesOptions)
@@ -208,11 +203,9 @@ def check(
     was found, ``points`` has each point. Raises :class:`icl_bench.UserError` where either cannot be
     read, they cannot be compared, or (unless ``allow_missing``) the results lack some of the baseline.
     """
-    from icl_bench.analysis.baseline_check import check_results
-    from icl_bench.report.leaderboard_check import check_leaderboard, is_table
+    from icl_bench.report.leaderboard_check import check_baseline
 
-    compare = check_leaderboard if is_table(Path(baseline)) else check_results
-    found = compare(Path(baseline), results, tolerance, alpha, allow_missing)
+    found = check_baseline(Path(baseline), results, tolerance, alpha, allow_missing)
     if not found.lost:
         found.require_all()
     return found

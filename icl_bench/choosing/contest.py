@@ -70,10 +70,6 @@ class Setting:
     select: str
     k: int
     cells: tuple[tuple[PlannedGroup, CellPlan], ...]
-    query_flops: float | None = None
-    """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
-    shared_flops: float | None = None
-    """Operations of these, once."""
     entrant: int = 0
     """The place of its model among the race's."""
     calibration: Calibration | None = None
@@ -89,6 +85,16 @@ class Setting:
     def cell(self, draw: int) -> tuple[PlannedGroup, CellPlan]:
         """The cell of a draw."""
         return self.cells[draw if len(self.cells) > 1 else 0]
+
+    @cached_property
+    def query_flops(self) -> float | None:
+        """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
+        return float(np.mean([cost.query_flops for cost in self.compute])) if self.compute else None
+
+    @cached_property
+    def shared_flops(self) -> float | None:
+        """Operations of these, once."""
+        return float(np.mean([cost.prefix_flops for cost in self.compute])) if self.compute else None
 
     def flops(self, queries: int) -> float | None:
         """Operations of a query, with its part of what is computed once for so many."""
@@ -321,15 +327,15 @@ class Contest:
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
-                self._count(entrant, cell, one)
                 return False
             except StopRunError as error:
                 self.ended = str(error)
                 return False
             except CellError as error:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
+            finally:
+                self._count(entrant, cell, one)
             self._known[id(cell)] |= set(names)
-            self._count(entrant, cell, one)
             self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
             if one.answers:
                 last, read = group, cell.prefix_tokens
@@ -521,11 +527,6 @@ class Contest:
 
     # -- the answer -----------------------------------------------------------------------------------
 
-    @cached_property
-    def rate(self) -> float | None:
-        """Operations a second of this machine with the first model, by a short measurement; None if unknown."""
-        return self.entrants[0].rate
-
     def answer(self) -> Answer:
         """How the settings stand."""
         return self.race.answer()
@@ -619,11 +620,7 @@ def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:
             continue
         known = tuple(cost for _, cell in cells if (cost := costs[id(cell)]) is not None)
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
-        query = float(np.mean([cost.query_flops for cost in known])) if known else None
-        shared = float(np.mean([cost.prefix_flops for cost in known])) if known else None
-        settings.append(
-            Setting(name, point.select, point.k, tuple(cells), query, shared, entrant=entrant, compute=known)
-        )
+        settings.append(Setting(name, point.select, point.k, tuple(cells), entrant, compute=known))
     return settings
 
 

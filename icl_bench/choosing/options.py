@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,7 +11,7 @@ from icl_bench.backends.spec import BackendSpec
 from icl_bench.choosing.spending import EXPECTED, Spend, read_spend
 from icl_bench.errors import UserError
 from icl_bench.models.in_memory import read_model
-from icl_bench.options import MODEL, TASK, Option, as_text, flag, names_in
+from icl_bench.options import MODEL, TASK, Option, as_pairs, as_text, flag, names_in
 from icl_bench.sweep.options import (
     OF_THE_MODEL,
     Base,
@@ -47,7 +47,8 @@ OF_AN_ENGINE = OF_THE_MODEL - {"test_ids"} | {"price"}
 def _models(given: Any) -> Any:
     """The models of a text with commas, of a list, or one loaded model."""
     several = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
-    return tuple(dict.fromkeys(map(read_model, names_in(list(given) if several else given))))
+    found = tuple(map(read_model, names_in(list(given) if several else given)))
+    return tuple(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
 
 
 def _engines(given: Any) -> Any:
@@ -60,11 +61,19 @@ def _engines(given: Any) -> Any:
     for model, options in given.items():
         if not isinstance(options, Mapping):
             raise UserError(f"--engine {short(given)}: expected a dictionary of options for each model")
-        for name, value in options.items():
-            if isinstance(value, Mapping):
-                value = ",".join(f"{key}={one}" for key, one in value.items())
-            texts.append(f"{model}:{name}={as_text(value)}")
+        texts += [f"{model}:{name}={text}" for name, value in options.items() for text in _texts(str(name), value)]
     return tuple(texts)
+
+
+def _texts(name: str, value: Any) -> Sequence[Any]:
+    """An option's value in Python as the command line writes it: a text for each time that the option is given."""
+    declared = ChooseSpec.declared().get(name.replace("-", "_"))
+    if declared is not None and declared.option.repeated:
+        pairs = as_pairs(value)
+        return pairs if isinstance(pairs, list | tuple) else (pairs,)
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={one}" for key, one in value.items())
+    return (as_text(value),)
 
 
 class ChooseSpec(BackendSpec):
@@ -158,7 +167,7 @@ class ChooseSpec(BackendSpec):
         for one in self.calibrate or ():
             if str(one) != "batch":
                 raise UserError(
-                    f"--calibrate {plain(str(one))}: a race has batch alone; run and summary have the others"
+                    f"--calibrate {plain(str(one))}: choose supports only batch; use run and summary for the others"
                 )
         for model in self.model:
             _ = self.of_model(model)

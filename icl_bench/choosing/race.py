@@ -160,6 +160,7 @@ class Race:
         """Most so far that the first is better than the second."""
         self._compared = np.zeros((size, size), dtype=int)
         self._judged: _State | None = None
+        self._answered: Answer | None = None
 
     @property
     def length(self) -> int:
@@ -192,7 +193,7 @@ class Race:
         self._scores[candidate].reshape(-1)[ask.start : stop] = taken
         begin = ask.start % self.rules.rows
         self._sums[candidate, begin : begin + len(taken)] += taken
-        self._leader, self._judged = -1, None
+        self._forget()
         if not self._drawn[candidate] and stop == self.rules.rows:
             self._scores[candidate] = self._scores[candidate, 0]
             self._sums[candidate] *= self.rules.draws
@@ -234,7 +235,12 @@ class Race:
         """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``, NaN where it
         is not known.
         """
-        self._costs, self._leader, self._judged = np.array(costs, dtype=float), -1, None
+        self._costs = np.array(costs, dtype=float)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was found from earlier scores and costs."""
+        self._leader, self._judged, self._answered = -1, None, None
 
     def running(self) -> np.ndarray:
         """Return who is not out: the choice, the leader, and those that might take the choice's place."""
@@ -311,6 +317,11 @@ class Race:
 
     def answer(self) -> Answer:
         """Return the choice so far and how each candidate stands."""
+        if self._answered is None:
+            self._answered = self._answer()
+        return self._answered
+
+    def _answer(self) -> Answer:
         choice, sure, running, cheaper = self._state()
         for i in np.flatnonzero(self._costs < self._costs[choice]):
             self._compare(int(i), np.array([choice]))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.cells import AXES, FINISHED, JOURNAL, short_hash
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import CHECK, as_json, json_content
+from icl_bench.results.stored_meta import as_json, is_as_written, json_content
 from icl_bench.table_files import parquet_bytes, parquet_table
 from icl_bench.wording import first_line
 
@@ -65,9 +65,9 @@ class Anonymous:
         return _text(self._storage.where().rstrip("/").rpartition("/")[2]) or _LEFT_OUT
 
     def read(self, name: str) -> bytes:
-        """The file's content; nothing of a file that cannot be read whole, which readers report as damaged.
+        """The file's content without what identifies the author.
 
-        Raises ``OSError`` for content that cannot be shown.
+        Raises ``OSError`` for a file that cannot be parsed; readers report it as damaged.
         """
         raw = self._storage.read(name)
         try:
@@ -139,10 +139,7 @@ def _json(raw: bytes) -> bytes:
     fields = json.loads(raw)
     if not isinstance(fields, dict):
         return as_json(anonymous(fields))
-    written = fields.pop(CHECK, None)
-    if written is not None and written != short_hash(fields):
-        return raw
-    return json_content(anonymous(fields))
+    return json_content(anonymous(fields)) if is_as_written(fields) else raw
 
 
 def _table(raw: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -15,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.browser import DOWN, ENTER, drawn, focus, press, set_to, settled, texts, visible, wait
+from support.needs import missing
 
 from icl_bench.report import write_report
 from icl_bench.results.importing import import_predictions
@@ -250,9 +250,7 @@ def axe(folder: Path) -> str:
     """The program of axe-core, from the npm registry."""
     npm = shutil.which("npm")
     if npm is None:
-        if os.environ.get("CI"):
-            pytest.fail("needs npm (apt-get install npm), which brings axe-core")
-        pytest.skip("needs npm (apt-get install npm), which brings axe-core")
+        missing("npm (apt-get install npm), which brings axe-core")
     done = subprocess.run([npm, "pack", AXE, "--silent"], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with tarfile.open(folder / done.stdout.split()[-1]) as packed:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
+from icl_bench.choosing.data import with_task
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import Answer, Standing
 from icl_bench.choosing.record import Record
@@ -20,8 +22,17 @@ from icl_bench.sweep.this_run import cleaned
 from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
-def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
-    """Lay out a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
+def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
+    """Lay out the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
+
+    Raises ``UserError``.
+    """
+    with display.preparing() as say:
+        say("reading the data")
+        given, notes = with_task(options, results)
+    for note in notes:
+        display.note(note)
+    spec = ChooseSpec(**given)
     with display.preparing() as say:
         contest = Contest.prepare(spec, say, results)
     record = Record(

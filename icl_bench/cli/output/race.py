@@ -144,7 +144,8 @@ class RaceProgress(Watcher):
         more = order[LINES:]
         margin = f"{self._contest.spec.margin:g} points"
         below = (
-            f"worse, not better (by more than {margin}): each is sure; the number is the round in which it was dropped"
+            f"worse, dearer (and not better), not better (by more than {margin}): each is sure; the number is the "
+            "round in which it was dropped"
         )
         hidden = [Text(f"and {counted(len(more), 'setting')} more", "dim")] if more else []
         why = [Text(below, "dim")] if self._dropped else []
