@@ -21,8 +21,12 @@ from icl_bench.report.matrix import HEIGHT, WIDTH
 from icl_bench.report.sections.panels import Panel, ReportSection
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
-SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "reader", "following", "start")
+SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "published", "reader", "following", "start")
 """The parts of the page's program, as they follow each other."""
+
+
+GENERATOR = '<meta name="generator" content="icl-bench '
+"""How each page says what made it."""
 
 
 def page(report: Report, with_library: bool = True) -> str:

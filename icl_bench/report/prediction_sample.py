@@ -107,11 +107,18 @@ class Sample:
     """Predictions there are."""
     served: bool = False
     """Whether the page asks its server for them."""
+    index: str = ""
+    """The data file that says which others have them, where the page loads files beside it."""
 
     @classmethod
     def of_server(cls, total: int) -> Sample:
         """Of a page that has none of them in it."""
         return cls((), (), total, served=True)
+
+    @classmethod
+    def of_folder(cls, total: int, index: str) -> Sample:
+        """Of a page that has them in files beside it."""
+        return cls((), (), total, index=index)
 
     def as_json(self) -> dict[str, Any]:
         """What the page's program reads."""
@@ -123,6 +130,7 @@ class Sample:
             "rows": self.rows,
             "total": self.total,
             "served": self.served,
+            "index": self.index,
         }
 
 

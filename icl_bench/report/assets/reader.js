@@ -86,6 +86,7 @@ class Reader {
   constructor(section, source) {
     this.section = section;
     this.source = source;
+    source.say = (text) => { $(".found", section).textContent = text; };
     this.form = $(".filters", section);
     this.list = $(".list", section);
     this.found = { total: 0, rows: [] };
@@ -115,8 +116,7 @@ class Reader {
   }
 
   async begin() {
-    await this.fillIn();
-    await this.follow({ anew: true });
+    if (await this.alone(async () => (await this.fillIn(), true))) await this.follow({ anew: true });
   }
 
   async fillIn() {
@@ -460,5 +460,6 @@ let reader = null;
 
 function setReader() {
   const section = $("#reader");
-  if (section) reader = new Reader(section, data.reader.served ? served(data.reader) : sampled(data.reader));
+  const source = data.reader.served ? served : data.reader.index ? published : sampled;
+  if (section) reader = new Reader(section, source(data.reader));
 }
