@@ -174,7 +174,7 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
     written = record.get("text") if prompts.computed(record) else None
     golds = golds_of(record.get("golds"), record["gold"])
     values: dict[str, Any] = {
-        **{name: _plain(record.get(name)) for name in sample_fields() if name not in TEXT_FIELDS},
+        **{name: plain_number(record.get(name)) for name in sample_fields() if name not in TEXT_FIELDS},
         **{name: "" if missing(record.get(name)) else str(record[name]) for name in NAME_FIELDS},
         "query": end.query,
         "separator": end.separator,
@@ -199,7 +199,7 @@ def _coded(values: Mapping[str, Any], texts: TextTable) -> list[Any]:
     return [number(values[name]) if name in TEXT_FIELDS else values[name] for name in sample_fields()]
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number of at most six digits, truth as it is, null where something is missing."""
     if isinstance(value, list):
         return value

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.metrics.scores import score_columns
-from icl_bench.report.naming import Naming
-from icl_bench.report.prediction_sample import described
+from icl_bench.metrics.scores import golds_of, score_columns
+from icl_bench.report.prediction_sample import plain_number
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.published.data_files import DataFiles
 from icl_bench.report.published.lists import LETTERS, Texts
-from icl_bench.table_files import data_frame
+from icl_bench.results.cells import QUESTION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,12 +61,15 @@ class SharedTexts:
             self._waiting, self._letters = [], 0
 
 
+READ = ("cell", "variant", "task", "select", "attention", "test_id", "gold", "golds", "queries", QUESTION)
+"""Columns from which a prompt's end is rebuilt, beside the ids of demonstrations."""
+
+
 @dataclass
 class Details:
-    """Describes rows of results files, and writes them."""
+    """Describes rows of results files as :func:`icl_bench.report.prediction_sample.described` does, and writes them."""
 
     files: DataFiles
-    naming: Naming
     prompts: Prompts
 
     def write(
@@ -87,50 +89,74 @@ class Details:
         return {"details": written, "texts": texts.written}
 
     def _columns(self, table: pa.Table, questions: Iterator[str], texts: SharedTexts) -> dict[str, Any]:
-        named = self.naming.named(data_frame(table))
-        records: list[Any] = named.to_dict("records")
-        columns: dict[str, list[Any]] = {name: [] for name in number_fields()}
-        written, golds, ends, names = list[int](), Texts(), Texts(), Texts()
-        of_golds, of_ends = list[int](), list[int]()
-        for record in records:
-            shown = described(record, self.prompts)
-            for name, column in columns.items():
-                column.append(shown[name])
-            written.append(int(shown["text"] is not None))
-            of_golds.append(golds.code(json.dumps(shown["golds"])))
-            of_ends.append(ends.code(json.dumps(_end(shown, next(questions), texts, names))))
+        present = [name for name in (*READ, "demonstration_ids") if name in table.column_names]
+        records: list[dict[str, Any]] = table.select(present).to_pylist()
+        golds = Texts()
         return {
-            "numbers": {name: _short(column) for name, column in columns.items()},
-            "written": _short(written),
-            "golds": _short(of_golds),
+            "numbers": {name: _short(_numbers(table, name)) for name in number_fields()},
+            "written": _short(self._written(table, records)),
+            "golds": _short([golds.code(json.dumps(_golds(record))) for record in records]),
             "golds_lists": [json.loads(text) for text in golds.texts],
-            "end": _short(of_ends),
-            "ends": [json.loads(text) for text in ends.texts],
-            "names": names.texts,
+            **self._ends(records, questions, texts),
         }
 
+    def _written(self, table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Whether the whole answer is shown, which the list's files have."""
+        if "text" not in table.column_names:
+            return [0] * len(records)
+        there = table["text"].is_valid().to_pylist()
+        return [int(has and self.prompts.computed(record)) for has, record in zip(there, records, strict=True)]
 
-def _end(shown: Mapping[str, Any], question: str, texts: SharedTexts, names: Texts) -> dict[str, Any]:
-    """What the reader shows of a prompt; ``tail`` is what follows the question in the query, if the query begins with
-    it, else ``query`` is the number of its text.
-    """
-    query = shown["query"]
-    begins = query is not None and query.startswith(question)
-    return {
-        "tail": query[len(question) :] if begins else None,
-        "query": None if query is None or begins else texts.number(query),
-        "shown": [texts.number(text) for text in shown["shown"]],
-        "listed": [names.code(text) for pair in shown["listed"] for text in pair],
-        "count": shown["count"],
-        "separator": shown["separator"],
-        "why": shown["why"],
-    }
+    def _ends(
+        self, records: Sequence[Mapping[str, Any]], questions: Iterator[str], texts: SharedTexts
+    ) -> dict[str, Any]:
+        """The different ends of prompts, and the code of each row's.
+
+        ``tail`` is what follows the question in the query, if the query begins with it; else ``query`` is the number of
+        its text.
+        """
+        codes: dict[tuple[Any, ...], int] = {}
+        names, ends, of_rows = Texts(), list[dict[str, Any]](), list[int]()
+        for record in records:
+            end, question = self.prompts.end(record), next(questions)
+            begins = end.query is not None and end.query.startswith(question)
+            tail = end.query[len(question) :] if end.query is not None and begins else None
+            query = None if end.query is None or begins else texts.number(end.query)
+            own = record.get("demonstration_ids")
+            key = record["cell"], None if own is None else tuple(own), tail, query, end.why
+            if key not in codes:
+                codes[key] = len(ends)
+                ends.append(
+                    {
+                        "tail": tail,
+                        "query": query,
+                        "shown": [texts.number(text) for text in end.shown],
+                        "listed": [names.code(text) for pair in end.listed for text in pair],
+                        "count": end.count,
+                        "separator": end.separator,
+                        "why": end.why or None,
+                    }
+                )
+            of_rows.append(codes[key])
+        return {"end": _short(of_rows), "ends": ends, "names": names.texts}
 
 
-def _short(column: list[Any]) -> Any:
+def _numbers(table: pa.Table, name: str) -> list[Any]:
+    """A column's numbers as the reader shows them, None where it has none."""
+    if name not in table.column_names or table[name].null_count == len(table):
+        return [None] * len(table)
+    return [plain_number(value) for value in table[name].to_pylist()]
+
+
+def _golds(record: Mapping[str, Any]) -> list[str] | None:
+    """All right answers, if there are several."""
+    golds = golds_of(record.get("golds"), record["gold"])
+    return list(golds) if len(golds) > 1 else None
+
+
+def _short(column: list[Any]) -> list[Any]:
     """A column, or its one value in a list if all are the same."""
-    first = column[0]
-    return column[:1] if all(value == first and type(value) is type(first) for value in column) else column
+    return column[:1] if len(set(column)) == 1 else column
 
 
 def in_parts(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

@@ -16,11 +16,10 @@ from icl_bench.report.build import Report
 from icl_bench.report.page import GENERATOR, page
 from icl_bench.report.prediction_sample import Sample, sample_fields
 from icl_bench.report.published.data_files import FOLDER, NAME, DataFiles
-from icl_bench.report.published.details import Details
+from icl_bench.report.published.details import READ, Details
 from icl_bench.report.published.lists import Lists
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.report.viewer.predictions import CURVE_COLUMNS
-from icl_bench.results.cells import QUESTION
 from icl_bench.results.storage import Place
 from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
@@ -30,10 +29,6 @@ PAGE = "index.html"
 
 ALLOWED = ("readme.md", "license")
 """Files of a repository that the folder may be the root of, in small letters, beside those that begin with a dot."""
-
-
-READ = (*CURVE_COLUMNS, QUESTION, "demonstration_ids", "queries")
-"""Columns that a prediction's description needs, beside those that the reader shows."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +99,8 @@ def publish(
         say("writing the list of predictions")
         index = lists.index()
         written = lists.write(files)
-        columns = {*sample_fields(), *READ}
-        details = Details(files, now.predictions.naming, now.prompts)
+        columns = {*sample_fields(), *CURVE_COLUMNS, *READ, "demonstration_ids"}
+        details = Details(files, now.prompts)
         written |= details.write(lists.in_order(there.tables(columns)), lists.questions(), say)
         name = files.put("index", 0, {**index, "files": written})
         whole = replace(report, sample=Sample.of_folder(len(now.predictions), name))
