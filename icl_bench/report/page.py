@@ -37,12 +37,12 @@ def page(report: Report, with_library: bool = True) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    template = environment.from_string(_own("page.html.j2"))
+    template = environment.from_string(own_file("page.html.j2"))
     return template.render(
         report=report,
         version=__version__,
         loss=LOSS,
-        css=Markup(_own("page.css")),
+        css=Markup(own_file("page.css")),
         library=Markup(_harmless(library()) if with_library else ""),
         program=Markup(_program()),
         data=Markup(in_script(_data(report))),
@@ -68,11 +68,11 @@ def library() -> str:
 
 def _program() -> str:
     """The page's own program."""
-    parts = "\n".join(_own(f"{name}.js") for name in SCRIPTS)
+    parts = "\n".join(own_file(f"{name}.js") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}}})();'
 
 
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
     """One of the page's own files."""
     return files("icl_bench.report").joinpath("assets", name).read_text(encoding="utf-8")
 

@@ -7,7 +7,7 @@ right and wrong answers, so that each of them is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -135,13 +135,21 @@ class Sample:
 
 
 def sample(
-    stored: Stored, naming: Naming, data_dir: Path | None = None, most: int = MOST, most_bytes: int = MOST_BYTES
+    stored: Stored,
+    naming: Naming,
+    data_dir: Path | None = None,
+    most: int = MOST,
+    most_bytes: int = MOST_BYTES,
+    as_shown: Callable[[str], str] = str,
 ) -> Sample:
-    """Choose predictions and rebuild the end of their prompts, where their data is at hand."""
+    """Choose predictions and rebuild the end of their prompts, where their data is at hand.
+
+    ``as_shown`` is that of :class:`icl_bench.report.prompt_ends.Prompts`.
+    """
     frame = stored.own_predictions
     order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
-    prompts = Prompts(stored.cells, stored.variants, data_dir)
+    prompts = Prompts(stored.cells, stored.variants, data_dir, as_shown)
     texts, rows = TextTable(), []
     records: list[Any] = chosen.to_dict("records")
     for position, record in zip(order, records, strict=True):

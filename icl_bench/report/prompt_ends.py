@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,18 @@ def _no_row(name: str, count: int | None) -> End:
 class Prompts:
     """Rebuilds the ends of prompts; reads each task's data once."""
 
-    def __init__(self, cells: Mapping[str, CellMeta], variants: FactsOf, data_dir: Path | None) -> None:
-        """As ``Stored`` has them: what the files of cells say, and the facts of variants."""
-        self._cells, self._variants = cells, variants
+    def __init__(
+        self,
+        cells: Mapping[str, CellMeta],
+        variants: FactsOf,
+        data_dir: Path | None,
+        as_shown: Callable[[str], str] = str,
+    ) -> None:
+        """As ``Stored`` has them: what the files of cells say, and the facts of variants.
+
+        ``as_shown`` makes what is shown of a message, which may name folders of this machine.
+        """
+        self._cells, self._variants, self._as_shown = cells, variants, as_shown
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
         self._questions = ImportedQuestions(cells, data_dir)
@@ -75,7 +84,7 @@ class Prompts:
         """Those of further cells; tasks that were read are not read again, missing data is looked
         for once more.
         """
-        prompts = Prompts(cells, variants, self._data_dir)
+        prompts = Prompts(cells, variants, self._data_dir, self._as_shown)
         prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
         return prompts
 
@@ -150,7 +159,8 @@ class Prompts:
         key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:
             try:
-                self._known[key] = rows_of(TaskSpec.model_validate(spec), stored, self._data_dir)
+                rows = rows_of(TaskSpec.model_validate(spec), stored, self._data_dir)
             except (UserError, ValueError) as error:
-                self._known[key] = f"No prompt: {one_line(str(error))}"
+                rows = f"No prompt: {one_line(str(error))}"
+            self._known[key] = rows if isinstance(rows, Rows) else self._as_shown(rows)
         return self._known[key]

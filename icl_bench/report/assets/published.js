@@ -21,11 +21,15 @@ async function dataFile(name) {
     script.addEventListener("load", () => failed(new Error(`${file} is damaged`))); // after it has run
     document.head.append(script);
   }).finally(() => { arriving.delete(name); script.remove(); });
-  const text = atob(packed);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
-  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(unpacked).text());
+  try {
+    const text = atob(packed);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(unpacked).text());
+  } catch {
+    throw new Error(`${file} is damaged`);
+  }
 }
 
 // Parts of a long list, each with its first number: which one has this number.

@@ -345,8 +345,13 @@ class Reader {
 
   async read(row) {
     const mine = (this.reading = row);
-    const both = await Promise.all([row, row.other].filter(Boolean).map((one) => this.source.detail(one)));
+    const wanted = [row, row.other].filter(Boolean).map((one) => this.source.detail(one));
+    const both = await Promise.all(wanted).catch((error) => error);
     if (mine !== this.reading) return;
+    if (both instanceof Error) {
+      $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction could not be read: ${both.message}`));
+      return;
+    }
     const sides = both.map((one) => make("div", {}, ...detail(one, this.source)));
     $(".shown", this.section).replaceChildren(make("div", { class: sides.length > 1 ? "sides" : "" }, ...sides));
   }

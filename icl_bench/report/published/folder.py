@@ -89,26 +89,30 @@ def publish(
     say: Callable[[str], None] = lambda _: None,
 ) -> Published:
     """Write a report and all predictions of its results folder. Raises ``UserError``."""
-    say("reading the predictions")
-    there = Folder(results, dict(only or {}), data_dir)
-    now = there.read()
-    lists = Lists(now.predictions)
     files = DataFiles(folder / FOLDER)
     try:
         files.folder.mkdir(parents=True, exist_ok=True)
-        say("writing the list of predictions")
-        index = lists.index()
-        written = lists.write(files)
-        columns = {*sample_fields(), *CURVE_COLUMNS, *READ, "demonstration_ids"}
-        details = Details(files, now.prompts)
-        written |= details.write(lists.in_order(there.tables(columns)), lists.questions(), say)
-        name = files.put("index", 0, {**index, "files": written})
-        whole = replace(report, sample=Sample.of_folder(len(now.predictions), name))
-        content = page(whole).encode()
+        sample = report.sample
+        if sample.total:  # else cells that failed, or a race
+            say("reading the predictions")
+            sample = _data(files, Folder(results, dict(only or {}), data_dir), say)
+        content = page(replace(report, sample=sample)).encode()
         write_whole(folder / PAGE, content)
         for path in files.folder.iterdir():
             if path.name not in files.names and NAME.fullmatch(path.name):
                 path.unlink()  # of the page of before
     except OSError as error:
         raise UserError(f"--all {plain(folder)}: cannot be written ({error.strerror})") from None
-    return Published(folder / PAGE, files.bytes + len(content), len(now.predictions))
+    return Published(folder / PAGE, files.bytes + len(content), sample.total)
+
+
+def _data(files: DataFiles, results: Folder, say: Callable[[str], None]) -> Sample:
+    """Write all predictions of a results folder; what the page has instead of a sample."""
+    now = results.read()
+    lists = Lists(now.predictions)
+    say("writing the list of predictions")
+    index = lists.index()
+    written = lists.write(files)
+    tables = lists.in_order(results.tables({*sample_fields(), *CURVE_COLUMNS, *READ, "demonstration_ids"}))
+    written |= Details(files, now.prompts).write(tables, lists.questions(), say)
+    return Sample.of_folder(len(now.predictions), files.put("index", 0, {**index, "files": written}))

@@ -18,6 +18,7 @@ from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
+from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.reading import (
     DamagedError,
@@ -229,7 +230,7 @@ class Folder:
         files = {cell["cell"]: file.name for file in whole for cell in file.cells()}
         revision = before.revision + 1 if before else 0
         self.problem = ""
-        earlier = before.prompts if before else Prompts({}, {}, self.data_dir)
+        earlier = before.prompts if before else Prompts({}, {}, self.data_dir, shown_beside(self.results))
         prompts = earlier.of(cells, variants)
         self.now = Now(revision, predictions, files, cells, prompts)
         self._first.set()
