@@ -13,15 +13,30 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from icl_bench import __version__
+from icl_bench.analysis.query_cost import PARTS
+from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.escaping import in_script
 from icl_bench.report.answers import LOSS
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
 from icl_bench.report.sections.panels import Panel, ReportSection
+from icl_bench.report.sections.prompts import FRONTIER_AXES
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
-SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "published", "reader", "following", "start")
+SCRIPTS = (
+    "base",
+    "address",
+    "tables",
+    "charts",
+    "costs",
+    "legends",
+    "view",
+    "published",
+    "reader",
+    "following",
+    "start",
+)
 """The parts of the page's program, as they follow each other."""
 
 
@@ -96,11 +111,15 @@ def _data(report: Report) -> Mapping[str, Any]:
         "shapes": SHAPES,
         "dashes": DASHES,
         "most_bands": MOST_BANDS,
+        "cost_axes": FRONTIER_AXES,
+        "cost_parts": PARTS,
+        "alpha": ALPHA,
         "charts": [
             {
                 "spec": specs[id(panel)],
                 "name": panel.name,
                 "choices": [choice._asdict() for choice in panel.choices],
+                "costs": panel.costs,
                 **panel.about._asdict(),
             }
             for panel in _panels(report)
