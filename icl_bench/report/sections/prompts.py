@@ -147,8 +147,8 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
     series = _shortest_names(frame, dict(naming.settings))
     series = frame["model"] + ", " + series if across else series
     frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
-    compared: Compared = findings.context.beside[finding.name]
-    frame["id"] = np.arange(len(frame)) % len(compared.here)
+    whole: Compared = findings.context.beside[finding.name]
+    frame["id"] = np.arange(len(frame)) % len(whole.here)
     first = leading(frame, None, across)
     axis, form, unit = FRONTIER_AXES[first]
     shown = frame[frame[first] > 0]
@@ -180,7 +180,7 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
         chart = charts.frontier(part, look, of, axis, form, usual, says)
         name, title = ["frontier", task, model], f"{task} · {model}"
-        own = _own_costs(_points_of(frame, by, key), compared, first)
+        own = _own_costs(_points_of(frame, by, key), whole, first)
         panels.append(panel(name, title, chart, part, names, choices=steps, slides=True, in_files=in_files, costs=own))
     return Drawing(panels, [of_finding(finding, frame)], look)
 
