@@ -54,8 +54,8 @@ INTERRUPTED = "interrupted"
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
 NOT_TRIED = (
-    "other orders and attention patterns, calibrations but batch (--score exact --calibrate batch), training on the "
-    "same examples (icl-bench finetune)"
+    "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch), training on "
+    "the same examples (icl-bench finetune)"
 )
 """What a race does not have."""
 SETTLES = 10
@@ -506,8 +506,8 @@ class Contest:
         needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked > 0 else ""
         return UserError(
             f"--spend {spend}: too {small} for a first look at {counted(len(self.settings), 'setting')}{needed}; "
-            f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to go on, or "
-            "with fewer values of --k or --select"
+            f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "
+            "or with fewer values of --k or --select"
         )
 
     def _looked(self) -> float:

@@ -642,7 +642,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     assert even["queries"].dropna().between(0, 1e7).all()
     assert "knn" not in set(found.break_even["select"])  # no operations of its encoder are known
     out = said("summary", "--results", results, "--cost")
-    assert "training: accuracy less that of a prompt" in out
+    assert "training: accuracy minus that of a prompt" in out
     assert "queries until training is cheaper" in out
     made = make_report(results)
     assert {"training", "even"} <= {section.name for section in made.sections}
