@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.browser import drawn, texts, wait
+from support.browser import drawn, texts, visible, wait
 from support.fakes import FakeBackend, plan, runner
 from support.places import predictions
 
@@ -148,6 +148,7 @@ def test_the_chart_moves_and_the_address_holds_what_was_chosen(opened: Opened):
     assert "queries=5000" in hash_
     slider = "document.querySelector('#frontier figure:not([hidden]) [data-slide]')"
     assert driver.execute_script(f"return {slider}.disabled")
+    assert visible(driver, "#frontier figure output") == ["5,000 queries"]
     before = axis(driver)
     opened(hash_)
     assert axis(driver) == before

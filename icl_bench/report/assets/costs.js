@@ -146,9 +146,11 @@ function showCosts() {
   const now = JSON.stringify(ownCost());
   for (const form of $$("#report form.costs")) fillCosts(form, form.dataset.first);
   const { queries } = ownCost();
-  for (const number of Object.keys(pickers)) {
+  for (const number of Object.keys(pickers).filter((one) => data.charts[one].costs)) {
     const slider = $(`#report input[data-slide="${number}"]`);
-    if (slider && data.charts[number].costs) slider.disabled = Boolean(queries);
+    slider.disabled = Boolean(queries);
+    pickers[number](picked[number]);
+    if (queries) $("output", slider.closest("label")).textContent = `${whole.format(queries)} ${queries === 1 ? "query" : "queries"}`;
   }
   if (now === costsShown) return;
   costsShown = now;

@@ -21,7 +21,7 @@ from icl_bench.report.published.lists import Lists
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.report.viewer.predictions import CURVE_COLUMNS
 from icl_bench.results.storage import Place
-from icl_bench.text_files import write_whole
+from icl_bench.text_files import WRITING, write_whole
 from icl_bench.wording import plain
 
 PAGE = "index.html"
@@ -98,9 +98,9 @@ def publish(
             sample = _data(files, Folder(results, dict(only or {}), data_dir), say)
         content = page(replace(report, sample=sample)).encode()
         write_whole(folder / PAGE, content)
-        for path in files.folder.iterdir():
-            if path.name not in files.names and NAME.fullmatch(path.name):
-                path.unlink()  # of the page of before
+        for path in files.folder.iterdir():  # of the page of before, and of writes that were killed
+            if path.name not in files.names and (NAME.fullmatch(path.name) or path.name.startswith(WRITING)):
+                path.unlink()
     except OSError as error:
         raise UserError(f"--all {plain(folder)}: cannot be written ({error.strerror})") from None
     return Published(folder / PAGE, files.bytes + len(content), sample.total)

@@ -148,6 +148,7 @@ def test_a_write_that_ends_badly_leaves_the_page_of_before_with_its_data(
     assert done.err == f"error: --all {tmp_path / 'site'}: cannot be written (No space left on device)\n"
     after = {path.name: path.read_bytes() for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert before.items() <= after.items()
+    (tmp_path / "site" / "predictions" / ".writing-of-a-killed-process.js").touch()
     monkeypatch.undo()
     published(sweep(tmp_path, "1,2"), tmp_path / "site")
     assert len(data(tmp_path / "site")["rows"]) == 1, "what was left is gone"
