@@ -12,7 +12,7 @@ import json
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,8 @@ _PATH = re.compile(
 class Anonymous:
     """A storage for reading that shows the files of another one without what identifies their author."""
 
+    hides_author = True
+
     def __init__(self, place: Place) -> None:
         self._storage = storage_at(place)
 
@@ -82,6 +84,13 @@ class Anonymous:
     def where(self, name: str = "") -> str:
         """The file's name alone, which the report may quote; the place itself in errors."""
         return name or self._storage.where()
+
+
+def shown_beside(place: Place) -> Callable[[str], str]:
+    """How a report of a place shows texts of this machine, such as a message that names a folder: as they are, or
+    without what identifies the author where the place's files are shown so.
+    """
+    return _text if getattr(storage_at(place), "hides_author", False) else str
 
 
 def anonymous(value: Any) -> Any:
