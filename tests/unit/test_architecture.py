@@ -29,7 +29,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "training": (*GROUND, "models", "tasks", "prompts", "results", "demonstrations", "backends", "sweep"),
     "studies": (*GROUND, "models", "tasks", "results", "demonstrations", "backends", "sweep", "training"),
     "report": (*GROUND, "models", "metrics", "tasks", "prompts", "results", "demonstrations", "analysis"),
-    "choosing": (*GROUND, "models", "tasks", "results", "backends", "sweep", "analysis"),
+    "choosing": (*GROUND, "models", "tasks", "results", "backends", "sweep", "analysis", "training"),
     "cli": (
         *GROUND,
         *as_words(
