@@ -230,6 +230,13 @@ class Contest:
             return setting.learner.identity(0).cell
         return Identities(self.sweep_of(setting).loader.identity())(setting.cell(0)[1]).cell
 
+    @property
+    def notes_on_learning(self) -> list[str]:
+        """What a user should know of the trainings."""
+        learners = [one.learner for one in self.settings if one.learner is not None]
+        known = {id(one.finetuning): one.finetuning for one in learners}
+        return list(dict.fromkeys(note for one in known.values() for note in one.notes()))
+
     # -- costs ----------------------------------------------------------------------------------------
 
     @property

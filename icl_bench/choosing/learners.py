@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import CellError, UserError
@@ -77,35 +78,23 @@ class Learner:
 def learners_of(
     spec: ChooseSpec, model: str, sweep: Sweep, prices: Prices | None, rows: Collection[str], draws: int
 ) -> tuple[list[Learner], list[str]]:
-    """The candidates of a model that can learn, the cheapest first, and why the others cannot.
+    """The candidates of a model that can learn, and why the others cannot.
 
     ``rows`` are the ids of the race's test rows.
     """
-    if not spec.methods:
-        return [], []
     possible, reasons = _possible(spec, model, sweep, prices)
     found: list[Learner] = []
-    sizes = sizes_of(spec, len(sweep.task.pool))
-    if possible and not sizes:
-        least = f"{LEAST} of the pool's {len(sweep.task.pool):,} rows"
-        reasons |= dict.fromkeys(possible, f"--train-k auto begins with {least}; give --train-k")
-        possible = []
-    try:
-        finetuning = Finetuning.prepare(_request(spec, model, possible, sizes, draws)) if possible else None
-    except UserError as error:
-        reasons |= dict.fromkeys(possible, str(error))
-        finetuning = None
-    if finetuning is not None:
-        if missing := {*rows} - {row.id for row in finetuning.task.data.test}:
-            reasons |= dict.fromkeys(possible, f"{counted(len(missing), 'test row')} of the race cannot be trained for")
-            possible = []
-        for method in possible:
-            for k in sizes:
-                try:
-                    found.append(Learner(finetuning, method, k, draws, _cost(finetuning, method, k, draws)))
-                except (CellError, UserError) as error:
-                    reasons[f"{method}, k={k}"] = str(error).removeprefix(f"k={k}: ")
-    found.sort(key=lambda one: one.cost.all_flops)
+    if possible:
+        sizes = sizes_of(spec, len(sweep.task.pool))
+        try:
+            finetuning = _prepared(spec, model, possible, sizes, draws, rows)
+        except UserError as error:
+            return [], list(_merged(reasons | dict.fromkeys(possible, str(error))))
+        for method, k in product(possible, sizes):
+            try:
+                found.append(Learner(finetuning, method, k, draws, _cost(finetuning, method, k, draws)))
+            except (CellError, UserError) as error:
+                reasons[f"{method}, k={k}"] = str(error).removeprefix(f"k={k}: ")
     return found, list(_merged(reasons))
 
 
@@ -141,11 +130,19 @@ def _possible(spec: ChooseSpec, model: str, sweep: Sweep, prices: Prices | None)
     return [method for method in spec.methods if method not in reasons], reasons
 
 
-def _request(spec: ChooseSpec, model: str, methods: list[str], sizes: tuple[int, ...], draws: int) -> FinetuneSpec:
-    """The command ``finetune`` of these methods."""
+def _prepared(
+    spec: ChooseSpec, model: str, methods: list[str], sizes: tuple[int, ...], draws: int, rows: Collection[str]
+) -> Finetuning:
+    """The trainings of these methods. Raises ``UserError`` if the task or the model cannot be trained on."""
     run = spec.run_of(model)
-    own = {name: getattr(run, name) for name in FinetuneSpec.declared() if name in OF_A_RUN}
-    return FinetuneSpec(**own, model=model, method=tuple(methods), k=list(sizes), draws=draws)
+    own = {name: getattr(run, name) for name in OF_A_RUN}
+    finetuning = Finetuning.prepare(FinetuneSpec(**own, model=model, method=tuple(methods), k=[1, *sizes], draws=draws))
+    if not sizes:
+        pool = len(finetuning.task.pool)
+        raise UserError(f"--train-k auto begins with {LEAST} of the pool's {pool:,} rows; give --train-k")
+    if missing := {*rows} - {row.id for row in finetuning.task.data.test}:
+        raise UserError(f"{counted(len(missing), 'test row')} of the race cannot be asked after a training")
+    return finetuning
 
 
 OF_A_RUN = ("task", "text", "label", "seed", "test_size", "data_dir", "device", "dtype")

@@ -57,7 +57,8 @@ class RaceProgress(Watcher):
     def showing(self) -> Iterator[None]:
         """Print what races; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
-        for text in dict.fromkeys(text for one in contest.entrants for text in notes(one.sweep)):
+        said = [text for one in contest.entrants for text in notes(one.sweep)]
+        for text in dict.fromkeys([*said, *contest.notes_on_learning]):
             self._display.note(f"note: {text}")
         self._note_left_out()
         self._display.note(
