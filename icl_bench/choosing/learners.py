@@ -112,6 +112,7 @@ def sizes_of(spec: ChooseSpec, pool: int) -> tuple[int, ...]:
 def _possible(spec: ChooseSpec, model: str, sweep: Sweep, prices: Prices | None) -> tuple[list[str], dict[str, str]]:
     """The methods that can train a model, and why the others cannot."""
     reasons: dict[str, str] = {}
+    priced = prices is None or paid_by_hour(sweep, prices)
     for method in spec.methods:
         kind = TRAINING_METHODS[method]
         try:
@@ -125,8 +126,10 @@ def _possible(spec: ChooseSpec, model: str, sweep: Sweep, prices: Prices | None)
             reasons[method] = "is not trained on a model with --base"
         elif kind.has_architecture and sweep.loader.name != "transformers":
             reasons[method] = f"trains with --backend transformers alone, not {sweep.loader.name}"
-        elif prices is not None and not paid_by_hour(sweep, prices):
+        elif not priced:
             reasons[method] = "a training has no price of tokens; add hour= to --price"
+        elif all(cost is None for cost in sweep.costs()):
+            reasons[method] = f"the operations of {plain(model)} are not known, so that costs do not compare"
     return [method for method in spec.methods if method not in reasons], reasons
 
 
