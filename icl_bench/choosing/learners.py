@@ -54,7 +54,7 @@ class Learner:
     @property
     def needs_model(self) -> bool:
         """Whether it computes with the language model."""
-        return TRAINING_METHODS[self.method].has_architecture
+        return bool(TRAINING_METHODS[self.method].has_architecture)
 
     def answers(self, store: Store, draw: int) -> dict[str, float] | None:
         """The score (0 to 1) of each test row of a draw, by id; None where it is not trained.
