@@ -74,6 +74,7 @@ lint: style types
 style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/typos
 
 types: $(READY)
 	$(BIN)/mypy

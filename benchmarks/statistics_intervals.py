@@ -139,8 +139,8 @@ def advice(trials: int) -> Iterable[str]:
         "draws' sd",
         "common draws",
         "margin or more lost %",
-        "the cheapest is taken %",
-        "something cheaper is taken %",
+        "cheapest advised %",
+        "cheaper than the best found %",
     )
     for name, means in ADVICE.items():
         for draws in (3, 10):
@@ -186,14 +186,14 @@ FRONTIERS: dict[str, tuple[float, ...]] = {
     "2 points, 5 apart": (0.8, 0.85),
     "10 points, equal": (0.8,) * 10,
     "10 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(10)),
-    "10 points, nine equal, the dearest 2 above": (*(0.78,) * 9, 0.8),
+    "10 points, nine equal, the most expensive 2 above": (*(0.78,) * 9, 0.8),
     "10 points, the cheapest 10 above": (0.8, *(0.7,) * 9),
     "10 points, equal, near 100%": (0.98,) * 10,
     "10 points, each 0.1 above the last, near 0%": tuple(0.02 + 0.001 * np.arange(10)),
     "10 points, from 40 to 85 in steps of 5": tuple(np.linspace(0.4, 0.85, 10)),
     "30 points, equal": (0.8,) * 30,
     "30 points, each 0.1 above the last": tuple(0.8 + 0.001 * np.arange(30)),
-    "30 points, 29 equal, the dearest 3 above": (*(0.77,) * 29, 0.8),
+    "30 points, 29 equal, the most expensive 3 above": (*(0.77,) * 29, 0.8),
 }
 """Sweeps in order of cost."""
 
@@ -245,7 +245,7 @@ def frontiers(trials: int) -> Iterable[str]:
 
 def powers(trials: int) -> Iterable[str]:
     """How often a difference is found, beside what is said beforehand from the true variances."""
-    yield from header("accuracy %", "draws", "test rows", "common draws", "true difference", "said %", "found %")
+    yield from header("accuracy %", "draws", "test rows", "common draws", "true difference", "computed %", "observed %")
     for draws, test, draw_sd, alike in (
         (3, 250, 0.3, 0.5),
         (3, 250, 0.3, 0.0),
@@ -283,9 +283,9 @@ def best(trials: int) -> Iterable[str]:
         "draws' sd",
         "common draws",
         "coverage %",
-        "its own limits' %",
+        "uncorrected coverage %",
         "mean width",
-        "its own limits' width",
+        "uncorrected width",
     )
     sweeps = [
         Sweep((mean,) * points, draws, draw_sd, alike)
@@ -333,9 +333,9 @@ def adaptation(trials: int) -> Iterable[str]:
         "windows of each",
         "spread of texts",
         "of windows",
-        "windows drawn again %",
+        "resampled windows %",
         "coverage %",
-        "no limits %",
+        "no interval %",
     )
     for texts, windows in ((1, 4), (1, 20), (4, 1), (4, 5), (10, 5)):
         for by_text, by_window in ((0.2, 0.2), (0.4, 0.2), (0.2, 0.5)) if texts > 1 else ((0.0, 0.2), (0.0, 0.5)):

@@ -45,7 +45,7 @@ def gunzip(raw: bytes, shown: str) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
             content = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(one_line(f"{shown}: not a whole gzip file: {error}")) from None
+        raise UserError(one_line(f"{shown}: not a complete gzip file: {error}")) from None
     if len(content) > LARGEST:
         raise LargerThanAllowedError(shown)
     return content
@@ -131,7 +131,7 @@ def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
     except ImportError:
         raise UserError(f"{shown}: needs the package openpyxl (pip install openpyxl); or save it as CSV") from None
     except Exception as error:  # whatever openpyxl raises for a damaged file
-        raise UserError(one_line(f"{shown}: not a whole Excel file: {error}")) from None
+        raise UserError(one_line(f"{shown}: not a complete Excel file: {error}")) from None
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def refusing_damaged_parquet(shown: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(one_line(f"{shown}: not a whole Parquet file: {error}")) from None
+        raise UserError(one_line(f"{shown}: not a complete Parquet file: {error}")) from None
 
 
 _SEAL = b"\xffICL-BENCH SHA256"

@@ -81,7 +81,7 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
-        raise ValueError(f"the key {short(twice)} stands there twice")
+        raise ValueError(f"the key {short(twice)} appears twice")
     return found
 
 

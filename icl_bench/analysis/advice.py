@@ -147,7 +147,7 @@ class Budget:
             check_queries(self.queries)
         elif self.prices is not None or self.cost in OF_QUERIES:
             what = "--price" if self.prices is not None else f"--advice {self.cost}"
-            raise UserError(f"{what}: needs --queries N, how many share what is computed once")
+            raise UserError(f"{what}: needs --queries N, the number of queries that share one-time costs")
         if self.cost == "money" and self.prices is None:
             raise UserError("--advice money: needs --price input=..,cached=..,output=.., auto or hour=..")
         if self.across and (self.queries is None or self.tokens is not None):
@@ -514,7 +514,7 @@ def _reasons(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
         priced = _priced(part, budget)
         if len(priced):
             cheapest = priced.iloc[int(budget.ranks(priced).argmin())].to_dict()
-            yield f"nothing is within it; the cheapest point is {_point(cheapest, budget)}"
+            yield f"no point is within the budget; the cheapest point is {_point(cheapest, budget)}"
     else:
         best = next(row for row in rows if row["verdict"] == "best")
         advised = next(row for row in rows if row["advised"])
@@ -522,31 +522,31 @@ def _reasons(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
         yield from advice_over([advised, best])
     yield from _gaps(part)
     for verdict, why in (
-        (OTHERS, "lacking over a quarter of the test examples that most points have"),
-        (ONE_DRAW, "a single draw says nothing of others; try --draws 3"),
+        (OTHERS, "missing more than a quarter of the test examples that most points have"),
+        (ONE_DRAW, "a single draw does not show how much draws differ; try --draws 3"),
     ):
         number = int((part["verdict"] == verdict).sum())
         if number:
             yield f"{counted(number, 'point')} left out: {why}"
     if unknown:
         what = budget.cost.replace("_", " ")
-        yield f"{counted(unknown, 'point')} left out: their {what} are not known"
+        yield f"{counted(unknown, 'point')} left out: their {what} are unknown"
 
 
 def _advice(part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], budget: Budget) -> Iterator[str]:
     tests = int(part["p_worse"].notna().sum())
     loss = f"{100 * MARGIN:g} points"
     if advised["verdict"] == "best":
-        yield f"take {_point(best, budget)}: the best found"
+        yield f"use {_point(best, budget)}: the best found"
         if best["p_margin"] > ALPHA:
             yield (
-                f"which point is the best is not distinguishable: another may be better by {loss} "
+                f"the best point cannot be determined: another may be better by {loss} "
                 f"or more (p={best['p_margin']:.2g}, one-sided, Bonferroni over the other points)"
             )
     else:
         yield (
-            f"take {_point(advised, budget)}: it loses less than {loss} to the best, whichever "
-            f"point that is ({_p(advised, 'p_margin', tests)}); {_beside(advised)}"
+            f"use {_point(advised, budget)}: it loses less than {loss} to the best point, "
+            f"whichever that is ({_p(advised, 'p_margin', tests)}); {_beside(advised)}"
         )
         yield f"the best found is {_point(best, budget)}"
     priced = _priced(part, budget)
@@ -558,7 +558,7 @@ def _advice(part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], b
         row = unsure.sort_values("mean").iloc[-1].to_dict()
         more = f" (as may {_others(len(unsure) - 1)})" if len(unsure) > 1 else ""
         yield (
-            f"whether less would do is not distinguishable: {_point(row, budget)} may be the best, "
+            f"whether a cheaper point is enough cannot be determined: {_point(row, budget)} may be the best, "
             f"and may lose {loss} or more{more}: {_beside(row)}{power(row)}{try_more(row)}"
         )
     elif len(worse):
@@ -608,7 +608,7 @@ def _p(row: dict[Any, Any], name: str, tests: int) -> str:
 
 def _beside(row: dict[Any, Any]) -> str:
     return (
-        f"beside the best found {points(row)} "
+        f"against the best found {points(row)} "
         f"(paired by test example; {counted(int(row['rows']), 'test example')}, "
         f"{counted(int(row['draws']), 'draw')} beside {int(row['base_draws'])}"
         f"{'' if row['interval_over'] == DRAWS_AND_TESTS else ', over ' + row['interval_over']})"

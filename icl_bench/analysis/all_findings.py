@@ -63,7 +63,7 @@ class Findings:
         Without it, each table is made on first access.
         """
         for number, name in enumerate(names, 1):
-            say(f"working out findings: {number} of {len(names)}, {name.replace('_', ' ')}")
+            say(f"computing findings: {number} of {len(names)}, {name.replace('_', ' ')}")
             with FINDINGS.skipping(name):
                 self.context.table(name)
 

@@ -240,7 +240,7 @@ def read_baseline(path: Path) -> Side:
         table = parquet_table(raw)
         return Side(shown, _predictions(table, shown), _origins(table, shown))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(one_line(f"{shown}: not a whole baseline: {error}; {NEW}")) from None
+        raise UserError(one_line(f"{shown}: not a complete baseline: {error}; {NEW}")) from None
 
 
 def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
@@ -250,7 +250,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     schema = prediction_schema()
     needed = [*COMPARED, "draw", "test_id", "gold", "prediction", "correct", "variant"]
     if lacking := [name for name in needed if name not in table.column_names]:
-        raise UserError(f"{shown}: no baseline, it lacks the column {lacking[0]}; {NEW}")
+        raise UserError(f"{shown}: not a baseline: it lacks the column {lacking[0]}; {NEW}")
     if not len(table):
         raise UserError(f"{shown}: has no predictions; {NEW}")
     columns = {f.name: table[f.name].cast(f.type) for f in schema if f.name in table.column_names}
@@ -262,9 +262,9 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     frame = data_frame(pa.table(columns))
     for name in (score for score in score_columns() if score in columns):
         if not frame[name].dropna().between(-LARGEST_SCORE, LARGEST_SCORE).all():
-            raise UserError(f"{shown}: column {name} is no share of 1; {NEW}")
+            raise UserError(f"{shown}: column {name} has values that are not shares from 0 to 1; {NEW}")
     if frame.duplicated([*COMPARED, "variant", "draw", "test_id"]).any():
-        raise UserError(f"{shown}: a test row stands twice in a draw of a point; {NEW}")
+        raise UserError(f"{shown}: a test row appears twice in a draw of a point; {NEW}")
     return frame
 
 
@@ -273,8 +273,7 @@ def _origins(table: pa.Table, shown: str) -> dict[str, Origin]:
     stored = (table.schema.metadata or {}).get(EXPORT_META)
     if stored is None:
         raise UserError(
-            f"{shown}: says nothing of the data and templates behind its predictions, so that "
-            f"nothing can be compared; {NEW}"
+            f"{shown}: does not record the data and templates behind its predictions, so nothing can be compared; {NEW}"
         )
     try:
         return read_origins(stored)
@@ -301,7 +300,7 @@ def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
         return ""  # a hash of all facts; of an import, of its content
     for side, variant in ((base, before), (now, after)):
         if variant not in side.origins:
-            return f"nothing is known of the data behind the predictions imported in {side.shown}"
+            return f"the data behind these imported predictions are not known: {side.shown}"
     differing = _differing(base.origins[before].facts.known(), now.origins[after].facts.known())
     return "; ".join(
         f"{CALLED.get(name, name)}: {_shown(value)}, in the baseline {_shown(other)}"
@@ -363,7 +362,7 @@ def _refuse_apart(base: Side, now: Side, first: pd.DataFrame, second: pd.DataFra
     base_point, point = (point_name(side.iloc[0]) for side in (first, second))
     raise UserError(
         one_line(
-            f"{now.shown} and {base.shown} have no point in common: the one has {point} ..., the "
+            f"{now.shown} and {base.shown} have no point in common: the first has {point} ..., the "
             f"baseline {base_point} ...; run what the baseline has, or {NEW}"
         )
     )

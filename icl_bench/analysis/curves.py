@@ -259,11 +259,11 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 def _unspoken(points: pd.DataFrame) -> str | None:
     """Why the saturation of a curve says nothing; None where it does."""
     if len(points) < LEAST_POINTS:
-        return f"{counted(len(points), 'k')} tested, of at least {LEAST_POINTS}"
+        return f"{counted(len(points), 'k')} tested, needs {LEAST_POINTS}"
     if not points["score"].max() > 0:
-        return "no answer is right"
+        return "no answer is correct"
     if (points["metric"] == ACCURACY).all() and at_chance(points):
-        return "at chance at every k"
+        return "at chance level at every k"
     return None
 
 

@@ -315,16 +315,16 @@ FRONTIERS = Finding(
     shown=_SHOWN,
     section=Section(
         "frontier",
-        "What to do with your examples, for so many queries",
+        "What to do with your examples, by number of queries",
         "Frontier",
-        "run it here: imports seldom hold what they took",
-        "Up and to the left is better. What a query takes includes its share of what is computed "
-        "once, a cached prefix or a training, among as many queries as the slider says. A point is "
-        "dominated where another takes no more and scores at least as much. Filled points are on the "
+        "run it here: imports rarely record costs",
+        "Up and to the left is better. The cost of a query includes its share of one-time costs "
+        "(a cached prefix or a training), divided by the number of queries on the slider. A point is "
+        "dominated if another costs no more and scores at least as much. Filled points are on the "
         "frontier and faint ones are dominated, each with a p value of 0.05 or less, corrected for the "
         "number of points; rings are undecided. The line joins the points that are on the frontier by "
         "their means. Points with a single draw of demonstrations have no verdict. "
-        "Points that were asked other test examples than most are in the table alone.",
+        "Points with other test examples than most points are only in the table.",
         place=5,
     ),
 )
@@ -338,7 +338,7 @@ FRONTIERS_ACROSS = Finding(
     shown=_SHOWN,
     section=Section(
         "frontier-models",
-        "What to do with your examples, whichever the model",
+        "What to do with your examples, across models",
         "All models",
         "run another model on the same test rows",
         "As above, with the points of all models in one chart and one set of verdicts, by seconds: prompts of a model "

@@ -34,7 +34,7 @@ def next_step(summaries: Sequence[Summary]) -> str:
     import pandas as pd
 
     if failed := sum(len(summary.failed) for summary in summaries):
-        return f"{counted(failed, 'cell')} failed, see above; the same command computes them again"
+        return f"{counted(failed, 'cell')} failed, see above; run the same command again to retry them"
     curves = pd.concat([summary.curves for summary in summaries])
     saturation = pd.concat([summary.saturation for summary in summaries])
     shown = with_demonstrations(curves)

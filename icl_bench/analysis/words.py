@@ -25,7 +25,7 @@ MORE_DRAWS = {1: 3, 2: 5}
 """Draws of a comparison -> how many to try where it tells nothing apart."""
 
 
-SILENT = "it says nothing of other demonstrations"
+SILENT = "it does not show the effect of other demonstrations"
 
 
 MOST_OUTLYING = 6
@@ -57,7 +57,7 @@ def undecided(table: pd.DataFrame) -> list[str]:
     tested = table["p_holm"].notna() & table["difference"].notna()
     if not (tested & table["advice"].isna()).any():
         return []
-    return [f"better {DASH}: not distinguishable, the corrected p is above 0.05"]
+    return [f"better {DASH}: not distinguishable (corrected p above 0.05)"]
 
 
 def comparison_notes(table: pd.DataFrame) -> list[str]:
@@ -110,7 +110,7 @@ def spread_of_draws(table: pd.DataFrame) -> str:
     """How far draws differ elsewhere, of the points of a table that have one draw."""
     deviations = table["draws_sd"].dropna()
     if deviations.empty:
-        return "how far draws differ is not known, as none were repeated"
+        return "how much draws differ is unknown, as no point has several draws"
     low, high = percent(deviations.min()), percent(deviations.max())
     sizes = low if low == high else f"{low} to {high}"
     where = listed(sorted(set(table["draws_sd_of"].dropna())))

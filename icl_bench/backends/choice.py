@@ -73,7 +73,7 @@ def choose(spec: BackendSpec, needs: Needs = Needs()) -> ChosenBackend:
 def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
     """The name of the backend that ``auto`` chooses, and why."""
     if any(pattern != FULL for pattern in needs.patterns):
-        return "transformers", "--attention runs there alone"
+        return "transformers", "--attention runs only there"
     if spec.base_url:
         return "openai", "a server is named"
     for field in ("device", "pack"):
@@ -96,10 +96,10 @@ def _on_cuda(needs: Needs) -> tuple[str, str]:
     if needs.exact:
         return "transformers", "packed queries score all labels in one call, vLLM in a request for each of their tokens"
     if needs.free:
-        return "vllm", "answers are generated freely, and end at different times"
+        return "vllm", "answers are free text and end at different times"
     if not needs.shares:
-        return "vllm", "queries share no demonstrations, so that there is nothing to pack"
-    return "transformers", "packed queries read the keys that they share once a step, vLLM once for each query"
+        return "vllm", "queries share no demonstrations, so there is nothing to pack"
+    return "transformers", "packed queries read their shared keys once a step, vLLM once for each query"
 
 
 def check_backend(loader: BackendLoader, *, to_run: bool = True) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the likeliest allowed token at each step until one label is left, or sample it."""
+    """Take the most probable allowed token at each step until one label is left, or sample it."""
 
     automaton: LabelAutomaton
     sampling: Sampling | None = None

@@ -119,8 +119,8 @@ def compile_labels(
     for answer in answers:
         if not _can_write(answer.encode(), usable_spellings):
             raise UserError(
-                f"label {shown(answer)}: this model's tokenizer has no tokens that write it; write it as the "
-                f"tokenizer does ({_rewritten(answer, tokenizer)}), or take --score exact"
+                f"label {shown(answer)}: this model's tokenizer cannot write it; spell it as the tokenizer "
+                f"does ({_rewritten(answer, tokenizer)}), or take --score exact"
             )
     eos = tokenizer.eos_token_id
     # outlines_core needs an end token outside the given vocabulary: any unused id
@@ -129,7 +129,7 @@ def compile_labels(
     if (index := _index(answers, vocabulary)) is None:
         stuck = next((answer for answer in answers if _index([answer], vocabulary) is None), answers[0])
         raise UserError(
-            f"label {shown(stuck)}: this model's tokenizer has a token that begins it and none that goes on there; "
+            f"label {shown(stuck)}: this model's tokenizer has a token that begins it and none that continues it; "
             "rename it, or take --score exact"
         )
     raw = {

@@ -166,10 +166,10 @@ class OpenAILoader(BackendLoader):
     def check_options(self) -> None:
         """See ``BackendLoader``."""
         if self.spec.dtype != "auto":
-            raise UserError(f"--dtype: the server's own, with --backend {self.name} it cannot be chosen")
+            raise UserError(f"--dtype: set by the server, with --backend {self.name} it cannot be chosen")
         interface, hold = self._interface, self.spec.hold
         if self.spec.chat and not interface.chat:
-            raise UserError("--endpoint completions: has no messages; leave it or --chat out")
+            raise UserError("--endpoint completions: has no messages; leave out one of the two")
         if self.spec.thinking is not None and not interface.chat:
             raise UserError("--thinking: completions do not think; add --endpoint chat, or --chat")
         if hold not in (None, "auto", *interface.holds):

@@ -55,7 +55,7 @@ INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
-NOT_TRIED = "other orders and attention patterns, calibrations but batch (--score exact --calibrate batch)"
+NOT_TRIED = "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch)"
 """What a race does not have."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
@@ -629,8 +629,8 @@ class Contest:
         needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked > 0 else ""
         return UserError(
             f"--spend {spend}: too {small} for a first look at {counted(prompts, 'setting')}{needed}; "
-            f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to go on, or "
-            "with fewer values of --k or --select"
+            f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "
+            "or with fewer values of --k or --select"
         )
 
     def _looked(self) -> float:

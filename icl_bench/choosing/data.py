@@ -152,7 +152,7 @@ def _check(report: Any) -> list[str]:
     if near := list(dict.fromkeys([*report.chosen_leaks, *report.chosen_near_duplicates])):
         found.append(
             f"{counted(len(near), 'test row')} also among the demonstrations, the same or nearly ({few(near)}): scores "
-            "may be too good"
+            "may be too high"
         )
     if untested := [one.label for one in report.labels if not one.test]:
         found.append(f"no test row of {counted(len(untested), 'label')} with few rows ({few(untested)})")

@@ -127,7 +127,7 @@ class ChooseSpec(BackendSpec):
     margin: Annotated[
         float,
         Option(
-            "Points that do not matter to you: the choice is at most this much worse than the best setting.",
+            "The difference in points that you accept: the choice is at most this much worse than the best setting.",
             TASK,
             "POINTS",
         ),

@@ -12,7 +12,7 @@ LUCB's, Kalyanakrishnan et al. 2012, ICML). If the leader changes, all are compa
 whoever is not out runs on: nobody is out by a chain of comparisons, whose margins would add up.
 
 With costs, the choice is the cheapest candidate that is not worse than any other by more than the margin. A
-candidate that is cheaper than the leader is not out before it is surely within the margin of all others, or
+candidate that is cheaper than the leader is not out before it is within the margin (error 5%) of all others, or
 surely worse than one of them. So a dear candidate is out when it is surely not better by more than the margin,
 a cheap one when it is surely worse.
 

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.resources import files
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +64,38 @@ COMMANDS = {
 """Command, in the order of the help -> name of its module in :mod:`icl_bench.cli.commands` and of its function."""
 
 
+START = (
+    ("icl-bench choose --data tickets.csv --model gemma3-270m", "which prompt to use for your rows"),
+    ("icl-bench run --task stdlib --model gemma3-270m --k 1,10,100", "accuracy by number of demonstrations"),
+    ("icl-bench view", "charts and predictions in the browser"),
+)
+"""The commands that a newcomer needs first, and what each one shows."""
+
+
+EXAMPLES = {
+    "run": "run --task trec --model gemma3-270m --k 1,10,100 --select random,bm25",
+    "plan": "plan --task trec --model gemma3-270m --k auto --results results",
+    "choose": "choose --data tickets.csv --text body --label queue --model gemma3-270m --queries 20000 --spend 30m",
+    "study": "study headlines --plan",
+    "rationales": "rationales --task gsm8k_thoughts --model smollm2-135m-instruct --rows 128 --out own.yaml",
+    "finetune": "finetune --task trec --model gemma3-270m --k 100,400 --method lora,knn",
+    "train-vectors": "train-vectors --task trec --model smollm2-135m-instruct --vectors 8 --out reader",
+    "adapt": "adapt --model smollm2-135m-instruct --attention grouped:4,512 --texts books --out adapted",
+    "perplexity": "perplexity --model smollm2-135m-instruct --texts books --lengths 512,2048 --attention grouped:4,512",
+    "summary": "summary --task trec --frontier --queries 10000",
+    "show": "show --task trec --select bm25 --k 10",
+    "export": "export --out predictions.parquet",
+    "import": "import samples_mine.jsonl --k 5",
+    "leaderboard": "leaderboard --out leaderboard.csv",
+    "check": "check --baseline baseline.parquet --tolerance 0.01",
+    "report": "report --out report.html --figures figures",
+    "view": "view --results results",
+    "tasks": "tasks --check trec",
+    "models": "models --prepare gemma3-270m",
+}
+"""A command line of each command, which its help ends with."""
+
+
 def _print_version(requested: bool) -> None:
     if requested:
         print(f"icl-bench {__version__}")
@@ -77,8 +110,8 @@ def program(command: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="icl-bench",
-        help="Measure what many demonstrations in a language model's prompt are worth.\n\n"
-        "Start with: icl-bench run --task stdlib --model gemma3-270m --k 1,10,100 --draws 1",
+        help="Measure what many demonstrations in a language model's prompt are worth.\n\nStart with:\n\n"
+        + "\n\n".join(f"\b\n{line}\n    {shows}" for line, shows in START),
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -89,10 +122,16 @@ def program(command: str | None = None) -> typer.Typer:
             from icl_bench.cli.options import GroupedCommand
 
             function = getattr(import_module(f"icl_bench.cli.commands.{module}"), module)
-            app.command(name, cls=GroupedCommand)(function)
+            app.command(name, cls=GroupedCommand, epilog=_example(name))(function)
         else:
             app.command(name, help=_first_line(module) if command == "" else None)(_not_imported)
     return app
+
+
+def _example(name: str) -> str:
+    """The end of a command's help: a command line to copy, over several lines if it is long."""
+    lines = wrap(f"icl-bench {EXAMPLES[name]}", 70, break_long_words=False, break_on_hyphens=False)
+    return "\b\nExample:\n  " + " \\\n    ".join(lines)
 
 
 def _first_line(module: str) -> str:
@@ -142,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     except BaseException as error:  # a panic of a library in Rust is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            code = _say(f"error: {short(str(error.filename))}: a name too long for a file", 2)
+            code = _say(f"error: {short(str(error.filename))}: the name is too long for a file", 2)
         elif _too_many_files(error):
             code = _say("error: too many open files; raise the limit (ulimit -n 1024), run the same command again", 2)
         else:

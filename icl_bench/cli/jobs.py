@@ -91,7 +91,7 @@ def _each(
         except UserError as error:
             left.append(name)
             say(f"{name}: {error}")
-    problem = f"{len(left)} of {len(works)} not done, see above: {'; '.join(left)}"
+    problem = f"{len(left)} of {len(works)} not finished, see above: {'; '.join(left)}"
     return done, UserError(problem) if left else None
 
 

@@ -84,7 +84,7 @@ def nearest_to_centroids(
     if k > len(pool):
         raise ChoiceError(
             f"--select centroids: {k:,} centroids are more than the pool's {len(pool):,} examples; "
-            f"ask for k of at most {len(pool):,}"
+            f"use a k of at most {len(pool):,}"
         )
     if k > len(of):
         raise ChoiceError(

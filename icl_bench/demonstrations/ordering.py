@@ -107,7 +107,7 @@ class AsDrawn(Order):
         del labelled
         if spec.retrieves:
             raise UserError(
-                f"order {self}: {spec} demonstrations are ranked, not drawn; "
+                f"order {self}: {spec} demonstrations are ranked, not sampled; "
                 "write relevance (most similar last) or relevance-reversed (most similar first)"
             )
 
@@ -180,7 +180,7 @@ class Relevance(Order):
             return
         why = f"{spec} demonstrations have no relevance"
         if not spec.shared:
-            why = f"{spec} has the query's own last anyway, the most similar last"
+            why = f"{spec} already puts the query's own last, the most similar last"
         raise UserError(f"order {self}: {why}; write drawn, shuffled:SEED or by-label")
 
     def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:

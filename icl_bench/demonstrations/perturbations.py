@@ -175,8 +175,8 @@ class PermutedLabels(Perturbation):
         permuted = tuple(replace(row, answer=train[other].answer) for row, other in pairs)
         if any(row.choices and row.answer not in row.choices for row in permuted):
             raise UserError(
-                f"--perturbation {self}: rows have choices of their own, and would show what is "
-                "none of them; labels:noise=1 shows each row's wrong choices"
+                f"--perturbation {self}: rows have choices of their own, and so labels of other rows "
+                "are not among them; labels:noise=1 shows each row's wrong choices"
             )
         return permuted
 
@@ -213,8 +213,8 @@ class NoisyLabels(Perturbation):
         del shared
         if not labelled:
             raise UserError(
-                f"--perturbation {self}: this task's answers are free text, there is no wrong "
-                "label to show; labels:permuted is for any task"
+                f"--perturbation {self}: this task's answers are free text, so it has "
+                "no wrong labels; labels:permuted works for any task"
             )
 
     def answers(
@@ -329,7 +329,7 @@ class NearestRemoved(Perturbation):
         percent = _number(text, ":")
         if percent is None or not 0 < percent < 100:
             raise UserError(
-                f"{option_text}: says how many percent are left out, above 0 and below 100, like {cls.written}"
+                f"{option_text}: needs the percentage to leave out, above 0 and below 100, like {cls.written}"
             )
         return cls(percent)
 
@@ -361,7 +361,7 @@ class NearestRemoved(Perturbation):
         """
         if k < self.smallest_k:
             raise UserError(
-                f"--perturbation {self}: of k={k} nothing would be left; ask for k of {self.smallest_k} or more"
+                f"--perturbation {self}: leaves no demonstration of k={k}; use a k of {self.smallest_k} or more"
             )
         return math.ceil(self._share * k)
 
@@ -428,7 +428,7 @@ def _count(text: str, option: str, option_text: str, example: str) -> int:
     """The number of ``,option=N``. Raises ``UserError``."""
     found = re.fullmatch(rf"\s*,\s*{option}\s*=\s*0*([1-9][0-9]{{0,8}})\s*", text, re.ASCII)
     if found is None:
-        raise UserError(f"{option_text}: {option} is a whole number of demonstrations from 1 up, like {example}")
+        raise UserError(f"{option_text}: {option} is a whole number of demonstrations from 1, like {example}")
     return int(found[1])
 
 

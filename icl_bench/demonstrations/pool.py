@@ -156,7 +156,7 @@ class DemonstrationPool:
         ``shared`` are train indices too. Raises ``ChoiceError`` if a label has too few.
         """
         assert spec.each is not None, f"{spec} does not go by labels"
-        assert spec.by is not None, f"{spec} has nothing of the query's own"
+        assert spec.by is not None, f"{spec} shares all its demonstrations"
         numbers, labels, alike = self._label_numbers, self.labels, self.alike
         each, places, written = spec.each, self.places(shared), str(spec)
 
@@ -172,7 +172,7 @@ class DemonstrationPool:
         """
         if spec.each is not None:
             return self.of_each_label(spec, draw, shared)[:, ::-1]
-        assert spec.by is not None, f"{spec} has nothing of the query's own"
+        assert spec.by is not None, f"{spec} shares all its demonstrations"
         alike, places = self.alike, self.places(shared)
         return self._of_queries(spec.by, draw, lambda ranking, rng: own_part(ranking, alike, places, count, rng))
 

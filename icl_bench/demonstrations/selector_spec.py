@@ -68,8 +68,8 @@ class SelectorSpec:
         if bases or _has_unexpected_argument(last.argument, selector):
             part = " + ".join(plain(part.written[:40]) for part in [*bases, last])
             raise UserError(
-                f"{option_text}: cannot read {part}; a + goes with hybrid alone, a number with hybrid "
-                "and per-label, like hybrid:20, centroids+hybrid:20 or per-label:2"
+                f"{option_text}: cannot read {part}; only hybrid takes a +, only hybrid and per-label "
+                "a number, like hybrid:20, centroids+hybrid:20 or per-label:2"
             )
         if selector is None:
             hint = nearest(last.name, [*SELECTORS.names, *HYBRIDS])
@@ -166,7 +166,7 @@ class SelectorSpec:
         """A note for every table of its results, or None."""
         if not self.sees_queries:
             return None
-        return f"{self}: its demonstrations were chosen with a look at the test queries' texts"
+        return f"{self}: the texts of the test queries were used to choose its demonstrations"
 
     def facts(self, encoders: Encoders) -> dict[str, Any]:
         """What its selection depends on beside the data. Raises ``UserError``."""
@@ -191,7 +191,7 @@ class SelectorSpec:
             of = f" ({self.each} of each of {labels:,} labels)" if self.each else ""
             raise ChoiceError(
                 f"--select {self}: k={k} has no room for {own:,} demonstrations of the query's "
-                f"own{of}; ask for k of {own:,} or more"
+                f"own{of}; use a k of {own:,} or more"
             )
         return own
 
@@ -308,7 +308,7 @@ def _parts(text: str, option_text: str) -> list[SelectorPart]:
 def _base(parts: Sequence[SelectorPart], option_text: str) -> SelectorPart:
     """The selector of the shared part of a hybrid."""
     if len(parts) > 1:
-        raise UserError(f"{option_text}: only one selector can stand before +hybrid:S")
+        raise UserError(f"{option_text}: only one selector can be combined with +hybrid:S")
     if not parts:
         return SelectorPart(Random.name, None, {})
     (base,) = parts
@@ -319,7 +319,8 @@ def _base(parts: Sequence[SelectorPart], option_text: str) -> SelectorPart:
         or _has_unexpected_argument(base.argument, selector)
     ):
         raise UserError(
-            f"{option_text}: {plain(base.written[:40])} cannot stand before +hybrid:S; {nearest(base.name, _bases())}"
+            f"{option_text}: {plain(base.written[:40])} cannot be combined with +hybrid:S; "
+            f"{nearest(base.name, _bases())}"
         )
     return base
 
@@ -373,7 +374,7 @@ def _parse_count(count: str, option_text: str, meaning: str, example: str) -> in
     """Parse a number of demonstrations. Raises ``UserError``."""
     if not _COUNT.fullmatch(count):
         raise UserError(
-            f"{option_text} says how many demonstrations {meaning}, a whole number from 1 up, like {example}"
+            f"{option_text} needs the number of demonstrations that {meaning}, a whole number from 1, like {example}"
         )
     return int(count)
 

@@ -85,7 +85,8 @@ def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
     wrong = ~(np.abs(scores) <= LARGEST_SCORE)
     if wrong.any():
         raise CellError(
-            f"metric {column}: scores are shares of 1 (no percentages, no gaps), and one is {scores[wrong][0]:g}"
+            f"metric {column}: scores must be shares from 0 to 1 (no percentages, no gaps), and one is "
+            f"{scores[wrong][0]:g}"
         )
     return scores
 

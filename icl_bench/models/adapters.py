@@ -132,7 +132,7 @@ class Adapter:
                 f"{'not in the base' if min(differing) in stored else 'not in the adapter'}; give --base"
             )
         if merge is None:
-            raise UserError(f"model {self.folder}: an adapter of a kind that cannot be merged into weights")
+            raise UserError(f"model {self.folder}: an adapter of a kind that cannot be merged into the weights")
         try:
             with warnings.catch_warnings(action="ignore"):
                 merge(safe_merge=True).save_pretrained(saved)

@@ -198,7 +198,7 @@ def laid_out_parameters(source: str) -> ParameterCounts:
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds
-        raise UserError(f"model {source}: cannot be laid out ({first_line(error)})") from None
+        raise UserError(f"model {source}: cannot be planned ({first_line(error)})") from None
     head = model.get_output_embeddings().weight
     tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     looked_up = {id(weight) for weight in (*tables, head)}

@@ -264,7 +264,7 @@ class Block(Pattern):
         _check_at_least(0, self, sink=self.sink, local=self.local)
         if self.top is not None and not 0 < self.top <= (1 if isinstance(self.top, float) else 1e9):
             raise UserError(
-                f"--attention {self}: top is a number of blocks from 1 up, or a share of them "
+                f"--attention {self}: top is a number of blocks from 1, or a share of them "
                 "above 0 and up to 1.0, like 0.3"
             )
         if self.top is not None and self.reuse:

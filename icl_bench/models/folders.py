@@ -11,7 +11,7 @@ _SUFFIXES = frozenset({".json", ".safetensors", ".model", ".txt", ".jinja"})
 
 
 def refuse_odd_files(folder: Path, subject: str) -> None:
-    """Raise ``UserError`` if a file that libraries would read is a folder, a named pipe or a link to nothing.
+    """Raise ``UserError`` if a file that libraries would read is a folder, a named pipe or a broken link.
 
     A pipe would block them for ever, a folder ends in a traceback. ``subject`` begins the message.
     """
@@ -22,5 +22,5 @@ def refuse_odd_files(folder: Path, subject: str) -> None:
         raise UserError(f"{subject} cannot be read ({first_line(error)})") from None
     if odd:
         name = plain(odd[0].relative_to(folder))
-        kind = "a folder" if odd[0].is_dir() else "a link to nothing" if odd[0].is_symlink() else "a pipe or a device"
+        kind = "a folder" if odd[0].is_dir() else "a broken link" if odd[0].is_symlink() else "a pipe or a device"
         raise UserError(f"{subject} {name} is {kind}, not a file; give a folder that save_pretrained wrote")

@@ -40,7 +40,7 @@ class SmolLM2(PackagedModel):
         places = spec.submodule_search_locations if spec else None
         file = Path((places or [""])[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
         if sha256_of(file) != SHA256:
-            raise ValueError(f"{file.name} is another file than that of version 0.1.2")
+            raise ValueError(f"{file.name} differs from the file of version 0.1.2")
         return file
 
     def weights(self, name: str, weights: np.ndarray, metadata: Mapping[str, Any]) -> np.ndarray:

@@ -141,8 +141,8 @@ def given_prices(price: str | Mapping[str, float] | Prices | None) -> Prices | N
 def no_hour(models: Sequence[str]) -> UserError:
     """Error for models on a machine that has no price."""
     return UserError(
-        f"--price: {listed(map(plain, models))}: no server bills what runs on a machine of yours; add hour=.., what "
-        "an hour of the machine costs, as in --price auto,hour=2"
+        f"--price: {listed(map(plain, models))}: models on your own machine have no price per token; add hour=.., "
+        "the cost of an hour of the machine, as in --price auto,hour=2"
     )
 
 

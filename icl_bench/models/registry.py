@@ -127,7 +127,7 @@ def _is_folder(path: Path) -> bool:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        raise UserError(f"model {short(str(path))}: a name too long for a file") from None
+        raise UserError(f"model {short(str(path))}: the name is too long for a file") from None
 
 
 def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Model:
@@ -219,7 +219,7 @@ def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, b
         if base is not None:
             raise
         subject = f"model {adapter.folder}: an adapter of {named}"
-        raise UserError(f"{subject}, which is not here; give --base ({error})") from None
+        raise UserError(f"{subject}, which was not found; give --base ({error})") from None
     folder, fingerprint = adapter.merged(Path(of.source), of.fingerprint, weights=prepare)
     path = adapter.folder.resolve()
     requested = str(path) if base is None else str(folder)  # which finds the base again
@@ -255,8 +255,8 @@ def _window(source: str, revision: str | None, name: str, context_tokens: int | 
     except Exception as error:  # the library raises many kinds
         if "custom code" in str(error):
             raise UserError(
-                f"model {name}: needs Python code of its own folder, which never runs here; "
-                "serve it where you trust it, and ask the server (--backend openai)"
+                f"model {name}: needs Python code from its own folder, which icl-bench never "
+                "runs; run it in a server that you trust (--backend openai)"
             ) from None
         raise UserError(f"model {name}: its config cannot be read ({first_line(error)})") from None
     if context_tokens is not None:

@@ -61,7 +61,7 @@ class Reading(NamedTuple):
             notes.append(f"{name} {verb} {read}, not the rest{hint}")
         if self.unknown >= UNKNOWN:
             share = f"{self.unknown:.0%} of the tokens of {texts}s"
-            notes.append(f"{name} does not know {share} and cannot tell them apart")
+            notes.append(f"{name} does not know {share} and cannot distinguish them")
         return notes
 
 
@@ -264,7 +264,7 @@ def _windows_of(text: str, model: SentenceTransformer) -> list[tuple[str, int]]:
     try:
         read = tokenizer(text, return_offsets_mapping=True, verbose=False)
     except NotImplementedError:
-        raise UserError("--long-texts windows: the encoder's tokenizer does not say where its tokens are") from None
+        raise UserError("--long-texts windows: the encoder's tokenizer does not report token offsets") from None
     places = [(start, end) for start, end in read["offset_mapping"] if end > start]
     middle = len(places) // 2
     splits = range(len(places) // 4, 3 * len(places) // 4 + 1)

@@ -117,7 +117,8 @@ class VectorEncoder:
             encoder = cls.of(settings.encoder, settings.pooling)
         if encoder.fingerprint != settings.encoder_fingerprint:
             raise UserError(
-                f"model {source}: was trained with other files of the encoder {settings.encoder} than are here"
+                f"model {source}: was trained with other files of the encoder {settings.encoder} than "
+                "the ones found here"
             )
         if encoder.width != settings.width:
             raise UserError(

@@ -150,9 +150,7 @@ class ChatForm:
             day = self.settings.day or date.today().isoformat()
             notes.append(f"the chat template may write a date: {day}, kept for this results folder")
         if (mark := self._thought) is not None:
-            end = (
-                "it is closed, so that labels stand behind it" if self._chat.closes_thoughts else "answers begin in it"
-            )
+            end = "it is closed, and labels follow it" if self._chat.closes_thoughts else "answers begin inside it"
             notes.append(f"the chat template begins a thought ({mark}) before each answer: {end}")
         return notes
 
@@ -224,7 +222,7 @@ class ChatForm:
                 if token in query or token in answer:
                     raise UserError(
                         f"--chat: a row has the text {token!r}, which this model reads as a "
-                        f"special token ({query[:60]!r}); change that row, or leave --chat out"
+                        f"special token ({query[:60]!r}); change that row, or remove --chat"
                     )
             around, conversation = self._around, [query]
             parts = [around.start, query, around.end]
@@ -271,7 +269,7 @@ class ChatForm:
             return False
         if self.settings.system and not shown:
             raise UserError(
-                f"--system: the chat template of model {self._chat.model_name} leaves out system turns; put the text "
+                f"--system: the chat template of model {self._chat.model_name} ignores system turns; put the text "
                 "into the task's template"
             )
         return shown
@@ -307,7 +305,7 @@ class ChatForm:
             return ending
         raise UserError(
             f"--chat: the chat template of model {self._chat.model_name} does not end an answer: no "
-            "special token and no line break stand behind it"
+            "special token and no line break follow it"
         )
 
 
@@ -367,7 +365,7 @@ def read_settings(style: str | None, system: str | None, arguments: Sequence[str
     if style is None:
         if system is not None or arguments:
             option = "--system" if system is not None else "--chat-arg"
-            raise UserError(f"{option}: is for prompts of a chat; give --chat turns or --chat single")
+            raise UserError(f"{option}: needs a chat; add --chat turns or --chat single")
         return None
     if style not in ("turns", "single"):
         raise UserError(f"--chat {plain(style)}: expected turns or single")

@@ -217,8 +217,7 @@ class PromptTokenizer:
         """
         if not getattr(self._tokenizer, "is_fast", False):
             raise UserError(
-                "--attention block: this model's tokenizer does not tell where its "
-                "tokens stand in a text; it needs a tokenizer.json"
+                "--attention block: this model's tokenizer does not report token offsets; it needs a tokenizer.json"
             )
         encoding = self._tokenizer(
             [text],

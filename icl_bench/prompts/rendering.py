@@ -69,7 +69,7 @@ class Writing:
     preamble: str = ""
     """The text before the first demonstration."""
     instruction: str = ""
-    """The text behind the last demonstration that ``piece`` writes."""
+    """The text after the last demonstration that ``piece`` writes."""
     complete: int = 0
     """How many of the last demonstrations are written with their answers, whatever ``piece`` writes."""
 

@@ -107,9 +107,9 @@ def make_report(
 
 def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Report:
     """What a server shows of a folder while its findings are computed."""
-    overview = "The results are being read."
+    overview = "Reading the results."
     if predictions:
-        overview = f"{counted(predictions, 'prediction')}; their findings are being worked out."
+        overview = f"{counted(predictions, 'prediction')}; the findings are being computed."
     nothing = Matrix((), (), {})
     sample = Sample.of_server(predictions)
     return Report(overview, tasks, models, (), (), nothing, (), (), (), sample, None, {})
@@ -117,7 +117,7 @@ def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Re
 
 def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
     if frame.empty:
-        return "No cell is finished." + (" A race asked cells in part." if raced else "")
+        return "No cell is finished." + (" A race answered parts of cells." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
     shots = frame["k"].min(), frame["k"].max()
     span = f"{shots[0]:,} to {shots[1]:,} demonstrations"
@@ -140,7 +140,7 @@ def _notes(findings: Findings) -> list[str]:
     if cut := int(free["truncated"].sum()):
         notes.append(
             f"{cut:,} of {counted(int(free['answers'].sum()), 'free answer')} were cut at "
-            "max_answer_tokens: their scores are of a part of the text. The task file sets this "
+            "max_answer_tokens: their scores cover only a part of the text. The task file sets this "
             "limit."
         )
     curves = unshuffled(findings.summary.curves)
@@ -152,7 +152,7 @@ def _notes(findings: Findings) -> list[str]:
     if missing := int(findings.summary.curves["missing"].sum()):
         notes.append(
             f"{counted(missing, 'prediction')} missing or without a score: points are means of "
-            "the others, each test row counting alike."
+            "the others, with equal weight for each test row."
         )
     for row in not_at_random(findings.summary.curves).to_dict("records"):
         words = in_words(row["gap_difference"], row["gap_p"])
@@ -160,15 +160,15 @@ def _notes(findings: Findings) -> list[str]:
         notes.append(f"{' '.join(str(row[name]) for name in names)}: {words}.")
     drawn = with_demonstrations(curves)
     drawn = drawn[drawn["select"].astype(str).map(is_drawn).astype(bool)]
-    points = f"of {counted(len(drawn), 'point')} with demonstrations that are drawn"
+    points = f"of {counted(len(drawn), 'point')} with randomly drawn demonstrations"
     if single := int((drawn["draws"] == 1).sum()):
         notes.append(
             f"{single:,} {points} have a single draw: their intervals count test examples only "
-            "and say nothing of other demonstrations."
+            "and do not show the effect of other demonstrations."
         )
     if few := int(drawn["draws"].between(2, FEW_DRAWS).sum()):
         notes.append(
-            f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws spread widely."
+            f"{few:,} {points} have two or three draws: their intervals may be too narrow where draws differ much."
         )
     notes += [f"{text}." for text in missing_scores(findings.context.stored)]
     everything = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]

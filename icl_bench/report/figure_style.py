@@ -106,7 +106,7 @@ def _mapping_pairs(raw: bytes, path: Path) -> Iterable[tuple[str, str]]:
     for name, text in values.items():
         if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
             raise UserError(
-                one_line(f"--rename {path}: {plain(name)}: needs a text in place of it (in quotes if a number)")
+                one_line(f"--rename {path}: {plain(name)}: needs a text to show instead (in quotes if it is a number)")
             )
         yield name, text.strip()
 

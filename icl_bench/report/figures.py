@@ -106,7 +106,7 @@ def _files(one: Drawn, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
         _wrap_titles(spec, style.units)
     svg = _fitted_svg(spec, style)
     if style.units and (inches := size_of(svg)[0] / UNITS) > 1.01 * style.units / UNITS:
-        needs = f"{one.name} is {inches:.1f} inches wide, because its names need the room; --rename gives shorter ones"
+        needs = f"{one.name} is {inches:.1f} inches wide, because its names need the space; --rename sets shorter ones"
         warnings.warn(f"--width {style.width:g}: {needs}", stacklevel=3)
     for kind in style.formats:
         match kind:

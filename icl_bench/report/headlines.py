@@ -88,14 +88,14 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
     for row in points.assign(rows=points["test_rows"]).to_dict("records"):
         where = f"by {row['series']} at k = {row['k']:,}" if row["k"] else point_name(row)
         if why := too_little(row):
-            text = f"none is named: the highest, {where}, has too little data ({why})."
-            yield Sentence("Best", text, f"none is named: the highest, {where}, has too little data")
+            text = f"undetermined: the highest, {where}, has too little data ({why})."
+            yield Sentence("Best", text, f"undetermined: the highest, {where}, has too little data")
             continue
         among, choice, tied = "", "", ""
         if row["points"] > 1:
             tied = f", tied with {counted(row['tied'], 'other')}" if row["tied"] else ""
             among = f", the highest of {counted(row['points'], 'tested point')}{tied}"
-            choice = "; the limits allow for that choice"
+            choice = "; interval corrected for selecting the maximum"
         yield Sentence(
             "Best",
             f"{percent(row['score'])}% {title(row['metric'])} ({_range(row)}) {where}{among} "
@@ -216,8 +216,8 @@ def _changed(table: pd.DataFrame) -> Iterator[Sentence]:
 def _difference(row: Any) -> str:
     low, high = sorted((abs(row["ci_low"]), abs(row["ci_high"])))
     size = percent(abs(row["difference"]))
-    return f"{size} points ({percent(low)}–{percent(high)}) at k = {row['k']:,}"
+    return f"{size} points ({percent(low)} to {percent(high)}) at k = {row['k']:,}"
 
 
 def _range(row: Any) -> str:
-    return f"{percent(row['ci_low'])}–{percent(row['ci_high'])}%"
+    return f"{percent(row['ci_low'])} to {percent(row['ci_high'])}"

@@ -185,7 +185,7 @@ def as_csv(table: pd.DataFrame) -> str:
 
 def _interval(row: Mapping[str, Any]) -> str:
     low, high = row["ci_low"], row["ci_high"]
-    return f"{percent(low)} {DASH} {percent(high)}" if low is not None else DASH
+    return f"{percent(low)} to {percent(high)}" if low is not None else DASH
 
 
 def _word(value: Any) -> str:

@@ -42,9 +42,9 @@ SAID = ("draws", "test_rows", "version", "data_hash", *PROVENANCE)
 """What may differ between the two sides, and is reported."""
 
 NOTE = (
-    "compared: means and their intervals, as of two samples (large losses only). Predictions are needed to find "
-    "smaller losses or a loss over all points together, to list changed answers, and to check that template, pool and "
-    "scoring are the same: icl-bench export --out FILE.parquet"
+    "compared: means and their intervals, as for two independent samples (only large losses are found). "
+    "Predictions are needed to find smaller losses or a loss over all points together, to list changed answers, and to "
+    "check that template, pool and scoring are the same: icl-bench export --out FILE.parquet"
 )
 
 
@@ -82,7 +82,7 @@ def read_leaderboard(path: Path) -> pd.DataFrame:
             f"{shown}: CSV holds no facts of predictions; a baseline is a Parquet file or a leaderboard's CSV: {NEW}"
         )
     if lacking := [name for name in NEEDED if name not in names]:
-        raise UserError(f"{shown}: no leaderboard, it lacks the column {lacking[0]}; {NEW}")
+        raise UserError(f"{shown}: not a leaderboard: it lacks the column {lacking[0]}; {NEW}")
     rows = [_row(dict(zip(names, cells, strict=True)), where) for where, cells in lines]
     if not rows:
         raise UserError(f"{shown}: has no points; {NEW}")
@@ -113,7 +113,7 @@ def _share(text: str, where: str) -> float:
     except ValueError:
         value = math.inf
     if not (math.isnan(value) or -1 <= value <= 1):
-        raise UserError(f"{where}: {short(text)}; expected a share of 1, not a percentage")
+        raise UserError(f"{where}: {short(text)}; expected a share from 0 to 1, not a percentage")
     return value
 
 
@@ -190,7 +190,7 @@ def _pairs(base: pd.DataFrame, now: pd.DataFrame, shown: tuple[str, str]) -> lis
         first = [point_name(table.iloc[0]) for table in (base, now)]
         raise UserError(
             one_line(
-                f"{shown[1]} and {shown[0]} have no point in common: the one has {first[1]} ..., the baseline "
+                f"{shown[1]} and {shown[0]} have no point in common: the first has {first[1]} ..., the baseline "
                 f"{first[0]} ...; run what the baseline has, or make a new baseline with icl-bench leaderboard"
             )
         )
@@ -202,8 +202,8 @@ def _pairs(base: pd.DataFrame, now: pd.DataFrame, shown: tuple[str, str]) -> lis
             where = shown[0] if len(before) > 1 else shown[1]
             raise UserError(
                 one_line(
-                    f"{where}: {point_name(after[0])} is there with several variants, of which none is in both; keep "
-                    "the one that is to be compared"
+                    f"{where}: {point_name(after[0])} has several variants, and both sides share none; "
+                    "keep the one to compare"
                 )
             )
         pairs += same or [(before[0], after[0])]

@@ -106,7 +106,7 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     if why:
         at = f"the highest: {at}; too little data to call it the best ({why})"
     else:
-        interval = f"{percent(best['ci_low'])}–{percent(best['ci_high'])}%"
+        interval = f"{percent(best['ci_low'])} to {percent(best['ci_high'])}"
     return Entry(
         str(best["task"]),
         str(best["model"]),

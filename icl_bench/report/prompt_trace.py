@@ -150,7 +150,9 @@ def find_prediction(
     what = (
         "query as the task's input template writes it" if isinstance(spec.template, JinjaTemplate) else "query's text"
     )
-    no_file = f"the model read {counted(len(vectors), 'text')} as vectors, which no file of text holds" * bool(vectors)
+    no_file = f"the model read {counted(len(vectors), 'text')} as vectors, which a text file cannot contain" * bool(
+        vectors
+    )
     if trained:
         no_file = "a trained classifier answers without a prompt"
     checked = _checked(text, vectors, row, meta, form)
@@ -214,7 +216,7 @@ def _form(meta: CellMeta, spec: TaskSpec, writing: Writing) -> PromptForm:
     form = chat_form(spec.template, settings, model, tokenizer, writing, closes_thoughts=closes, thought=spec.thought)
     if ChatFacts(**form.facts()) != chat:
         raise UserError(
-            f"model {model.name}: its chat template writes something else than it did in the run; "
+            f"model {model.name}: its chat template writes a different text than in the run; "
             "the prompt cannot be rebuilt"
         )
     return form
@@ -266,7 +268,7 @@ def _imported(
             f"{where}: imported predictions carry no prompt to show ({found.filters}); the question is shown if the "
             "file has a column question, or --data-dir has the task's data with this test id and correct answer"
         )
-    checked = "imported: the question alone, its demonstrations are not known"
+    checked = "imported: the question alone, its demonstrations are unknown"
     return Shown(row, question, (), checked, where, no_file="imported predictions carry no prompt")
 
 

@@ -41,7 +41,7 @@ class PartialCells:
         row = "row" if span == "1" and not of else "rows"
         what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} {row}{each})"
         how = f"to complete: {self.command}" if self.command else "run the same command again to complete"
-        return f"{self.task} · {self.model}: {what} and {are} in no table; {how}"
+        return f"{self.task} · {self.model}: {what} and {are} not in the tables; {how}"
 
 
 def partial_cells(

@@ -210,7 +210,7 @@ def _copied(storage: Storage, name: str, first: str, copies: int, cells: int) ->
     if copies == cells == 1:
         return f"{where}: holds the same cell as {first}; left out"
     count = f"{copies:,} of its {cells:,} cells"
-    return f"{where}: {count} are in other files too ({first}); left out"
+    return f"{where}: {count} are also in other files ({first}); left out"
 
 
 def finished_cells(place: Place, say: Callable[[str], None] = warn) -> Iterator[tuple[str, CellMeta]]:
@@ -334,7 +334,7 @@ def nothing_in(place: Place) -> UserError:
     storage = storage_at(place)
     where = f"results folder {storage.where()}"
     if any(JOURNAL in name for name in storage.names()):
-        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to go on")
+        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to continue")
     return UserError(f"{where}: no results yet; run something first")
 
 
@@ -589,7 +589,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
 def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> UserError:
     """Error for results without a requested value; names the values that are present."""
     has = ", ".join(sorted(present))
-    return UserError(f"results folder {where}: nothing of {name} {value!r} (has: {has})")
+    return UserError(f"results folder {where}: has no {name} {value!r} (it has: {has})")
 
 
 def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored) -> None:

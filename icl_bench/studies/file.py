@@ -262,7 +262,7 @@ def _check_options(fields: StudyFields, problems: Problems) -> None:
             _check_value(("engines", model, name), name, value, problems)
         models = {str(m) for b in fields.settings for m in _listed(_value_or(b, "models", ()))}
         if model not in {EVERY, *fields.models, *models}:
-            problems.add(("engines", model), f"engines: {plain(model)} is none of the models")
+            problems.add(("engines", model), f"engines: {plain(model)} is not one of the models")
     for i, block in enumerate(fields.settings):
         known = RUN if block.get("finetune") is None else FINETUNE
         for name, value in block.items():

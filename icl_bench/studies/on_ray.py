@@ -531,7 +531,7 @@ class _Run:
             if not self._has_started:
                 self._starts_failed += 1
                 if self._starts_failed >= ATTEMPTS:
-                    raise UserError(f"--on ray: no engine starts ({why})")
+                    raise UserError(f"--on ray: no engine could be started ({why})")
             return
         ticket, unit = worker.assigned
         self._over.append(ticket)
@@ -548,10 +548,10 @@ class _Run:
         if worker.node not in machines:
             why = f"{worker.host} is gone"
         if not self._queue.failed(ticket, self._cells_done(unit), worker.node, machines):
-            self.listener.note(f"{unit.title}: {why}; tried again")
+            self.listener.note(f"{unit.title}: {why}; retried")
             return
         reason = f"failed {ATTEMPTS} times: {why}"
-        self.listener.note(f"{unit.title}: given up: {reason}")
+        self.listener.note(f"{unit.title}: gave up: {reason}")
         part = self.parts[unit.part]
         self._finished(unit, part.give_up(unit.number, self.results, reason))
 
@@ -608,7 +608,7 @@ class _Run:
             self._last_note = time.monotonic()
         elif time.monotonic() - self._last_note > PLACE_SECONDS:
             self._last_note = time.monotonic()
-            self.listener.note("no engine is running yet: Ray's resources are in use, or its workers are gone")
+            self.listener.note("no engine is running yet: Ray's resources are in use, or its workers have stopped")
 
     def _stop(self) -> None:
         """Let engines stop cleanly, so that their cells are free at once."""

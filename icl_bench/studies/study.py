@@ -171,7 +171,7 @@ class Study:
         """Raise ``UserError`` if some part could not be planned."""
         if self.left:
             names = "; ".join(self.left)
-            raise UserError(f"{len(self.left)} parts of {self.file.shown} not done, see above: {names}")
+            raise UserError(f"{len(self.left)} parts of {self.file.shown} not finished, see above: {names}")
 
     def record(self, results: Place) -> None:
         """Store the study's cells, so that a report can list missing ones. Raises ``UserError``."""

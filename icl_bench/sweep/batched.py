@@ -167,7 +167,7 @@ class BatchRunner(Runner):
         now = time.monotonic()
         since = now if since is None else since
         if now - since >= self.patience_seconds:
-            raise StopRunError(f"the server failed for long ({self._passing})")
+            raise StopRunError(f"the server kept failing ({self._passing})")
         return since
 
     def _advance(self, group: PlannedGroup, cell: CellPlan, outcome: Outcome) -> bool:

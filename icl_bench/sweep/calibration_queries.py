@@ -19,7 +19,7 @@ def check_task(calibration: Calibration, spec: TaskSpec) -> None:
     """Raise ``UserError`` for a task whose answers it cannot calibrate, as far as is known without data."""
     labels = spec.labels
     if labels is not None and labels.own is not None and labels.style != "letters":
-        raise UserError(f"--calibrate {calibration}: rows of task {spec.name} have labels of their own")
+        raise UserError(f"--calibrate {calibration}: each row of task {spec.name} has its own labels")
     if labels is not None and labels.normalize != "none":
         raise UserError(
             f"--calibrate {calibration}: task {spec.name} divides log-probabilities by {labels.normalize} "
@@ -79,7 +79,7 @@ def queries_of(task: TokenizedTask, calibration: Calibration, draw: int) -> tupl
     apart = [i for i in pool.drawn(draw)[::-1].tolist() if tuple(task.data.train[i].fields.values()) not in tested]
     if len(apart) < calibration.rows:
         raise ChoiceError(
-            f"--calibrate {calibration}: the pool has {len(apart):,} rows that are not test rows too; ask fewer"
+            f"--calibrate {calibration}: the pool has {len(apart):,} rows that are not test rows too; use fewer"
         )
     chosen = apart[: calibration.rows]
     return tuple(task.data.train[i] for i in chosen), pool.rows[~np.isin(pool.rows, chosen)]

@@ -147,7 +147,7 @@ class Combinations:
         """Error message if no combination is possible: the reason, or all of them."""
         if len(lines := self.reasons) == 1:
             return next(iter(self.left_out.values()))
-        return f"none of these go together: {'; '.join(lines)}"
+        return f"no combination is possible: {'; '.join(lines)}"
 
     @property
     def reasons(self) -> list[str]:
@@ -181,7 +181,7 @@ def check(combination: Combination, circumstances: Circumstances) -> None:
     labelled = circumstances.task.has_common_labels
     if k == 0 and perturbation != NONE:
         raise UserError(
-            f"--perturbation {perturbation}: a prompt of k=0 has no demonstration to change; "
+            f"--perturbation {perturbation}: a prompt of k=0 has no demonstrations to change; "
             "leave 0 out, and run --k 0 without --perturbation"
         )
     choice.check_allowed(labelled=labelled)
@@ -268,16 +268,16 @@ def _check_reuse(pattern: Pattern, spec: SelectorSpec, order: Order) -> None:
 
 def _check_copied(combination: Combination, perturbation: Perturbation) -> None:
     if combination.k == 0:
-        raise UserError("--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out")
+        raise UserError("--queries copied: a prompt of k=0 has no demonstrations to ask for; leave 0 out")
     if not combination.select.shared:
         raise UserError(
             f"--queries copied: {combination.select} would only find the query itself; "
-            "it is for demonstrations that all queries share"
+            "use a selector whose demonstrations all queries share"
         )
     if combination.attention.compares:
         raise UserError(f"--queries copied: {combination.attention} chooses by similarity to test rows; leave top out")
     if perturbation != NONE:
-        raise UserError("--queries copied: asks for answers that the prompt shows; take --perturbation none")
+        raise UserError("--queries copied: asks for answers that the prompt shows; use --perturbation none")
 
 
 # -- combinations in words ----------------------------------------------------------------------------

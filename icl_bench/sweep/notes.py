@@ -39,8 +39,8 @@ def notes(sweep: Sweep) -> list[str]:
     texts = list(task.data.notes)
     if not sweep.window_is_known:
         texts.append(
-            f"the server does not say how many tokens {sweep.model.name} reads; {sweep.model.context_tokens:,} are "
-            f"assumed, the window of {sweep.spec.tokenizer} (--context)"
+            f"the server does not report the context window of {sweep.model.name}; "
+            f"{sweep.model.context_tokens:,} tokens are assumed, the window of {sweep.spec.tokenizer} (--context)"
         )
     if isinstance(form := task.encoder.form, ChatForm):
         texts += form.notes()
@@ -61,7 +61,7 @@ def notes(sweep: Sweep) -> list[str]:
         if choice.says_k and (count := len(task.pool.labels))
     ]
     texts += [
-        f"{choice}: its draws are the same, because {len(task.pool):,} rows of the pool are no more than sample"
+        f"{choice}: its draws are the same, because {len(task.pool):,} rows of the pool are not more than sample"
         for choice in sweep.spec.select
         if isinstance(choice.base, SharedDiversity) and choice.base.sample >= len(task.pool)
     ]
@@ -73,14 +73,14 @@ def notes(sweep: Sweep) -> list[str]:
         texts += [*_leaks(task), *unrelated(sweep.plan)]
     texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
-        texts.append(f"demonstrations are not shown as they are: {task.perturbation}")
+        texts.append(f"demonstrations are perturbed: {task.perturbation}")
     if task.perturbation.asks_model:
         asked = sum(cell.queries for cell in sweep.plan.cells if cell.task.asked == LABELLED)
         texts.append(
             f"{counted(asked, 'row')} of the pool asked for labels first; tokens are counted with the true labels"
         )
         texts += [
-            f"{choice}: chooses by true labels, which {task.perturbation} is to do without"
+            f"{choice}: uses the true labels, which {task.perturbation} should not need"
             for choice in sweep.spec.select
             if choice.reads_answers
         ]
@@ -116,10 +116,10 @@ def _leaks(task: TokenizedTask) -> list[str]:
     of = f"of the {counted(len(test), 'test example')}"
     notes = []
     if same:
-        notes.append(f"{same:,} {of} with the same text in the pool: retrieval shows it, answer included")
+        notes.append(f"{same:,} {of} with the same text in the pool: retrieval shows it, with its answer")
     if near:
         notes.append(
-            f"{near:,} {of} with a near duplicate in the pool (the same but for case and punctuation, or 4 of 5 "
+            f"{near:,} {of} with a near duplicate in the pool (the same except for case and punctuation, or 4 of 5 "
             "words): summary shows retrieval's score without them"
         )
     return notes

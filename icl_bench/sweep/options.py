@@ -199,7 +199,7 @@ Encoder = Annotated[
 Score = Annotated[
     Literal["greedy", "exact"],
     Option(
-        "greedy: the likeliest allowed token at each step. exact: the probability of every label, stored with its "
+        "greedy: the most probable allowed token at each step. exact: the probability of every label, stored with its "
         "margin (many times slower).",
         PROMPTS,
         "HOW",
@@ -353,8 +353,8 @@ class RunOptions(BackendSpec):
         read("icl_bench.results.label_scores:KeptScores"),
         Option(
             "With --score exact: which labels' log-probabilities are stored with each prediction: all, top:N (the N "
-            "likeliest), or none, which leaves out labels that cannot be among the two likeliest and is several times "
-            "faster. Default: all of up to 500 labels, top:20 of more.",
+            "most probable), or none, which leaves out labels that cannot be among the two most probable and is "
+            "several times faster. Default: all of up to 500 labels, top:20 of more.",
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",
@@ -415,7 +415,7 @@ class RunOptions(BackendSpec):
         float | None,
         Option(
             "Stop before the request that could bring the money spent at the server above this, by --price. Run the "
-            "same command again to go on.",
+            "same command again to continue.",
             SERVERS,
             "MONEY",
         ),
@@ -424,7 +424,7 @@ class RunOptions(BackendSpec):
         bool,
         Option(
             "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted "
-            "first. Run the same command again to go on after an interruption. Give --price the prices of batches.",
+            "first. Run the same command again to continue after an interruption. Give --price the prices of batches.",
             SERVERS,
         ),
     ] = False

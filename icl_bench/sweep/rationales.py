@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.demonstrations.random import draw
 from icl_bench.errors import UserError
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import short_hash
@@ -25,7 +26,8 @@ from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.rationale_options import RationalesOptions
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
-from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import Example, TaskData, load_data
 from icl_bench.tasks.near_duplicates import near_duplicates
 from icl_bench.tasks.rationale_files import Rationale, check_out, write_rationales
 from icl_bench.tasks.spec import RationaleOrigin, TaskSpec
@@ -51,32 +53,35 @@ class RationaleRun:
     options: RationalesOptions
     sweep: Sweep
     data: TaskData
-    """The task's own data, with its test rows."""
+    """The data whose train rows are tried, with the task's test rows."""
     near: int
     """Rows of the pool that are left out because a test row is nearly the same."""
+    shown: int
+    """Rows that are left out because a worked example is nearly the same."""
 
     @classmethod
     def prepare(cls, options: RationalesOptions, say: Callable[[str], None] = lambda _: None) -> RationaleRun:
         """Load data and tokenizer and lay out the cell; nothing is computed yet. Raises ``UserError``."""
         check_out(options.out, continued=options.cells.exists())
         sweep = Sweep.prepare(run_of(options), say, results=options.cells)
-        task, data = sweep.task, sweep.task.data
-        check_task(data.spec, options.keep)
+        task = sweep.task
+        check_task(task.data.spec, options.keep)
         say("choosing rows of the pool")
-        order = task.pool.drawn(0).tolist()
+        data, order = rows_to_try(task, options)
         close = near_rows([data.train[i] for i in order], data.test_pool)
-        apart = [i for i in order if data.train[i].id not in close]
+        shown = near_rows([data.train[i] for i in order], task.data.train) - close if data is not task.data else set()
+        apart = [i for i in order if data.train[i].id not in close | shown]
         chosen = apart[: options.rows]
-        left = np.sort(np.array(apart[options.rows :], dtype=int))
         if not chosen:
             raise UserError(f"task {data.spec.name}: each row of its pool is nearly a test row; none is left to try")
+        left = np.sort(np.array(apart[options.rows :], dtype=int)) if data is task.data else task.pool.rows
         if options.k > len(left):
             raise UserError(
                 f"--k {options.k}: --rows {len(chosen)} leaves {counted(len(left), 'row')} to show; try fewer"
             )
         asking = replace(
             task,
-            data=replace(data, test=tuple(data.train[i] for i in chosen)),
+            data=replace(task.data, test=tuple(data.train[i] for i in chosen)),
             asked=QUERIES,
             whole_pool=task.pool,
             _perturbed={},
@@ -84,7 +89,7 @@ class RationaleRun:
         )
         vars(asking)["pool"] = replace(task.pool, data=asking.data, rows=left)
         plan = make_plan(asking, KValues((options.k,)), draws=1)
-        return cls(options, replace(sweep, task=asking, plan=plan), data, len(close))
+        return cls(options, replace(sweep, task=asking, plan=plan), data, len(close), len(shown))
 
     @property
     def rows(self) -> Sequence[Example]:
@@ -102,6 +107,8 @@ class RationaleRun:
             texts.append(
                 f"{counted(self.near, 'row')} of the pool {verb} left out: a test row is the same or nearly the same"
             )
+        if self.shown:
+            texts.append(f"rows left out because a worked example is the same or nearly the same: {self.shown}")
         return texts
 
     def write(self) -> tuple[RationaleOrigin, list[Path]]:
@@ -203,6 +210,19 @@ class RationaleRun:
 def _sum(records: Sequence[Mapping[str, Any]], column: str) -> int:
     values = [record.get(column) for record in records]
     return sum(int(value) for value in values if value is not None and value == value)
+
+
+def rows_to_try(task: TokenizedTask, options: RationalesOptions) -> tuple[TaskData, list[int]]:
+    """Data whose train rows are tried, and these rows in a random order.
+
+    They are the task's pool. Where a file of worked examples stands in for it (``pool.file``), they are the rows of the
+    train split, and prompts show the worked examples.
+    """
+    spec = task.data.spec
+    if spec.pool.file is None:
+        return task.data, task.pool.drawn(0).tolist()
+    own = load_data(spec.without_worked_examples(), data_dir=options.data_dir, test_ids=options.test_ids)
+    return replace(own, test=task.data.test), draw(len(own.train), task.seed, 0).tolist()
 
 
 def near_rows(pool: Sequence[Example], test: Sequence[Example]) -> set[str]:

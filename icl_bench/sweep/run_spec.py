@@ -50,7 +50,7 @@ class RunSpec(RunOptions):
         if self.unconstrained and self.score == "exact":
             raise UserError("--unconstrained and --score exact exclude each other")
         if self.batch and self.score == "exact":
-            raise UserError("--batch: batches have no scores of every label; leave it or --score exact out")
+            raise UserError("--batch: batches do not return the scores of every label; leave out one of the two")
         self._check_samples()
         if self.batch and self.perturbation.asks_model:
             raise UserError(
@@ -63,7 +63,7 @@ class RunSpec(RunOptions):
             )
         if self.batch and self.price is not None and self.price.auto:
             raise UserError(
-                "--batch: --price auto has the prices of single requests; give those of batches: "
+                "--batch: --price auto has the prices of single requests; give the prices of batches: "
                 "--price input=..,cached=..,output=.."
             )
         if self.keep_scores is not None and self.score != "exact":
@@ -71,21 +71,21 @@ class RunSpec(RunOptions):
         if self.calibrate is not None:
             self._check_calibrations(self.calibrate)
         if self.base is not None and self.tokenizer is not None:
-            raise UserError(f"--base {plain(self.base)}: is for an adapter on this machine; a server has its own model")
+            raise UserError(f"--base {plain(self.base)}: applies to adapters on this machine, not to servers")
         _ = self.chat_settings  # refuses chat options without --chat
         return self
 
     def _check_samples(self) -> None:
         if self.samples is None:
             if self.temperature is not None:
-                raise UserError(f"--temperature {self.temperature:g}: is for samples; add --samples N")
+                raise UserError(f"--temperature {self.temperature:g}: applies to samples; add --samples N")
             return
         if self.temperature is None:
             raise UserError(
                 f"--samples {self.samples}: needs --temperature above 0, like 0.7; without it all samples are the same"
             )
         if self.score == "exact":
-            raise UserError("--samples and --score exact exclude each other: scores of every label are not sampled")
+            raise UserError("--samples and --score exact exclude each other: scores of every label need no samples")
         if self.batch:
             raise UserError("--samples and --batch exclude each other: samples are asked in single requests")
 
@@ -179,11 +179,11 @@ class RunSpec(RunOptions):
         if self.encoder is not None and not self.embeds:
             raise UserError(
                 f"--encoder {plain(self.encoder)}: nothing in this request embeds texts; "
-                "it is for dense, centroids, diverse:mmr, diverse:dpp (also -shared), smooth and nearest-removed"
+                "it applies to dense, centroids, diverse:mmr, diverse:dpp (also -shared), smooth and nearest-removed"
             )
         if self.long_texts != "cut" and not (self.embeds or self.compares_tokens or "bertscore" in task.metrics):
             raise UserError(
-                f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it is for "
+                f"--long-texts {self.long_texts}: nothing in this request reads texts with an encoder; it applies to "
                 "dense, centroids, diverse selectors, smooth, nearest-removed and bertscore (selector or metric)"
             )
         return backend, combinations
@@ -217,17 +217,19 @@ class RunSpec(RunOptions):
             option = "--unconstrained" if self.scoring == "unconstrained" else "--score exact"
             raise UserError(f"{option}: task {task.name} is free text, it has no labels")
         if self.hold is not None and not task.is_classification:
-            raise UserError(f"--hold {self.hold}: task {task.name} is free text, it has no labels to hold answers to")
+            raise UserError(
+                f"--hold {self.hold}: task {task.name} is free text, it has no labels to restrict answers to"
+            )
         if task.thought is not None and not loader.constrained:
             if self.scoring == "exact":
                 raise UserError(
-                    f"--score exact: --backend {loader.name} cannot go on from a thought, and task {task.name} thinks "
+                    f"--score exact: --backend {loader.name} cannot continue a thought, and task {task.name} thinks "
                     "before it answers; leave it out, or add --think off"
                 )
             if self.hold is not None:
                 raise UserError(
-                    f"--hold {self.hold}: holds a whole answer, and task {task.name} thinks before it answers; leave "
-                    "it out, or add --think off"
+                    f"--hold {self.hold}: restricts a whole answer, and task {task.name} thinks before it answers; "
+                    "leave it out, or add --think off"
                 )
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")

@@ -235,7 +235,7 @@ class Runner:
     """The money that may be spent at a server."""
     _backend: Backend | None = None
     _refusal: str | None = None
-    """Why the backend did not load; it is not tried again."""
+    """Why the backend did not load; it is not retried."""
     _ended: dict[str, str | None] = field(default_factory=dict)
     """The names of cells that this run has ended, and why they failed; None for those that did not."""
     _labels: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -266,7 +266,7 @@ class Runner:
         except StopRunError as error:
             cells = sum(len(group.runnable) for group in self.plan.groups)
             left = cells - len(outcome.computed) - len(outcome.kept) - len(outcome.failed)
-            outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to go on")
+            outcome.stopped.append(f"{error}; {counted(left, 'cell')} left, run it again to continue")
         outcome.check(self.store)
         if self.budget is not None:
             outcome.spent = self.budget.purse.spent - before
@@ -283,7 +283,7 @@ class Runner:
         be computed, another process computes it, or its answers have no scores.
         """
         if group.labels is not None:
-            raise CellError("the model's labels of its demonstrations are not known; run the whole cell")
+            raise CellError("the model's labels for its demonstrations are unknown; run the whole cell")
         identity = self.identity(cell)
         outcome.names[identity.name] = identity.spec
         with self.store.claim(identity, cell.queries) as opened:
@@ -497,7 +497,7 @@ class Runner:
         """Answer the remaining queries. Returns measurements other than seconds; None if answers are under way."""
         if (batches := opened.batches()) is not None and batches.batches:
             file = opened.batches_file
-            raise CellError(f"has a batch under way at the server; add --batch to go on with it, or delete {file}")
+            raise CellError(f"has an unfinished batch at the server; add --batch to continue it, or delete {file}")
         queries, same = group.group.queries(cell.spec.k), self._same_answers
         todo = self._copy(todo, queries, cell, maker, opened, outcome)
         if not todo:
@@ -591,7 +591,7 @@ class Runner:
                 raise
             self.watcher.backend_ready()
             assert self._backend.identity() == dict(self.identity_of_backend), (
-                "the loaded backend has another identity than planned"
+                "the loaded backend differs from the planned one"
             )
         return self._backend
 

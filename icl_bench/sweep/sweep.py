@@ -271,7 +271,9 @@ def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
     """The stated priors by the name of their file. Raises ``UserError``, also for a single label."""
     calibrations = spec.calibrate or ()
     if calibrations and len(data.labels) < 2:
-        raise UserError(f"--calibrate {calibrations[0]}: task {data.spec.name} has one label; nothing can be biased")
+        raise UserError(
+            f"--calibrate {calibrations[0]}: task {data.spec.name} has one label, so there is no label bias"
+        )
     priors: dict[str, Mapping[str, float]] = {}
     for one in calibrations:
         if one.prior is not None:

@@ -33,8 +33,8 @@ class SlowPatternError(UserError):
         """``name`` is that of the pattern's field in the task file."""
         super().__init__(
             one_line(
-                f"{name} {pattern!r} takes more than {SECONDS:g} s on the text {short(text)}: it tries too many ways, "
-                "as repeats within repeats do, like (a+)+"
+                f"{name} {pattern!r} takes more than {SECONDS:g} s on the text {short(text)}: it backtracks too much, "
+                "as nested repeats do, like (a+)+"
             )
         )
         self.pattern = f"{name} {pattern!r}"

@@ -140,7 +140,7 @@ def _choice_text(row: StoredRow, name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{row.where}: {name} holds half a character: {short(value)}") from None
+        raise UserError(f"{row.where}: {name} has half a character: {short(value)}") from None
     return value
 
 

@@ -128,17 +128,20 @@ def draft_task(path: Path, text: str | None = None, label: str | None = None) ->
         said.append(f"encoding: {encoding}, as the file is not UTF-8; data.encoding names another one")
     if not _name_rows(rows):
         data["id"] = False
-        said.append("id: names no rows (empty, repeated or no text or whole number), so rows are named by their number")
+        said.append(
+            "id: does not identify rows (empty, repeated, or not text or a whole number), so rows are identified by "
+            "their number"
+        )
     reading: dict[str, Any] = {}
     if len(labels.values) < len(rows):
         reading["empty"] = "leave_out"
         said.append(f"labels.empty: {counted(len(rows) - len(labels.values), 'row')} without a label are left out")
     if groups := same_labels(labels.counts):
         reading["merge"] = True
-        said.append(f"labels.merge: labels that differ only in how they are written are one ({named_groups(groups)})")
+        said.append(f"labels.merge: labels that differ only in spelling are merged ({named_groups(groups)})")
     elif any(value != " ".join(value.split()) for value in labels.counts):
         reading["merge"] = True
-        said.append("labels.merge: blanks around labels, and several in a row, do not count")
+        said.append("labels.merge: spaces around labels and repeated spaces are ignored")
     values = {
         "name": task_name(path),
         "data": data,

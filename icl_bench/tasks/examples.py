@@ -195,7 +195,7 @@ class _ExampleReader:
         value = row.cell(column)
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             wanted = f"{plain(column)} must be text or a whole number, not {short(value)}"
-            raise UserError(f"{row.where}: {wanted}, to name the row; {OTHER_IDS}")
+            raise UserError(f"{row.where}: {wanted}, to identify the row; {OTHER_IDS}")
         return encodable(str(value), row, column)
 
     def _rendered(self, template: JinjaTemplate, row: StoredRow) -> StoredRow:
@@ -269,7 +269,7 @@ class _ExampleReader:
         if other_source != source:
             raise UserError(
                 f"{row.where}: labels {short(other_source)} and {short(source)} are duplicated after "
-                f"formatting: both are written {short(label)}. Tell them apart in labels.names, or join them by "
+                f"formatting: both are written {short(label)}. Tell them apart in labels.names, or merge them with "
                 "labels.merge: true"
             )
         return label
@@ -386,7 +386,7 @@ def _refuse_unknown(spec: TaskSpec, test: Sequence[Example], labels: Sequence[st
     if not labels or not answers.keys().isdisjoint(labels):
         return
     of_test, of_train = (few([*map(short, found)], 4) for found in (answers, labels))
-    hint = "; labels.merge: true joins what is written in several ways" if same_labels([*answers, *labels]) else ""
+    hint = "; labels.merge: true merges different spellings" if same_labels([*answers, *labels]) else ""
     raise UserError(
         f"{spec.name}: no test row has a label of the train rows: {of_test} in test, {of_train} in train{hint}"
     )
@@ -396,7 +396,7 @@ def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
     if not places:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
-    return [f"{count} a choice twice, under two letters of which one is right (first {places[0]})"]
+    return [f"{count} a choice twice, under two letters one of which is right (first {places[0]})"]
 
 
 def _thought_notes(spec: TaskSpec) -> list[str]:
@@ -520,7 +520,7 @@ def _published(
     if found.by_place:
         verb = "differs" if found.by_place == 1 else "differ"
         of_rows = f"of {found.by_place:,} of the paper's {len(rows):,} test rows"
-        notes.append(f"the text {of_rows} {verb} here: they are taken by their place in the test split")
+        notes.append(f"the text {of_rows} {verb} here: they are selected by their position in the test split")
     return _TestSelection(selection.rows, (*selection.notes, *notes), {FILE: file_digest()})
 
 
@@ -539,7 +539,7 @@ def _by_ids(
     missing = [name for name in ids if name in lacking]
     notes = tuple(f"chosen test row {n} has no {lacking[n]} and was left out" for n in missing)
     if not rows:
-        raise UserError(f"{origin}: none of the chosen rows can be used")
+        raise UserError(f"{origin}: none of the chosen rows is usable")
     if test_size is not None and test_size > len(rows):
         _refuse_size(test_size, len(rows), f"{origin} lists")
     return _TestSelection(rows[:test_size], notes)

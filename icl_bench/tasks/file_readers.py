@@ -69,7 +69,7 @@ def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str
                 text = text[said.end() :]
             delimiter = said[1] if said else "\t" if kind == ".tsv" else find_delimiter(text)
             if (kind, delimiter) not in ((".csv", ","), (".tsv", "\t")):
-                notes.append(f"{path.name}: {DELIMITERS[delimiter]} stands between its cells")
+                notes.append(f"{path.name}: {DELIMITERS[delimiter]} separates its cells")
             rows = list(_csv_rows(text, name, delimiter))
             if delimiter == "\t" and (torn := [row.where for row in rows if _has_cells_within(row)]):
                 notes.append(f"{torn[0]}: a quoted cell holds a tab and a line break; is a quotation mark unpaired?")

@@ -39,7 +39,7 @@ def check_source(text: str) -> None:
     except RecursionError:
         raise ValueError("not a Jinja template: nested too deeply") from None
     if drawn:
-        raise ValueError(f"uses {min(drawn)}, which makes another prompt in every run (got {text!r})")
+        raise ValueError(f"uses {min(drawn)}, which makes a different prompt in every run (got {text!r})")
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -66,7 +66,7 @@ def spelling_notes(labels: Iterable[str]) -> list[str]:
     if not groups:
         return []
     named = named_groups(groups)
-    return [f"labels that may be one, written in several ways: {named}. labels.merge: true joins them"]
+    return [f"labels that may be one, spelled in several ways: {named}. labels.merge: true merges them"]
 
 
 def merge_notes(spellings: Mapping[str, str]) -> list[str]:

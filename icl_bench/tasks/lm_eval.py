@@ -22,7 +22,7 @@ MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include
 """Every task file of lm-evaluation-harness has one of these fields; the task files of this program have none."""
 
 _WITHOUT_PYTHON = (
-    "Python code of task files is never called; give rows that it has made, in a data file or as icl_bench.Task "
+    "icl-bench never runs Python code of task files; give the rows that it makes, in a data file or as icl_bench.Task "
     "(docs/python.md)"
 )
 
@@ -45,7 +45,7 @@ _UNSUPPORTED = {
     "use_prompt": "prompts of promptsource",
     "doc_to_image": "images",
     "doc_to_audio": "sounds",
-    "gen_prefix": "a beginning of the answer that is given",
+    "gen_prefix": "a given beginning of the answer",
 }
 _ABOUT_LOADING = frozenset(
     {"trust_remote_code", "streaming", "cache_dir", "num_proc", "download_mode", "keep_in_memory", "verification_mode"}
@@ -207,7 +207,7 @@ class _Reader:
         sampler = fewshot.get("sampler", "default")
         if sampler == "first_n":
             self.notes.append(
-                "lm-eval shows the first rows of the split (sampler: first_n); demonstrations are drawn here"
+                "lm-eval shows the first rows of the split (sampler: first_n); icl-bench draws demonstrations at random"
             )
         elif sampler != "default":
             self.refuse(f"fewshot_config.sampler ({short(sampler)})")
@@ -419,7 +419,7 @@ def converted(path: Path) -> dict[str, Any]:
     if reader.reasons:
         advice = f". {_WITHOUT_PYTHON}" if any(_functions(dict(source))) else ""
         why = "; ".join(reader.reasons)
-        raise UserError(one_line(f"{path}: cannot be said in a task file of icl-bench: {why}{advice}"))
+        raise UserError(one_line(f"{path}: cannot be written as a task file of icl-bench: {why}{advice}"))
     if shots := source.get("num_fewshot"):
         reader.notes.append(f"lm-eval shows {shots} demonstrations unless told otherwise")
     return values | ({"notes": reader.notes} if reader.notes else {})

@@ -52,8 +52,7 @@ def find_source(spec: TaskSpec, data_dir: Path | None) -> Source:
     if spec.data.kind == "folder":
         if data_dir is None:
             raise UserError(
-                f"{spec.name}: pool.file {file} is in the data folder, and none is given (--data-dir, or "
-                f"{DATA_DIR_VARIABLE})"
+                f"{spec.name}: pool.file {file} needs a data folder (give --data-dir, or {DATA_DIR_VARIABLE})"
             )
         file = data_dir / (spec.data.folder or spec.name) / file
     mark = (spec.answer and spec.answer.ends) or MARK
@@ -67,7 +66,7 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
     if data.file is not None:
         return _one_file(spec, data.file)
     assert data.train is not None, "the task names its files"
-    assert data.test is not None, "train and test files come together"
+    assert data.test is not None, "give both train and test files"
     train = read_split(data.train, "train", data.columns(data.fields), data.encoding)
     test = read_split(data.test, "test", data.columns(data.fields), data.encoding)
     return Source(f"files {data.train} and {data.test}", train, test, data.fields, (*train.notes, *test.notes))
@@ -75,7 +74,7 @@ def own_files(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
 
 def _one_file(spec: TaskSpec, path: Path) -> Source:
     data = spec.data
-    assert data.holdout is not None, "a single file comes with a holdout"
+    assert data.holdout is not None, "a single file needs a holdout"
     splits = read_cut(path, data.holdout, data.columns(data.fields), data.encoding)
     strata = f" of each {data.holdout.stratify}" if data.holdout.stratify else ""
     cut = f"test: {data.holdout.share:g} of its rows{strata} by seed {data.holdout.seed}"

@@ -186,7 +186,7 @@ class DataSpec(Frozen):
             raise ValueError("give a source, or files, or a folder/hub, or embedded: not several")
         if (self.train is None) != (self.test is None):
             missing = "test" if self.test is None else "train"
-            raise ValueError(f"train and test files come together: {missing} is missing")
+            raise ValueError(f"give both train and test files: {missing} is missing")
         if self.train is not None and (self.hub or self.embedded or self.folder):
             raise ValueError("give train and test files, or a folder/hub, or embedded: not several")
         if self.embedded and (self.hub or self.folder):
@@ -197,7 +197,7 @@ class DataSpec(Frozen):
     def _one_file(self) -> DataSpec:
         if (self.file is None) != (self.holdout is None):
             missing = "holdout" if self.holdout is None else "file"
-            raise ValueError(f"file and holdout (its test split) come together: {missing} is missing")
+            raise ValueError(f"give both file and holdout (its test split): {missing} is missing")
         if self.file is None:
             return self
         if self.source or self.train or self.test or self.embedded:
@@ -353,7 +353,7 @@ class AnswerRule(Frozen):
     def _is_a_word(cls, text: str | None) -> str | None:
         if text is not None and (not normalised(text) or text != text.strip()):
             raise ValueError(
-                f"must be a text that can be told from an empty answer, without blanks around it, "
+                f"must be a text that differs from an empty answer, without spaces around it, "
                 f"like unanswerable (got {text!r})"
             )
         return text
@@ -363,7 +363,7 @@ class AnswerRule(Frozen):
     def _is_a_mark(cls, text: str | None) -> str | None:
         if text is not None and not text.strip():
             raise ValueError(
-                f"must be a text that a thought does not hold by chance, like 'So the answer is ' ({text!r})"
+                f"must be a text that does not occur in thoughts by chance, like 'So the answer is ' ({text!r})"
             )
         return text
 
@@ -389,18 +389,18 @@ class AnswerRule(Frozen):
                     what = "the text that ends a thought" if name == "ends" else "the most tokens of a thought"
                     raise ValueError(f"think: true needs {name}, {what}")
         elif self.ends is None and (self.opens or self.limit or self.rationale):
-            raise ValueError("opens, limit and rationale are of a thought: ends, the text that ends it, is missing")
+            raise ValueError("opens, limit and rationale need ends, the text that ends a thought")
         return self
 
     @model_validator(mode="after")
     def _says_something(self) -> AnswerRule:
         if not self.compares and self.ends is None:
-            raise ValueError("say extract, ignore or unanswerable; or think, ends and limit")
+            raise ValueError("give extract, ignore or unanswerable; or think, ends and limit")
         if self.extract is None and self.take != "first":
-            raise ValueError("take says which match of extract counts, and extract is missing")
+            raise ValueError("take chooses a match of extract, which is missing")
         if self.extract is None and (self.of != "both" or self.group != "first"):
             name = "of" if self.of != "both" else "group"
-            raise ValueError(f"{name} is about extract, which is missing")
+            raise ValueError(f"{name} needs extract, which is missing")
         return self
 
 
@@ -580,8 +580,7 @@ class TaskSpec(Frozen):
             raise ValueError(f"labels.choices: {own} is the answer; expected the field of the list")
         if self.labels.style == "letters" and own not in self.template.input_fields:
             raise ValueError(
-                f"style: letters needs {{{own}}} in the template's input: a letter "
-                "says nothing where its choice is not shown"
+                f"style: letters needs {{{own}}} in the template's input: a letter needs its choice in the prompt"
             )
 
     def _refuse_escaped(self, template: Template, names: set[str]) -> None:
@@ -609,6 +608,15 @@ class TaskSpec(Frozen):
     def thought(self) -> ThoughtRule | None:
         """How answers are thought about first; None if they are not."""
         return self.answer.thought if self.answer else None
+
+    def without_worked_examples(self) -> TaskSpec:
+        """The same task with the rows of its train split in place of those of ``pool.file``, without rationales."""
+        name = self.answer.rationale if self.answer else None
+        data = self.data.model_copy(update={"fields": {n: c for n, c in self.data.fields.items() if n != name}})
+        answer = self.answer and self.answer.model_copy(update={"rationale": None})
+        return self.model_copy(
+            update={"pool": self.pool.model_copy(update={"file": None}), "answer": answer, "data": data}
+        )
 
     @property
     def closes_thoughts(self) -> bool:

@@ -233,7 +233,7 @@ def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
         path = _without_engine(error["loc"])
         problem = f"unknown field; {nearest(str(path[-1]), _siblings(error['loc']))}"
     elif isinstance(error["input"], Function):
-        problem = f"a Python function ({plain(error['input'].name)}), which is never called; write a value"
+        problem = f"a Python function ({plain(error['input'].name)}), which icl-bench never calls; write a value"
     elif error["type"] == "missing":
         path, problem = _without_engine(error["loc"]), "is missing"
     elif error["type"] == "value_error":

@@ -80,7 +80,7 @@ def test_perplexity_scores_and_costs_of_all_stand_on_one_page(program: Run, fold
     assert len(json.loads(done.stdout)["adaptation_losses"]) == len(losses)
     done = program("report", "--results", results, "--out", folder / "report.html")
     assert done.returncode == 0, done.stderr
-    assert "What did adaptation bring back?" in (folder / "report.html").read_text()
+    assert "What did adaptation recover?" in (folder / "report.html").read_text()
 
 
 def test_what_is_there_is_kept_and_other_options_are_refused(program: Run, folder: Path):

@@ -99,4 +99,4 @@ def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path
     assert rows["grouped:3,16", 512]["ratio"] > 1
     assert np.isfinite([r["perplexity"] for r in rows.values()]).all()
     again = program(*words)
-    assert "0 computed, 4 already there" in again.stderr
+    assert "0 computed, 4 already computed" in again.stderr

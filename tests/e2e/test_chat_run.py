@@ -94,9 +94,9 @@ def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Pat
     gain = icl_bench.read(chats).findings.chat_gain
     ways = [f"turns, system: {SYSTEM!r}", "single"]
     assert sorted(zip(gain["chat"], gain["k"], strict=True)) == sorted((way, k) for way in ways for k in (0, 2, 6))
-    assert "chat: accuracy less that of plain prompts, points" in said
+    assert "chat: accuracy minus that of plain prompts, points" in said
     again = program(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
-    assert "0 cells computed, 3 already there" in again.stderr
+    assert "0 cells computed, 3 already computed" in again.stderr
     planned = program("plan", *ASKED[1:], "--chat", "turns")
     assert planned.returncode == 0, planned.stderr
 

@@ -35,7 +35,7 @@ def test_running_again_computes_nothing(program: Run, swept: Path):
     before = {p: p.stat().st_mtime_ns for p in swept.rglob("*.parquet")}
     done = program(*SWEEP, "--results", swept)
     assert done.returncode == 0
-    assert "0 cells computed, 4 already there" in done.stderr
+    assert "0 cells computed, 4 already computed" in done.stderr
     assert {p: p.stat().st_mtime_ns for p in swept.rglob("*.parquet")} == before
 
 

@@ -150,7 +150,7 @@ def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(faults: Path,
     assert not outcome.failed
     (note,) = told.notes
     assert "its process died" in note
-    assert "tried again" in note
+    assert "retried" in note
     pd.testing.assert_frame_equal(predictions(tmp_path / "results"), predictions(tmp_path / "whole"))
 
 

@@ -135,7 +135,7 @@ class Soak:
         if not any(not p.name.startswith(".writing") for p in results.rglob("*.parquet")):
             return False  # a run that was killed in its first file leaves a part of it
         found = predictions(results)
-        assert not found.index.has_duplicates, "a prediction stands there twice"
+        assert not found.index.has_duplicates, "a prediction appears twice"
         pd.testing.assert_frame_equal(found, expected.loc[found.index])
         if len(found) < len(expected):
             return False

@@ -342,7 +342,7 @@ def test_a_wrong_value_is_refused_in_one_line_with_the_option_the_value_and_what
         ({"task": []}, "--task: is missing"),
         ({"task": 3}, "--task 3: expected a task's name, the path of a task file, or an icl_bench.Task"),
         ({"results": 3}, "--results 3: expected a folder, or an address like s3://bucket/results"),
-        ({"model": "x" * 5000}, "model '" + "x" * 59 + "…: a name too long for a file"),
+        ({"model": "x" * 5000}, "model '" + "x" * 59 + "…: the name is too long for a file"),
     ],
 )
 def test_what_is_missing_or_unknown_is_named_in_one_line(options: dict[str, Any], message: str):
@@ -364,7 +364,7 @@ def test_one_that_fails_stops_no_other_and_is_named(made: Made, sweep: Callable[
     broken = task_of(name="broken", train=[{"text": "where"}])
     message = refused(lambda: sweep([broken, made.task], model=[made.model, "nowhere"]))
     assert message == (
-        f"3 of 4 not done, see above: broken with {made.model}; broken with nowhere; {made.task.name} with nowhere"
+        f"3 of 4 not finished, see above: broken with {made.model}; broken with nowhere; {made.task.name} with nowhere"
     )
     assert "error: broken with nowhere: broken train row 0: no column 'label'; columns: text" in capfd.readouterr().err
     assert cells(icl_bench.read(tmp_path / "results")) == cells(sweep())
@@ -704,4 +704,4 @@ def test_a_model_with_an_adapter_is_to_be_merged_first(loaded: Loaded):
 def test_messages_name_a_loaded_model_and_a_task_in_memory(loaded: Loaded, sweep: Callable[..., Results]):
     broken = task_of(name="broken", train=[{"text": "where"}])
     heard = refused(lambda: sweep(broken, model=[tuple(loaded), (*loaded, "mine")]))
-    assert heard == "2 of 2 not done, see above: broken with tiny; broken with mine"
+    assert heard == "2 of 2 not finished, see above: broken with tiny; broken with mine"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
+import runpy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from support.program import as_words
@@ -12,6 +15,9 @@ from support.program import as_words
 import icl_bench
 
 ROOT = Path(icl_bench.__file__).parent
+DOCS = ROOT.parent / "docs"
+PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
+MAP = runpy.run_path(str(ROOT.parent / "benchmarks" / "package_map.py"))
 
 GROUND = as_words(
     "errors wording seeds frozen quiet_libraries registry text_files table_files escaping options unicode_words"
@@ -39,7 +45,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     ),
     "api": (*GROUND, *as_words("models tasks results sweep analysis training studies report choosing cli")),
 }
-"""Package -> what it may import besides itself: the table of ``docs/design.md``."""
+"""Package -> what it may import besides itself: the table of ``docs/architecture.md``."""
 WITHIN_GROUND = {
     "text_files": {"errors", "wording"},
     "table_files": {"errors", "wording", "text_files"},
@@ -115,9 +121,32 @@ def test_modules_import_each_other_in_no_circle() -> None:
     assert not waiting, f"in circles: {sorted(waiting)}"
 
 
-def test_the_design_shows_the_same_table() -> None:
-    design = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8")
-    for package, below in LAYERS.items():
-        own = [name for name in below if name in LAYERS]
-        row = f"| `{package}` | {', '.join(own) or 'the ground floor alone'} |"
-        assert row in design, row
+def test_the_page_of_the_architecture_has_the_same_tables() -> None:
+    tables = {"Packages": {name: [n for n in below if n in LAYERS] for name, below in LAYERS.items()}}
+    tables["Base modules"] = {name: [n for n in GROUND if n in WITHIN_GROUND.get(name, ())] for name in GROUND}
+    for title, rows in tables.items():
+        shown = {name: sorted(row.imports) for name, row in MAP["table"](PAGE, title).items()}
+        assert shown == {name: sorted(below) for name, below in rows.items()}
+
+
+def test_the_map_is_drawn_from_the_tables_and_names_every_package() -> None:
+    stored = (DOCS / "architecture.svg").read_text(encoding="utf-8")
+    assert stored == MAP["drawn"](PAGE), "python benchmarks/package_map.py"
+    texts = ["".join(node.itertext()) for node in ElementTree.fromstring(stored).findall(".//{*}text")]
+    assert {*LAYERS, *GROUND} <= {name for text in texts for name in text.split(" · ")}
+
+
+def test_the_map_has_an_arrow_for_each_import_that_no_longer_path_implies() -> None:
+    shown = MAP["arrows"](MAP["table"](PAGE, "Packages"))
+    reached: dict[str, set[str]] = {}
+    for name in LAYERS:
+        reached[name] = {*shown[name]}.union(*(reached[below] for below in shown[name]))
+        assert reached[name] == {n for n in LAYERS[name] if n in LAYERS}.union(*(reached[n] for n in shown[name]))
+    assert shown["tasks"] == ("metrics",), "models through metrics"
+    assert shown["choosing"] == ("analysis", "training")
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", PAGE)
+    assert len(named) > 25
+    assert [name for name in named if not ((ROOT / name).exists() or (ROOT.parent / name).exists())] == []

@@ -71,7 +71,7 @@ def test_a_cell_may_be_of_any_length_and_other_readers_keep_their_limit():
 
 def test_half_a_gzip_file_is_refused():
     assert gunzip(gzip.compress(b"text"), "x.gz") == b"text"
-    with pytest.raises(UserError, match=r"x\.gz: not a whole gzip file"):
+    with pytest.raises(UserError, match=r"x\.gz: not a complete gzip file"):
         gunzip(gzip.compress(b"text" * 99)[:-5], "x.gz")
 
 
@@ -169,7 +169,7 @@ def test_a_changed_parquet_file_is_read_or_refused_in_a_line(place: int, inserte
             parquet_table(whole[:place] + inserted + whole[place + len(inserted) :]).to_pylist()
     except UserError as error:
         message = str(error)
-        assert message.startswith("x.parquet: not a whole Parquet file")
+        assert message.startswith("x.parquet: not a complete Parquet file")
         assert "\n" not in message
 
 

@@ -363,12 +363,12 @@ ADAPTATION_LOSSES = Finding(
     "won_back_high interval_over against windows prefill_flops cache_bytes",
     section=Section(
         "adaptation",
-        "What did adaptation bring back?",
+        "What did adaptation recover?",
         "Adaptation",
         "icl-bench adapt, and run or perplexity with the model before and after",
-        "A pattern costs a model that was not trained for it. Going on to train it under the "
-        "pattern brings some of that back: the share of the added loss that is added no more, "
-        "beside full attention that was trained on as long where there is one.",
+        "A pattern lowers the quality of a model that was not trained with it. Continued training under the "
+        "pattern recovers part of it: the table has the share of the added loss that disappears, compared with "
+        "full attention that was trained equally long, if there is one.",
         "Song et al. 2023 (Zebra), table 4",
         also=("adaptation_points", "adaptation_course"),
         place=95,

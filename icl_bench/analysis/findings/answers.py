@@ -76,7 +76,7 @@ def answers(context: Context) -> pd.DataFrame:
     - None: no cheaper point was tested.
 
     The columns that begin with ``base_`` name it. Difference, ci_low and ci_high are of the cheaper one's mean
-    less that of the best found. ``p_margin`` is that of the verdict: that no point is better by
+    minus that of the best found. ``p_margin`` is that of the verdict: that no point is better by
     :data:`icl_bench.analysis.advice.MARGIN` or more. ``unjudged`` is the number of points
     that could not be compared. Halves of a label space are left out.
     ``command`` is the command that computed the answer, an empty text if it is not stored.

@@ -191,7 +191,7 @@ ATTENTION_PATTERNS = Finding(
     "query_flops cache_bytes prefill_seconds draws compared_draws base_draws test_rows left_out "
     "interval_over difference_over draws_sd draws_sd_of outlying_draws",
     printed=Printed(
-        "attention: {score} less that of full attention, points; cost of the prefill, % of full's",
+        "attention: {score} minus that of full attention, points; cost of the prefill, % of full's",
         "task model select order k draws base_draws difference ci_low p_holm advice prefix_flops_of_full",
         _printed,
         columns_here=SIGNED_LIMITS,

@@ -87,7 +87,7 @@ BEST_POINTS = Finding(
         Column("tied", "tied with", "count", optional=True),
     ),
     printed=Printed(
-        "the highest {score}, %, of equals the cheapest; its limits allow for the choice among so many points",
+        "the highest {score}, %, the cheapest of ties; interval corrected for selecting the maximum",
         "task model select order k points tied draws score ci_low",
         rows=lambda table: table[table["points"] > 1],
     ),

@@ -129,11 +129,11 @@ RELIABILITY = Finding(
     lambda context: context.from_zero_shot(reliability(context.unperturbed)),
     section=Section(
         "calibration",
-        "Whether probabilities can be believed",
+        "Are the probabilities calibrated?",
         "Calibration",
         "run --score exact",
         "Answers in ten bins of equal size by their probability among the labels. On the diagonal "
-        "a probability is the share of right answers; below it the model is too sure. The "
+        "a probability is the share of right answers; below it the model is overconfident. The "
         "calibration error is the mean distance from it.",
         "Nguyen & O'Connor 2015",
         also=("calibration_error", "temperature"),

@@ -120,7 +120,7 @@ CALIBRATION_GAIN = Finding(
         "How much of it is label bias?",
         "Calibration gain",
         "run --score exact",
-        "{Score} after the model's bias towards some labels is estimated and removed, less that of its own answers to "
+        "{Score} after the model's bias towards some labels is estimated and removed, minus that of its own answers to "
         "the same prompts. Above 0: calibration helps. batch estimates the bias on the test rows' inputs, "
         "all of them or those that have come so far; batch,of=pool:N on rows of the pool alone.",
         "Zhou et al. 2024",

@@ -51,14 +51,14 @@ CHAT_GAIN = Finding(
     caption="Conversations less plain prompts",
     shown=f"task model series chat {SHOWN_COMPARISON}",
     printed=Printed(
-        "chat: {score} less that of plain prompts, points", f"task model chat select order {PRINTED_COMPARISON}"
+        "chat: {score} minus that of plain prompts, points", f"task model chat select order {PRINTED_COMPARISON}"
     ),
     section=Section(
         "chat",
         "As a conversation, or as plain text?",
         "Chat prompts",
         "run the same with --chat turns, and without",
-        "{Score} with the prompt put as a conversation by the model's own template, less that of "
+        "{Score} with the prompt put as a conversation by the model's own template, minus that of "
         "plain text with the same demonstrations. Above 0: the conversation is better.",
         chart=Chart("difference", by=("task", "model", "curve"), line="chat", difference=True),
         place=65,

@@ -197,14 +197,14 @@ SORTING_PENALTY = Finding(
     caption="Sorted less drawn",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
-        "sorting: {score} of by-label less that of drawn, points", f"task model select {PRINTED_COMPARISON}"
+        "sorting: {score} of by-label minus that of drawn, points", f"task model select {PRINTED_COMPARISON}"
     ),
     section=Section(
         "sorting",
         "What sorting by label costs",
         "Sorting penalty",
         "run --order drawn,by-label",
-        "{Score} with the demonstrations grouped by label, less that of the same ones as drawn. "
+        "{Score} with the demonstrations grouped by label, minus that of the same ones as drawn. "
         "Below 0: sorting hurts.",
         "Bertsch et al. 2025, figure 5",
         Chart("difference", by=("task",), difference=True, shuffled="shown"),
@@ -219,13 +219,15 @@ DEMONSTRATIONS_GAIN = Finding(
     SIGNED_LIMITS,
     caption="With demonstrations less without",
     shown=f"task model series {SHOWN_COMPARISON}",
-    printed=Printed("demonstrations: {score} less that without any, points", f"task model select {PRINTED_COMPARISON}"),
+    printed=Printed(
+        "demonstrations: {score} minus that without any, points", f"task model select {PRINTED_COMPARISON}"
+    ),
     section=Section(
         "demonstrations-gain",
         "What demonstrations gain",
         "Gain over zero-shot",
         "run --k 0,10,100",
-        "{Score} with k demonstrations, less that of the prompt without any. Below 0: they hurt.",
+        "{Score} with k demonstrations, minus that of the prompt without any. Below 0: they hurt.",
         chart=Chart("difference", difference=True, shuffled="shown"),
         place=25,
     ),
@@ -239,15 +241,15 @@ RETRIEVAL_ORDER = Finding(
     caption="Other orders less relevance",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
-        "order of retrieved demonstrations: {score} less that of the same by relevance, points",
+        "order of retrieved demonstrations: {score} minus that of the same by relevance, points",
         f"task model select order {PRINTED_COMPARISON}",
     ),
     section=Section(
         "retrieval-order",
-        "In which order retrieved demonstrations stand",
+        "Order of the retrieved demonstrations",
         "Order of retrieved demonstrations",
         "run --select bm25 --order relevance,relevance-reversed",
-        "{Score} with the retrieved demonstrations in another order, less that of the same ones with the "
+        "{Score} with the retrieved demonstrations in another order, minus that of the same ones with the "
         "most similar last. Below 0: the other order is worse. A shuffled order is one random order.",
         chart=Chart("difference", difference=True, shuffled="shown"),
         place=55,
@@ -262,14 +264,14 @@ RETRIEVAL_GAIN = Finding(
     caption="Chosen less random",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
-        "selection: {score} less that of random selection, points", f"task model select {PRINTED_COMPARISON}"
+        "selection: {score} minus that of random selection, points", f"task model select {PRINTED_COMPARISON}"
     ),
     section=Section(
         "retrieval",
         "What selection gains",
         "Selection gain",
         "run --select random,bm25",
-        "{Score} with demonstrations chosen in another way, less that with random ones. Above 0: choosing helps.",
+        "{Score} with demonstrations chosen in another way, minus that with random ones. Above 0: choosing helps.",
         "Bertsch et al. 2025, figures 2 and 12",
         Chart("difference", difference=True, shuffled="shown"),
         place=50,
@@ -284,7 +286,7 @@ TRAINING_GAIN = Finding(
     caption="Trained less prompted",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
-        "training: {score} less that of a prompt with the same examples, points",
+        "training: {score} minus that of a prompt with the same examples, points",
         f"task model select {PRINTED_COMPARISON}",
     ),
     section=Section(
@@ -292,7 +294,7 @@ TRAINING_GAIN = Finding(
         "Training beside prompting",
         "Training",
         "icl-bench finetune, and run --select random with the same k",
-        "{Score} of what learns from the k examples, less that of a prompt with the same ones. "
+        "{Score} of what learns from the k examples, minus that of a prompt with the same ones. "
         'Above 0: training is better. Names that end in "-paper" are upper bounds: their '
         "checkpoint was chosen on the test rows.",
         "Bertsch et al. 2025, figure 3",
@@ -309,12 +311,12 @@ PERTURBATIONS = Finding(
     caption="Perturbed less unperturbed",
     shown=f"task model series perturbation {SHOWN_COMPARISON}",
     printed=Printed(
-        "perturbed demonstrations: {score} less that of unperturbed ones, points",
+        "perturbed demonstrations: {score} minus that of unperturbed ones, points",
         f"task model perturbation select order {PRINTED_COMPARISON}",
     ),
     section=Section(
         "perturbations",
-        "What is learnt from demonstrations?",
+        "What does the model learn from demonstrations?",
         "Perturbed demonstrations",
         "run again with --perturbation labels:permuted",
         "{Score} with perturbed demonstrations (labels permuted or wrong, inputs or labels alone, "
@@ -334,7 +336,7 @@ MODELS = Finding(
     caption="Models at equal k",
     shown=f"task model series {SHOWN_COMPARISON.replace('metric', 'base_model metric')}",
     printed=Printed(
-        "models: {score} less that of the base model, points",
+        "models: {score} minus that of the base model, points",
         f"task model base_model select order {PRINTED_COMPARISON}",
     ),
     section=Section(
@@ -342,7 +344,7 @@ MODELS = Finding(
         "Models compared",
         "Models compared",
         "run the same with another --model; the one with the most common points is the base",
-        "{Score} less that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
+        "{Score} minus that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),
         place=100,

@@ -263,7 +263,7 @@ COST = Finding(
         "cost",
         "What a score costs",
         "Cost",
-        "run it here: imports seldom hold token counts",
+        "run it here: imports rarely have token counts",
         "Up and to the left is better. Tokens and seconds in the charts are those of the frontier for "
         "{queries}: with a query's share of what is computed once, a cached prefix or a training. "
         "The table has them without that share, as the run took them: tokens of a prompt that came "
@@ -312,7 +312,7 @@ BREAK_EVEN = Finding(
         "icl-bench finetune, and run with the same k",
         "After this many queries, training once and answering bare queries takes fewer "
         "floating-point operations than prompting with the same number of demonstrations, which "
-        "are cached, computed anew for each query, or retrieved. How well either answers is "
+        "are cached, computed again for each query, or retrieved. How well either answers is "
         "another matter. What never pays has no point.",
         "Bertsch et al. 2025, section 3.3",
         place=190,

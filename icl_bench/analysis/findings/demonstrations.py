@@ -172,7 +172,7 @@ BY_PRESENCE = Finding(
         "presence",
         "With and without a demonstration of the right label",
         "Presence of the right label",
-        "run it here: imports say nothing of the demonstrations",
+        "run it here: imports do not record the demonstrations",
         "Accuracy of test examples whose label is that of some demonstration, and of the others. "
         "They are different examples: rare labels are more often missing.",
         chart=Chart(
@@ -196,11 +196,11 @@ BY_DISTANCE = Finding(
     shown="task model series k nearest farthest predictions accuracy ci_low ci_high",
     section=Section(
         "distance",
-        "How far back the right label stands",
+        "How far back the right label is",
         "Distance of the right label",
         "run it here, with k above 1",
         "Accuracy by how many demonstrations back the last one of the right label stands; 1 is "
-        "right before the query, “none” that there is none. Frequent labels stand nearer.",
+        "right before the query, “none” that there is none. Frequent labels are nearer.",
         place=150,
     ),
 )
@@ -216,11 +216,11 @@ COPYING = Finding(
     ),
     section=Section(
         "copying",
-        "Asked what the prompt already answers",
+        "Queries that the prompt already answers",
         "Copying",
         "run --queries copied",
-        "Accuracy on queries that stand among the demonstrations, answer and all. A model that "
-        "looks things up in its prompt gets all of them right.",
+        "Accuracy on queries that are also demonstrations, with their answers. A model "
+        "that copies from its prompt gets all of them right.",
         "Bertsch et al. 2025, table 5",
         Chart(
             "accuracy",

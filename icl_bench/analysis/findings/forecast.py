@@ -62,7 +62,7 @@ FORECAST = [
 def check_wanted(percents: float) -> float:
     """A wanted score in percent as a share. Raises ``UserError``."""
     if not 0 < percents <= 100:
-        raise UserError(f"--wanted {percents:g}: a score in percent, above 0 and up to 100")
+        raise UserError(f"--wanted {percents:g}: a score in percent, above 0 and at most 100")
     return percents / 100
 
 
@@ -132,7 +132,7 @@ def forecasts(
     shows how far draws differ.
     """
     if len(ks) < LEAST_POINTS:
-        return [{"reason": f"asked at {len(ks)} k; ask at {LEAST_POINTS} or more"}]
+        return [{"reason": f"needs {LEAST_POINTS} values of k, has {len(ks)}"}]
     if ks[-1] < LEAST_SPAN * ks[0]:
         return [{"reason": f"the largest k is less than {LEAST_SPAN} times the smallest"}]
     if not matrices:
@@ -140,7 +140,7 @@ def forecasts(
     score = np.array([TwoWayLayout(matrix).mean for matrix in matrices])
     last = float(score[-1])
     if unknown:
-        return [{"score": last, "reason": "one draw does not show how far draws differ; run 3 or more"}]
+        return [{"score": last, "reason": "one draw does not show how much draws differ; run 3 or more"}]
     path = np.unique(np.geomspace(ks[0], ks[-1] * FACTORS[-1], 60).round().astype(int))
     next_ks = ks[-1] * np.array(FACTORS)
     curve = continuation(
@@ -216,7 +216,7 @@ FORECASTS = Finding(
         Column("k_even", "as likely as not from k", "count", optional=True, short="even\nfrom k"),
         Column("k_likely", "likely from k", "count", optional=True, short="likely\nfrom k"),
         Column("wanted_chance", "chance", "share", optional=True),
-        Column("reason", "not told", optional=True),
+        Column("reason", "not estimated", optional=True),
     ),
     caption="Forecasts for twice and four times as many demonstrations",
     shown="task model series k score points next_k forecast low high gain gain_low gain_high "

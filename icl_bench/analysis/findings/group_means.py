@@ -105,7 +105,7 @@ GROUP_MEANS = Finding(
     caption="Means over tasks",
     shown=" ".join(COLUMNS),
     printed=Printed(
-        "groups of tasks: mean score, %, every task counted alike; interval for these tasks",
+        "groups of tasks: mean score, %, tasks weighted equally; interval for these tasks",
         "group model select k setting tasks score ci_low reason",
     ),
 )

@@ -121,7 +121,7 @@ LABEL_BIAS = Finding(
         Column("label", "label"),
         Column("excess", "said beyond its share", "points"),
     ),
-    caption="Label bias over k",
+    caption="Label bias by k",
 )
 
 
@@ -130,10 +130,10 @@ LABEL_FREQUENCIES = Finding(
     lambda context: context.from_zero_shot(label_frequencies(context.unperturbed)),
     section=Section(
         "bias",
-        "Labels said too often",
+        "Labels predicted too often",
         "Label bias",
         "predictions of labels",
-        "Each point is a label. Above the diagonal it is said more often than it is right. In the "
+        "Each point is a label. Above the diagonal it is predicted more often than it occurs. In the "
         "table, “answers off” is the share of answers that would have to change for the labels to "
         "be as frequent as they should be; a few predictions are off by chance alone.",
         also=("label_bias",),

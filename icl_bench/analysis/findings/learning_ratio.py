@@ -58,11 +58,11 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
     ``predictions`` are those of test examples, perturbed or not; ``effects`` is
     :func:`icl_bench.analysis.findings.comparisons.perturbation_effect`'s table, which says what is beside
     what. One row for each point that has all three: the setting of the unperturbed one, k,
-    ``removed`` (percent), metric and its unperturbed ``score``; what is lost without the nearest
+    ``removed`` (percent), metric and its unperturbed ``score``; the loss without the nearest
     and farthest, shares of 1, with 95% limits by resampling draws and test examples, both alike;
     the ``ratio`` with limits; draws, test_rows and interval_over (with one draw test examples only: how
     far the ratio of other demonstrations may differ is not known then). There is no ratio, and a
-    ``reason``, where what is lost without the farthest is not surely above 0: a quotient by what
+    ``reason``, where the loss without the farthest is not surely above 0: a quotient by what
     may be nothing says nothing.
     """
     import pandas as pd
@@ -136,16 +136,16 @@ LEARNING_RATIO = Finding(
     ),
     (
         Column("removed", "left out (%)", "number", short="left\nout %"),
-        Column("nearest_lost", "lost without the nearest", "points", short="nearest\nlost"),
+        Column("nearest_lost", "loss without the nearest", "points", short="nearest\nlost"),
         Column("nearest_low", "95% from", "points", short="95%", upper="nearest_high"),
         Column("nearest_high", "95% to", "points"),
-        Column("farthest_lost", "lost without the farthest", "points", short="farthest\nlost"),
+        Column("farthest_lost", "loss without the farthest", "points", short="farthest\nlost"),
         Column("farthest_low", "95% from", "points", short="95%", upper="farthest_high"),
         Column("farthest_high", "95% to", "points"),
         Column("ratio", "sample learning ratio", "number", short="ratio"),
         Column("ratio_low", "95% from", "number", short="95%", upper="ratio_high"),
         Column("ratio_high", "95% to", "number"),
-        Column("reason", "not told", optional=True),
+        Column("reason", "not estimated", optional=True),
     ),
     caption="Sample learning ratio",
     shown="task model series k removed score nearest_lost nearest_low nearest_high farthest_lost "

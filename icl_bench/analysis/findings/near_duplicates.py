@@ -42,7 +42,7 @@ COLUMNS = [
 ]
 
 
-NOT_KNOWN = "not known (cells of an earlier version)"
+NOT_KNOWN = "unknown (cells of an earlier version)"
 
 
 def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | None]) -> pd.DataFrame:
@@ -143,7 +143,7 @@ NEAR_DUPLICATES = Finding(
         "Near duplicates",
         "run --select bm25; cells of earlier versions do not know it",
         "{Score} of retrieval on all test rows, on those without a near duplicate in the pool, and on those with "
-        "one: a pool's row that is the same but for case, punctuation and blanks, or whose set of words has a "
+        "one: a pool's row that is the same except for case, punctuation and blanks, or whose set of words has a "
         "Jaccard index of 0.8 or more. They are different test rows, so that their difference is not the effect "
         "of near duplicates alone.",
         place=57,

@@ -169,10 +169,10 @@ ORDER_SENSITIVITY = Finding(
     ),
     section=Section(
         "order",
-        "How much the order matters",
+        "How much does the order matter?",
         "Order sensitivity",
         "run --order drawn,shuffled:1 with k above 1; --order relevance,shuffled:1 for retrieval",
-        "The share of answers that change when the same demonstrations stand in another random "
+        "The share of answers that change when the same demonstrations are in another random "
         "order, with its 95% interval. A changed answer need not be a worse one.",
         "Bertsch et al. 2025, figure 4",
         also=("noise_floor",),

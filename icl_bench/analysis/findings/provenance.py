@@ -203,11 +203,11 @@ PROVENANCE = Finding(
     ),
     section=Section(
         "provenance",
-        "Where the numbers come from",
+        "Where do the numbers come from?",
         "Provenance",
         "run it here: an import says the file that it is from",
         "Of each variant the command, days, versions, model, data, engine and machine. Several "
-        "values are of different cells of it; what a cell does not say is unknown. "
+        "values are of different cells of it; what a cell does not record is unknown. "
         "Seconds are of all its cells, with trainings, on the machine that computed them.",
         place=290,
     ),

@@ -151,8 +151,8 @@ RACES = Finding(
         "Race",
         "icl-bench choose",
         "Each line is a setting of a race: its {score} so far, over the answers that were asked of all settings "
-        "together (logarithmic axis). A cross marks where a setting was dropped: it is surely worse than "
-        "another, or not better than the choice by more than the margin. Intervals (95%) hold at any moment, for new "
+        "together (logarithmic axis). A cross marks where a setting was dropped: it is worse than another (error "
+        "5%), or not better than the choice by more than the margin. Intervals (95%) hold at any moment, for new "
         "test rows and draws of demonstrations.",
         also=("race_rounds",),
         place=3,

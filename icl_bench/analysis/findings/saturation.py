@@ -125,7 +125,7 @@ def saturation_text(row: Any) -> str:
     ``row`` is one of :func:`with_likely`'s; the text follows the curve's name.
     """
     if not row.spoken:
-        return f"saturation not told: {row.reason}"
+        return f"saturation not estimated: {row.reason}"
     low, high = row.likely_low, row.likely_high
     sure = ""
     if low == high == row.k:
@@ -137,7 +137,7 @@ def saturation_text(row: Any) -> str:
         below = "or below " if row.k == row.min_k > 0 else ""
         return f"saturated at {below}k = {row.k:,}{sure}"
     if low < row.max_k:
-        return f"whether it is saturated by k = {row.max_k:,} cannot be told{sure}"
+        return f"whether it is saturated by k = {row.max_k:,} is undetermined{sure}"
     return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
 
 
@@ -278,11 +278,11 @@ SATURATION_CHANCES = Finding(
     "saturation_chances",
     lambda context: saturation_chances(context.from_zero_shot(context.unperturbed), context.generator("saturation")),
     CHANCE_COLUMNS,
-    caption="How probably each k is the point",
+    caption="Probability that each k is the saturation point",
     shown="task model series k metric score chance rows left_out",
     section=Section(
         "saturation",
-        "Where more demonstrations stop paying",
+        "Where more demonstrations stop helping",
         "Saturation",
         "run --k with two or more numbers",
         "A curve is saturated at the smallest tested k that reaches 95% of its best {score}: more "

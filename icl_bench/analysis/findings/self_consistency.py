@@ -25,7 +25,7 @@ SIZES = (1, 3, 5, 10, 20, 40, 80, 160)
 
 
 def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """The score of the majority of several samples less that of a single one (Wang et al. 2023, figure 2).
+    """The score of the majority of several samples minus that of a single one (Wang et al. 2023, figure 2).
 
     Points without samples, or with one, have no row. ``votes`` is how many answers are voted on and ``sampled`` how
     many the point has. The score of all of them is the stored prediction's. That of fewer is exact for the samples at
@@ -122,7 +122,7 @@ SELF_CONSISTENCY = Finding(
     shown="task model series votes k metric base_mean mean difference ci_low ci_high interval_over p p_holm agreement "
     "sampled rows draws left_out",
     printed=Printed(
-        "self-consistency: {score} of the majority of all samples less that of one, points",
+        "self-consistency: {score} of the majority of all samples minus that of one, points",
         "task model select order k votes draws base_mean mean difference ci_low p_holm agreement",
         rows=_of_all,
         columns_here=(Column("base_mean", "one", "share"), Column("mean", "majority", "share")),
@@ -132,7 +132,7 @@ SELF_CONSISTENCY = Finding(
         "What does a majority of samples gain?",
         "Self-consistency",
         "run --samples 10 --temperature 0.7",
-        "{Score} of the majority of several sampled answers, less that of a single sample. Above 0: voting helps. "
+        "{Score} of the majority of several sampled answers, minus that of a single sample. Above 0: voting helps. "
         "Fewer votes than samples: the mean over all subsets of that size. The tokens of all samples are paid.",
         "Wang et al. 2023, figure 2",
         Chart("difference", by=("task", "model", "select", "order"), line="votes", difference=True),

@@ -42,5 +42,5 @@ TRUNCATED_ANSWERS = Finding(
         Column("share", "share cut", "share", short="cut %"),
     ),
     caption="Answers cut at max_answer_tokens",
-    printed=Printed("answers cut at max_answer_tokens: scores are of a part of the text", rows=_with_some),
+    printed=Printed("answers cut at max_answer_tokens: their scores cover only a part of the text", rows=_with_some),
 )

@@ -303,7 +303,7 @@ class ServerBackend:
         said = self._checked(INTERFACE, response.content, content_type(response), bill)
         tokens = prompt + len(request.path)
         if said.billed.prompt not in (None, tokens):
-            raise self._failure(f"the server counts {said.billed.prompt:,} tokens of a prompt of {tokens:,} token ids")
+            raise self._failure(f"the server counts {said.billed.prompt:,} tokens for a prompt of {tokens:,} token ids")
         return request.read(response.content, prompt)
 
     async def _send(
@@ -344,7 +344,7 @@ class ServerBackend:
                     raise self._no_credit(error) from None
                 if time.monotonic() > deadline:
                     self._lost = True  # later cells are tried once, without waiting
-                    reason = f"the server failed for long ({failure_reason(error)})"
+                    reason = f"the server kept failing ({failure_reason(error)})"
                     raise self._failure(reason) from None
                 await asyncio.sleep(min(_PAUSE_SECONDS, self._patience / 10))
             except library.AuthenticationError:
@@ -387,11 +387,11 @@ class ServerBackend:
         """The error of a request that the server refuses; bad usage if it does not have the model."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
             lists = few(self._models, LISTED)
-            said = f"--model {self._model}: the server does not have it ({failure_reason(error)}); it lists {lists}"
+            said = f"--model {self._model}: the server does not know it ({failure_reason(error)}); it lists {lists}"
             return UserError(self.connection.without_key(said))
         if self._temperature is not None and _refused_argument(error, {"temperature"}):
             said = f"--temperature {self._temperature:g}: the server refuses it ({failure_reason(error)})"
-            said += f"; models that reason are sampled at {DEFAULT_TEMPERATURE:g} alone: take --temperature 1"
+            said += f"; reasoning models are sampled only at {DEFAULT_TEMPERATURE:g} alone: take --temperature 1"
             return UserError(self.connection.without_key(said))
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
@@ -546,7 +546,7 @@ class ServerBackend:
         if error.code == "insufficient_quota":
             raise self._no_credit(error)
         if error.code == CANCELLED:
-            raise self._failure("the batch was cancelled at the server; run it again to ask for the rest")
+            raise self._failure("the batch was cancelled at the server; run it again for the rest")
         if status is None or status in (408, 409, 429) or status >= 500:
             return Again(str(error))
         if self._leaves_out(error, sent):
@@ -603,9 +603,9 @@ class ServerBackend:
         before = served.setdefault("model", model[:300])
         if model[:300] in before.split(", "):
             return
-        said = f"another model answers than before ({model[:100]}, not {before[:100]})"
+        said = f"a different model answers than before ({model[:100]}, not {before[:100]})"
         if self._on_model_change == "fail":
-            advice = "name one that does not change, like one with a date, or take --on-model-change mark"
+            advice = "use a fixed name, like one with a date, or --on-model-change mark"
             raise AnotherModelError(self.connection.without_key(f"{said}: {advice}"))
         served["model"] = f"{before}, {model[:300]}"
         self._note(said)
@@ -690,7 +690,7 @@ def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return (
-            f"the server answered with no JSON but {kind} {content[:80]!r}; "
+            f"the server answered with {kind} {content[:80]!r}; "
             "is --base-url the address of its interface, like https://host/v1?"
         )
     where = ".".join(map(str, first["loc"])) or "the answer"

@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class PassingError(Exception):
-    """The server is away, overloaded or failing; the same can be tried again later."""
+    """The server is away, overloaded or failing; the same can be retried later."""
 
     def __init__(self, reason: str, *, nothing_done: bool = False) -> None:
         super().__init__(reason)

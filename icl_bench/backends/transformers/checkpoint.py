@@ -25,7 +25,7 @@ _OTHER_SIZES = "ignore_mismatched_sizes"
 
 _OF_FAMILIES = {
     "does not support an attention implementation": "its attention cannot be replaced by the backend's",
-    "Unrecognized configuration class": "it is not a decoder alone",
+    "Unrecognized configuration class": "it is not a decoder-only model",
 }
 """What the library says of a family that this backend does not compute -> why not."""
 
@@ -54,7 +54,7 @@ def load_network(auto: Any, source: str, *, new_head: bool = False, **options: A
         _ignore_heads(network, loading_info)
     if differences := _differences(loading_info):
         raise UserError(
-            f"model {source}: its weights are not those of its config.json: {'; '.join(differences)}; "
+            f"model {source}: its weights do not match its config.json: {'; '.join(differences)}; "
             "give the whole folder that save_pretrained wrote"
         )
     return network
@@ -96,7 +96,7 @@ def _refusal(folder: Path, error: Exception) -> str:
     if out_of_memory(error):
         return f"does not fit the memory ({reason}); take a smaller one, or --dtype bfloat16"
     if (damaged := _damaged_file(folder)) is not None:
-        return f"{damaged.name} is damaged or not whole ({reason}); copy or download it again"
+        return f"{damaged.name} is damaged or incomplete ({reason}); copy or download it again"
     return f"cannot be loaded ({reason})"
 
 

@@ -64,7 +64,7 @@ def _attention(
     Raises ``OtherAttentionError`` for an argument that would change the result.
     """
     if step is None:
-        raise OtherAttentionError("it does not hand options through to its attention layers")
+        raise OtherAttentionError("it does not pass options to its attention layers")
     if attention_mask is not None:
         raise OtherAttentionError("its attention has a mask of its own")
     for name, value_given in options.items():
@@ -83,7 +83,7 @@ def _check_vocabulary(source: str, network: Any, tokenizer: Any) -> None:
     if largest >= rows:
         raise UserError(
             f"model {source}: its tokenizer counts up to token {largest:,}, and its weights have "
-            f"{rows:,} tokens: they are not of one model; give the tokenizer's files that were "
+            f"{rows:,} tokens: they belong to different models; use the tokenizer's files that were "
             "saved with the weights"
         )
 

@@ -118,11 +118,11 @@ class OutputHead:
             return
         dtype = str(self.dtype).removeprefix("torch.")
         help_ = {
-            "float16": "they leave its range: take --dtype bfloat16 or float32",
-            "bfloat16": "take --dtype float32; if that does not help, the checkpoint is damaged",
+            "float16": "they leave its range: use --dtype bfloat16 or float32",
+            "bfloat16": "use --dtype float32; if that does not help, the checkpoint is damaged",
         }
         advice = help_.get(dtype, "the checkpoint is damaged, or was not trained to its end")
-        raise CellError(f"logits in {dtype} are infinite or not numbers; {advice}")
+        raise CellError(f"logits in {dtype} are infinite or NaN; {advice}")
 
 
 def as_configured(config: Any, logits: Tensor) -> Tensor:

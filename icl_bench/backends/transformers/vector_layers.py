@@ -65,7 +65,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         if any(not isinstance(getattr(attention, name, None), nn.Module) for name in PROJECTIONS):
             raise UserError(
-                f"vectors cannot be read by {type(attention).__name__}: its attention is not made of "
+                f"{type(attention).__name__} cannot read vectors: its attention is not made of "
                 + ", ".join(PROJECTIONS)
             )
         for name in PROJECTIONS:
@@ -202,7 +202,7 @@ class VectorReaders(nn.Module):
         readers, file = cls(core, settings.width), Path(source) / WEIGHTS
         try:
             if sha256_of(file) != settings.weights:
-                raise UserError(f"{file}: is not the file that training wrote; copy the whole folder")
+                raise UserError(f"{file}: differs from the file that training wrote; copy the whole folder")
             readers.load_state_dict(load_file(file))
         except (OSError, SafetensorError, RuntimeError) as error:
             raise UserError(f"{file}: cannot be read ({first_line(error)}); copy the whole folder") from None

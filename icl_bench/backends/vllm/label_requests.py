@@ -43,7 +43,7 @@ class NodeRequest:
         (step,) = output.outputs[0].logprobs
         found = np.array([step[token].logprob for token in self.tokens])
         if not np.isfinite(found).all():
-            raise RuntimeError("log-probabilities are infinite or not numbers; --dtype bfloat16 or float32 may help")
+            raise RuntimeError("log-probabilities are infinite or NaN; --dtype bfloat16 or float32 may help")
         log_probabilities[self.children] = found
 
 

@@ -50,7 +50,7 @@ def import_(
     if quiet:
         return
     if done.before:
-        print(f"{plain(file)} was imported before, nothing to do: {done.where}")
+        print(f"{plain(file)} is already imported: {done.where}")
         return
     print(f"{done.rows:,} predictions imported: {done.where}")
     for note in done.notes:

@@ -12,7 +12,7 @@ from icl_bench.errors import UserError
 
 Check = Annotated[
     bool,
-    typer.Option("--check", help="With --prepare: read every byte of a converted model; convert it anew if damaged."),
+    typer.Option("--check", help="With --prepare: read every byte of a converted model; convert it again if damaged."),
 ]
 Prepare = Annotated[str | None, typer.Option("--prepare", metavar="NAME", help="Fetch or convert this model now.")]
 

@@ -37,7 +37,7 @@ def perplexity(
         outcome = measurement.run(results, say)
     for name, reason in outcome.failed.items():
         print(visible(f"failed: {name}: {reason}"), file=sys.stderr)
-    display.note(f"{outcome.computed} computed, {outcome.kept} already there. Results: {results}/")
+    display.note(f"{outcome.computed} computed, {outcome.kept} already computed. Results: {results}/")
     table = perplexities(results)
     table = table[table["model"] == measurement.model.name]
     if json:

@@ -25,19 +25,19 @@ Figures = Annotated[Path | None, _of_figures("--figures", "Folder for the charts
 
 Format = Annotated[
     str | None,
-    _of_figures("--format", "Kinds of files, with commas: svg, pdf, png, pgf (default: svg,pdf,png).", "FORMATS"),
+    _of_figures("--format", "File formats, separated by commas: svg, pdf, png, pgf (default: svg,pdf,png).", "FORMATS"),
 ]
 
 
 Width = Annotated[
     float | None,
     _of_figures(
-        "--width", "Width of a figure in inches, such as 3.3 for a column; type is of 8 and 9 points.", "INCHES"
+        "--width", "Width of a figure in inches, such as 3.3 for a column; text is in 8 and 9 points.", "INCHES"
     ),
 ]
 
 
-Font = Annotated[str | None, _of_figures("--font", "Font family of the figures, which this machine has.", "NAME")]
+Font = Annotated[str | None, _of_figures("--font", "Font family of the figures; must be installed.", "NAME")]
 
 
 Rename = Annotated[

@@ -22,9 +22,7 @@ def print_answers(findings: Findings, console: Console) -> None:
     console.print(Text("what to use", style="bold"))
     whole = len(answers) <= MOST_WHOLE
     for answer in answers:
-        use = (
-            f"nothing can be advised ({answer.why_not}); the highest is {answer.use}" if answer.why_not else answer.use
-        )
+        use = f"no recommendation ({answer.why_not}); the highest is {answer.use}" if answer.why_not else answer.use
         if answer.unsure and not whole:
             use += f" (the best found; {answer.unsure})"
         facts = [f"{answer.measure} {answer.score}", answer.data, answer.cost and f"a query takes {answer.cost}"]
@@ -32,6 +30,6 @@ def print_answers(findings: Findings, console: Console) -> None:
         if whole:
             print_lines(console, *(f"  {sentence}" for sentence in answer.against))
             print_lines(console, *(f"  reproduce: {command}" for command in answer.commands))
-    print_notes(console, *([] if whole else ["reasons: --task NAME --model NAME, or icl-bench report"]))
+    print_notes(console, *([] if whole else ["for the reasons: --task NAME --model NAME, or icl-bench report"]))
     if whole:
         console.print()

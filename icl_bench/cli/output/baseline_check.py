@@ -76,7 +76,7 @@ def _print(title: str, group: Any, console: Console) -> None:
             percent(row["base_mean"]),
             percent(row["mean"]),
             percent(row["difference"], "+"),
-            f"{percent(row['ci_low'], '+')} {DASH} {percent(row['ci_high'], '+')}",
+            f"{percent(row['ci_low'], '+')} to {percent(row['ci_high'], '+')}",
             DASH if math.isnan(row["p_holm"]) else rounded(row["p_holm"], 4),
             Text(row["verdict"], STYLES.get(row["verdict"], "")),
         ]

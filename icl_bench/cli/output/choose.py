@@ -51,7 +51,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     pairs = list(zip(contest.settings, answer.standings, strict=True))
     setting, standing = pairs[answer.choice]
     if not standing.predictions:
-        yield "Use: unknown, nothing was answered"
+        yield "Use: unknown, no answers yet"
         return
     measure = title(contest.sweep.task.first_measure)
     yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
@@ -105,7 +105,7 @@ def why(contest: Contest, answer: Answer) -> str:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
         cheaper = ", or cheaper and no worse by more than that" if answer.cheaper_open else ""
-        return f"not decided, {ended}: {others} may be better by more than {margin}{cheaper}"
+        return f"undecided, {ended}: {others} may be better by more than {margin}{cheaper}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -129,7 +129,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
             "more test rows and draws would show it"
         )
     if not answer.decided:
-        beyond = "which setting is the best; the same command goes on where it stopped"
+        beyond = "which setting is the best; the same command continues where it stopped"
     asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
     methods = not_trained(contest, answer)
     training = f", training ({', '.join(methods)})" if methods else ""
@@ -186,13 +186,13 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
         return ""
     said = [f"a query takes {three_digits(other / one)} times the {measure}"]
     if standing.cheaper:
-        said.append("it is surely within the margin")
+        said.append("it is within the margin (error 5%)")
     if (number := contest.crossing(choice, second)) is not None:
         each = contest.costs.each[:, MEASURES.index(measure)]
         more = "above" if each[second] < each[choice] else "below"
         said.append(f"it is the cheaper one {more} {counted_queries(math.ceil(number))} in all")
     if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
-        said.append(f"it costs as much at {percent(one / other)}% of its price")
+        said.append(f"the costs are equal at {percent(one / other)}% of its price")
     return "; " + ", ".join(said)
 
 

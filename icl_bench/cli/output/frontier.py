@@ -82,8 +82,8 @@ def print_frontier(
     if single := int((compared & table[f"verdict_{first}"].isna()).sum()):
         print_lines(
             console(),
-            f"{single} of {len(table)} points have a single draw, which says nothing of other demonstrations, and no "
-            "verdict; try --draws 3",
+            f"{single} of {len(table)} points have a single draw, which does not show the effect of other "
+            "demonstrations, so they have no verdict; try --draws 3",
         )
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
@@ -144,7 +144,7 @@ def _print(part: pd.DataFrame, title: str, costs: Sequence[str], first: str) -> 
                 f"{row['k']:,}",
                 f"{row['draws']}",
                 percent(row["score"]),
-                f"{percent(row['ci_low'])} – {percent(row['ci_high'])}",
+                f"{percent(row['ci_low'])} to {percent(row['ci_high'])}",
                 *(_amount(row[name] / COST_COLUMNS[name][1]) for name in costs),
                 Text(verdict, VERDICT_STYLES.get(verdict, "dim")),
             ]

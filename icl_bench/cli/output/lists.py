@@ -51,7 +51,7 @@ def _perplexity(row: Mapping[Any, Any]) -> list[str]:
     other = row["attention"] != str(FULL)
     return [
         row["attention"],
-        f"{row['after']:,} {DASH} {row['length']:,}",
+        f"{row['after']:,} to {row['length']:,}",
         rounded(row["perplexity"], 2),
         _limits(row["ci_low"], row["ci_high"], 2),
         rounded(row["ratio"], 3) if other else "",
@@ -83,7 +83,7 @@ def print_leaderboard(table: pd.DataFrame, console: Console) -> None:
 def _limits(low: float, high: float, digits: int) -> str:
     if math.isnan(low):
         return DASH
-    return f"{rounded(low, digits)} {DASH} {rounded(high, digits)}"
+    return f"{rounded(low, digits)} to {rounded(high, digits)}"
 
 
 def print_models(records: list[dict[str, Any]], console: Console) -> None:
@@ -129,7 +129,7 @@ def write_prompt(shown: Shown, path: Path) -> str:
     of = f"{plain(path)}: the prompt of draw {shown.row['draw']} with {count}"
     if shown.template is None:
         return f"{of} for test row {shown.row['test_id']}; other queries have demonstrations of their own"
-    return f"{of}; put {shown.slots} behind the last demonstration"
+    return f"{of}; put {shown.slots} after the last demonstration"
 
 
 def print_shown(shown: Shown, console: Console) -> None:
@@ -141,7 +141,7 @@ def print_shown(shown: Shown, console: Console) -> None:
     print(shown.prompt)
     if row.get("thought") is not None:
         second = shown.answer_prompt
-        console.rule("thought" if second is None else "thought and end mark: the answer's prompt goes on with")
+        console.rule("thought" if second is None else "thought and end mark: the answer's prompt continues with")
         print(row["thought"] if second is None else second.removeprefix(shown.prompt))
     console.rule()
     for number, text in enumerate(shown.vectors, 1):

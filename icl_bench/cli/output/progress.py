@@ -155,7 +155,7 @@ class Display(Listener):
             print(visible(f"stopped: {reason}"), file=sys.stderr)
         self.cautions(outcome)
         computed, kept, failed = map(len, (outcome.computed, outcome.kept, outcome.failed))
-        already = f", {kept:,} already there" if kept else ""
+        already = f", {kept:,} already computed" if kept else ""
         without = f", {failed:,} failed" if failed else ""
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
@@ -165,7 +165,7 @@ class Display(Listener):
             self.note(f"note: {note}")
         if outcome.invalid > INVALID_SHARE * outcome.answers:
             samples = ", ".join(repr(text[:SAMPLE]) for text in outcome.samples)
-            self.note(f"note: {outcome.invalid:,} of {outcome.answers:,} answers are invalid; some of them: {samples}")
+            self.note(f"note: {outcome.invalid:,} of {outcome.answers:,} answers are invalid, for example: {samples}")
 
 
 class _OnTerminal(Live):
@@ -259,7 +259,7 @@ class _Pace(Watcher):
         self._say(f"{done:,} of {requests:,} requests done, in {batches:,} {'batch' if batches == 1 else 'batches'}")
 
     def waiting(self, cells: int) -> None:
-        self._say(f"waiting for another process, which is at work on {cells} of the cells")
+        self._say(f"waiting for another process, which computes {cells} of the cells")
 
     def _say(self, text: str) -> None:
         """Show what is going on."""
@@ -310,7 +310,7 @@ class _Bar(_Pace):
         cells = _runnable(plan)
         super().__init__(cells)
         self._draws = max(cell.spec.draw for cell in cells) + 1
-        self._title = Text("looking for what is there already")
+        self._title = Text("looking for finished cells")
         self._scores = _Scores(cells)
         self._bar = _bar(began)
         self._task = self._bar.add_task("", total=self._left, said="")

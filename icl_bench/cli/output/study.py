@@ -63,7 +63,7 @@ class StudyDisplay(Listener):
 
     def part_ended(self, part: Part, outcome: Outcome) -> None:
         """Print its numbers of cells."""
-        kept = f", {len(outcome.kept):,} already there" if outcome.kept else ""
+        kept = f", {len(outcome.kept):,} already computed" if outcome.kept else ""
         failed = f", {len(outcome.failed):,} failed" if outcome.failed else ""
         which = "" if part is self._part else f"{_named(part)}: "
         computed = counted(len(outcome.computed), "cell")
@@ -121,7 +121,7 @@ def print_plan(study: Study, console: Console) -> None:
         *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
         *notes,
         *unplanned_lines(study),
-        f"{study.file.name}: {_whole(every)}{' and what is not known' if study.unplanned else ''}",
+        f"{study.file.name}: {_whole(every)}{' and what is unknown' if study.unplanned else ''}",
     )
 
 
@@ -130,7 +130,7 @@ def unplanned_lines(study: Study) -> list[str]:
     jobs: dict[str, int] = {}
     for one in study.unplanned:
         jobs[one.reason] = jobs.get(one.reason, 0) + 1
-    unknown = "the number of cells where k is auto or max, their tokens and their time"
+    unknown = "the number of cells where k is auto or max, with their tokens and time"
     return [f"not known for {counted(number, 'part')}: {unknown}: {reason}" for reason, number in jobs.items()]
 
 

@@ -18,7 +18,7 @@ from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.results.cells import SETTING
-from icl_bench.wording import DASH, counted, percent
+from icl_bench.wording import counted, percent
 
 PERTURBED = ["task", "model", "perturbation"]
 """Columns that distinguish tables of perturbed demonstrations."""
@@ -162,7 +162,7 @@ def _print_curves(
             *[str(settings.get(row["variant"], ""))] * bool(settings),
             *(f"{row[column]:,}" for column in ("k", "draws", "test_rows")),
             percent(row[first]),
-            f"{percent(row['ci_low'])} {DASH} {percent(row['ci_high'])}",
+            f"{percent(row['ci_low'])} to {percent(row['ci_high'])}",
             *(percent(row[column]) for column in others),
         ]
         for row in group.to_dict("records")

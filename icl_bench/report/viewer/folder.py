@@ -164,7 +164,7 @@ class Folder:
         while True:
             try:
                 self._look()
-            except Exception as error:  # the page says it, and it is tried again
+            except Exception as error:  # the page says it, and it is retried
                 self.problem = first_line(error)
             self._first.set()
             if self._stop.wait(PAUSE_SECONDS[here]):

@@ -81,7 +81,7 @@ def application(folder: Folder, token: str, cookie: str) -> Starlette:
 
     def report(_: Request) -> Response:
         if folder.report is None:
-            return PlainTextResponse("the findings are being worked out", 404, HEADERS)
+            return PlainTextResponse("the findings are being computed", 404, HEADERS)
         return HTMLResponse(folder.report[1], headers=HEADERS)
 
     def draws(_: Request) -> Response:

@@ -187,7 +187,8 @@ def _contradicted(answers: Answers, unlike: Sequence[int], judge: str | None) ->
     remedy = "" if judge else "; omit the column to have it computed"
     return [
         f"{whose} {counted(len(unlike), 'answer')} as wrong that {'is' if len(unlike) == 1 else 'are'} the correct "
-        f"answer but for the spelling ({listed(samples)}, the first in row {unlike[0] + 1:,}); kept as stated{remedy}"
+        f"answer except for its spelling ({listed(samples)}, the first in row {unlike[0] + 1:,}); kept as stated"
+        f"{remedy}"
     ]
 
 

@@ -102,7 +102,7 @@ def _check_needed(names: Sequence[str], shown: str) -> None:
 def _stated_by(lacking: Sequence[str]) -> str:
     """How to state what is the same in all rows."""
     options = [f"--{name}" for name in lacking if name in ("task", "model", "k")]
-    return f"; if it is the same in all rows, state it by {', '.join(options)}" if options else ""
+    return f"; if it is the same in all rows, set it with {', '.join(options)}" if options else ""
 
 
 def _typed_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.ChunkedArray]:
@@ -233,7 +233,7 @@ def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArray:
     probability = name in PROBABILITIES
-    expected = "a probability from 0 to 1" if probability else "a share of 1, not a percentage"
+    expected = "a probability from 0 to 1" if probability else "a share from 0 to 1, not a percentage"
     values = _numbers(column, where, expected)
     least = 0 if probability else -LARGEST_SCORE
     check(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected)

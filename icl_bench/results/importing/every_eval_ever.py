@@ -48,12 +48,12 @@ def samples_of(file: Path, aggregate: Mapping[str, Any], shown: str) -> tuple[Pa
     about = aggregate.get("detailed_evaluation_results")
     named = about.get("file_path") if isinstance(about, dict) else None
     if not isinstance(about, dict) or not isinstance(named, str):
-        raise UserError(f"{shown}: has aggregates alone, and names no file of samples")
+        raise UserError(f"{shown}: has only aggregates, and names no file of samples")
     with reading(shown, "aggregates that name a file of samples"):
         path = file.with_name(named.rpartition("/")[2])
     items, total = json_lines(decode(read_file(path), plain(path)), plain(path)), about.get("total_rows")
     if isinstance(total, int) and total != len(items):
-        raise UserError(f"{plain(path)}: has {len(items):,} samples, and {shown} says {total:,}; it is not whole")
+        raise UserError(f"{plain(path)}: has {len(items):,} samples, and {shown} says {total:,}; it is incomplete")
     return path, items
 
 
@@ -103,7 +103,7 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
         if len(values) > 1:
             raise UserError(f"{shown}: has several values of {name}: {few(sorted(values), 5)}")
     samples = [_sample(item, metrics.get(item.get("evaluation_result_id"), ""), shown) for item in items]
-    notes = ["the samples name no number of demonstrations: k is taken as 0; state another by --k"]
+    notes = ["the samples do not state the number of demonstrations: k = 0 is assumed; use --k for another"]
     curves = {sample.curve for sample in samples}
     if len(curves) > 1:
         notes.append(f"{counted(len(curves), 'result')} for the same samples, each a variant of its own")

@@ -73,7 +73,7 @@ def file_in(folder: Path) -> Path:
     for name in (STATE, SHOWN):
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{plain(folder)}: a folder, and no run of HELM: has neither {STATE} nor {SHOWN}")
+    raise UserError(f"{plain(folder)}: a folder, but not a run of HELM: it has neither {STATE} nor {SHOWN}")
 
 
 def of_folder(folder: Path, shown: str) -> Log:

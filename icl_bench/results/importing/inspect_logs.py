@@ -66,7 +66,7 @@ def of_archive(raw: bytes, shown: str) -> Log:
         lzma.LZMAError,
         pa.ArrowException,
     ) as error:
-        raise UserError(one_line(f"{shown}: not a whole log of Inspect: {error}")) from None
+        raise UserError(one_line(f"{shown}: not a complete log of Inspect: {error}")) from None
     header = read.get("header.json") or read.get("_journal/start.json")
     if not isinstance(header, dict):
         raise UserError(f"{shown}: not a log of Inspect: has no header.json")
@@ -98,7 +98,7 @@ def _of_log(log: Mapping[str, Any], shown: str) -> Log:
     about, notes = log["eval"], []
     k = _shots(about)
     if k is None:
-        notes.append("the log names no number of demonstrations: k is taken as 0; state another by --k")
+        notes.append("the log does not state the number of demonstrations: k = 0 is assumed; use --k for another")
         k = 0
     items = [{**item, "scores": _scores(item)} for item in log.get("samples") or []]
     scored = [item for item in items if item["scores"]]
@@ -111,8 +111,8 @@ def _of_log(log: Mapping[str, Any], shown: str) -> Log:
     epochs = {item.get("epoch", 1) for item in scored}
     if len(epochs) > 1:
         notes.append(
-            f"{counted(len(epochs), 'epoch')}, each a variant of its own: they repeat the same prompts, and are no "
-            "draws of demonstrations"
+            f"{counted(len(epochs), 'epoch')}, each a variant of its own: they repeat the same prompts, so they are "
+            "not draws of demonstrations"
         )
     samples = [sample for item in scored for sample in _samples(item, k, len(epochs) > 1, shown)]
     scorers = dict.fromkeys(name for item in scored for name in item["scores"])

@@ -126,7 +126,7 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
         of_log["k"] = None
     if lacking := [name for name in ("task", "model", "k") if name in of_log and of_log[name] is None]:
         options = listed(f"--{name}" for name in lacking)
-        raise UserError(f"{shown}: {log.judge}'s samples do not say the {lacking[0]}; state it by {options}")
+        raise UserError(f"{shown}: {log.judge}'s samples do not state the {lacking[0]}; set it with {options}")
     several = len({sample.curve for sample in log.samples}) > 1
     graded = {tuple(sample.scores) for sample in log.samples if sample.correct is None and sample.scores}
     rows = []
@@ -162,7 +162,7 @@ def unusable_scores(shown: str, whose: str, scores: Mapping[str, Any]) -> UserEr
     found = few([f"{plain(name)} {short(value)}" for name, value in scores.items()], 5) or "none"
     known = ", ".join(score_columns())
     return UserError(
-        f"{shown}: {whose} has scores that are neither right or wrong nor of a known metric ({found}); "
+        f"{shown}: {whose} has scores that are neither right/wrong nor of a known metric ({found}); "
         f"known metrics are {known}, as shares of 1"
     )
 

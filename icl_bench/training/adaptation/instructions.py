@@ -125,7 +125,8 @@ class Instructions:
         answers = sum(last - first for lesson in self.conversations for first, last in lesson.learnt or ())
         notes = [
             f"{counted(len(self.conversations), 'conversation')} to train on, with {self.tokens:,} tokens, of which "
-            f"{answers:,} are of answers, and {len(self.held):,} held out; those of one sequence do not see each other"
+            f"{answers:,} are of answers, and {len(self.held):,} held out; conversations in one sequence do not "
+            "attend to each other"
         ]
         if self.too_long:
             notes.append(
@@ -166,8 +167,8 @@ class ConversationWriter:
         chat = ChatTemplate.of_folder(Path(model.source), model.name, {}, day=DAY, option="--instructions")
         if not getattr(tokenizer, "is_fast", False):
             raise UserError(
-                f"--instructions: the tokenizer of model {model.name} does not tell where its tokens stand in a text; "
-                "it needs a tokenizer.json"
+                f"--instructions: the tokenizer of model {model.name} does not report token offsets; it "
+                "needs a tokenizer.json"
             )
         added = tokenizer.added_tokens_decoder.values()
         return cls(chat, tokenizer, [token.content for token in added if token.special])
@@ -208,8 +209,8 @@ class ConversationWriter:
         at = through.find(content, len(prompt)) if through.startswith(prompt) else -1
         if at < 0 or not text.startswith(through[: at + len(content)]):
             raise UserError(
-                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer otherwise than "
-                "behind the prompt that asks for it, or changes it; such a template cannot be learnt from"
+                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer differently "
+                "than after the prompt that asks for it, or changes it; icl-bench cannot train on such a template"
             )
         end = at + len(content)
         # what the template writes behind the answer, whether or not the conversation goes on

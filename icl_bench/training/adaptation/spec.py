@@ -45,8 +45,8 @@ class AdaptationSpec(PositionOptions):
     attention: Annotated[
         str,
         Option(
-            "Pattern to adapt to: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (of demonstrations alone), or "
-            "full for comparison.",
+            "Pattern to train with: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (of demonstrations alone), "
+            "or full for comparison.",
             TRAINING,
             "PATTERN",
         ),
@@ -56,7 +56,7 @@ class AdaptationSpec(PositionOptions):
         Path | None,
         Option(
             "A file of conversations instead of texts (instruction tuning): JSONL whose rows have messages, or "
-            "instruction and output. Answers alone are learnt.",
+            "instruction and output. The loss covers only the answers.",
             TASK,
             "FILE",
         ),
@@ -73,7 +73,7 @@ class AdaptationSpec(PositionOptions):
     ] = 1_000_000
     """Sequences are rounded up to whole steps."""
     method: Annotated[
-        Literal["full", "lora"], Option("full: all weights; lora: added ones, merged.", TRAINING, "NAME")
+        Literal["full", "lora"], Option("full: all weights; lora: added weights, merged at the end.", TRAINING, "NAME")
     ] = "full"
     batch: Annotated[int, Option("Sequences of a step.", TRAINING, "N")] = Field(default=8, ge=1)
     learning_rate: Annotated[
@@ -86,12 +86,12 @@ class AdaptationSpec(PositionOptions):
         tuple[str, ...],
         NAMES,
         Option(
-            "Tasks to train on, too: many demonstrations of the pool in a sequence, with their answers as targets.",
+            "Also train on these tasks: many demonstrations of the pool in a sequence, with their answers as targets.",
             TRAINING,
             "LIST",
         ),
     ] = ()
-    share: Annotated[float, Option("Share of the sequences that are such demonstrations.", TRAINING, "SHARE")] = 0.25
+    share: Annotated[float, Option("Share of the sequences that are demonstrations.", TRAINING, "SHARE")] = 0.25
     recompute: Annotated[
         bool,
         Option(
@@ -121,11 +121,11 @@ class AdaptationSpec(PositionOptions):
         check_dtype(self.dtype)
         pattern = self.pattern
         if pattern.reads_vectors:
-            raise UserError(f"--attention {pattern}: is trained by icl-bench train-vectors")
+            raise UserError(f"--attention {pattern}: needs icl-bench train-vectors")
         if pattern.compares:
             raise UserError(
-                f"--attention {pattern}: training does not learn which blocks a query reads; adapt to the "
-                "pattern without top, and run with top"
+                f"--attention {pattern}: training does not learn which blocks a query reads; train "
+                "without top, and run with top"
             )
         if pattern.reuses:
             raise UserError(

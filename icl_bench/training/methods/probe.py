@@ -64,7 +64,7 @@ class LastStates:
         for number, ids in enumerate(queries):
             state = states[number, len(ids) - 1].float().cpu().numpy()
             if not np.isfinite(state).all():
-                raise CellError("the model's states are infinite or not numbers; take --dtype float32")
+                raise CellError("the model's states are infinite or NaN; use --dtype float32")
             self._known[ids] = state
 
 

@@ -152,7 +152,7 @@ def test_a_single_draw_is_no_candidate_beside_points_with_more():
     table = advised(*points, point(shares(0.9, 1), 10, k=1))
     assert verdicts(table)["random", 1] == "one draw"
     assert taken(table) == taken(advised(*points))
-    assert said(table).endswith("1 point left out: a single draw says nothing of others; try --draws 3")
+    assert said(table).endswith("1 point left out: a single draw does not show how much draws differ; try --draws 3")
     # a retrieval's single draw is all there is
     retrieved = point(shares(0.9, 1), 10, k=1, select="bm25", order="relevance")
     assert taken(advised(*points, retrieved)) == [("bm25", 1)]
@@ -343,7 +343,7 @@ def test_points_on_other_test_examples_are_no_candidates():
     assert verdicts(table) == {("random", 1): "best", ("random", 5): "other test examples"}
     assert taken(table) == [("random", 1)]
     said = lines(table, ANY)
-    assert said[-1].endswith("1 point left out: lacking over a quarter of the test examples that most points have")
+    assert said[-1].endswith("1 point left out: missing more than a quarter of the test examples that most points have")
 
 
 def test_few_easy_test_examples_are_not_the_best():
@@ -468,7 +468,7 @@ def test_advice_from_one_draw_says_that_it_is_over_test_examples_only():
     assert table["interval_over"].tolist() == ["test examples only"] * 2
     text = said(table)
     assert "800 test examples, 1 draw beside 1, over test examples only)" in text
-    warning = "1 draw: this advice is over test examples only; it says nothing of other demonstrations; try --draws 3"
+    warning = "1 draw: this advice is over test examples only; it does not show the effect of other demonstrations; try --draws 3"
     assert text.count(warning) == 1
     assert said(advised(points[1])).count(warning) == 1  # nothing to compare it with
     several = advised(point(shares(0.2), 30, k=1), point(shares(0.7), 60, k=5))
@@ -538,16 +538,16 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
     assert first == "t · m, up to 2,000 computed tokens a query:"
     assert second.startswith(
         "  take random, drawn, k=100 (69.0%, computes 30 of 900 tokens): it loses less than 5 "
-        "points to the best, whichever point that is (p=0.0"
+        "points to the best point, whichever that is (p=0.0"
     )
-    assert ", one-sided, Holm over 2 cheaper points); beside the best found -1.0 points, 95% " in second
+    assert ", one-sided, Holm over 2 cheaper points); against the best found -1.0 points, 95% " in second
     assert second.endswith(" (paired by test example; 800 test examples, 3 draws beside 3)")
     assert third == ("  the best found is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)")
     assert last.startswith(
         "  every cheaper point is worse than the best, and may lose 5 points or more; the best of "
         "them is random, drawn, k=10 (30.0%, computes 30 of 300 tokens) (p="
     )
-    assert "for no loss); beside the best found -40.0 points, 95% interval " in last
+    assert "for no loss); against the best found -40.0 points, 95% interval " in last
 
 
 def test_it_is_said_when_the_best_is_to_be_taken_and_why():
@@ -569,9 +569,9 @@ def test_it_is_said_when_the_data_do_not_tell():
     assert list(verdicts(table).values()) == [*["not distinguishable"] * 3, "best"]
     text = said(table)
     assert "take random, drawn, k=4 (71.0%, computes 30 of 5,000 tokens): the best found\n" in text
-    assert "which point is the best is not distinguishable: another may be better by 5 poi" in text
+    assert "the best point cannot be determined: another may be better by 5 poi" in text
     assert (
-        "whether less would do is not distinguishable: random, drawn, k=3 (70.0%, computes 20 of "
+        "whether a cheaper point is enough cannot be determined: random, drawn, k=3 (70.0%, computes 20 of "
         "5,000 tokens) may be the best, and may lose 5 points or more (as may 2 others): "
     ) in text
     text = said(advised(points[0], points[3]))
@@ -589,12 +589,12 @@ def test_it_is_said_when_nothing_is_within_the_budget_or_a_cost_is_not_known():
     budget = Budget(tokens=10)
     text = said(lot(budget=budget), budget)
     assert text == (
-        "t · m, up to 10 computed tokens a query:\n  nothing is within it; the cheapest point is "
+        "t · m, up to 10 computed tokens a query:\n  no point is within the budget; the cheapest point is "
         "random, drawn, k=10 (30.0%, computes 30 of 300 tokens)"
     )
     budget = Budget(seconds=1)
     text = said(lot(budget=budget), budget)
-    assert text == ("t · m, up to 1 s a query:\n  4 points left out: their seconds are not known")
+    assert text == ("t · m, up to 1 s a query:\n  4 points left out: their seconds are unknown")
 
 
 def test_a_cost_is_told_as_the_budget_counts_it():
@@ -607,7 +607,7 @@ def test_a_cost_is_told_as_the_budget_counts_it():
     text = said(advised(*points, budget=budget), budget)
     assert text.startswith("t · m, up to 5 s a query:\n  take random, drawn, k=20 (69.0%, 1 s a query)")
     assert "the best found is random, drawn, k=10 (70.0%, 2 s a query)" in text
-    assert text.endswith("1 point left out: their seconds are not known")
+    assert text.endswith("1 point left out: their seconds are unknown")
     budget = Budget(tokens=2000, queries=10)
     table = advised(point(shares(0.7), 30, k=10, select="random"), budget=budget)
     (row,) = table.to_dict("records")
@@ -626,8 +626,8 @@ def test_points_that_no_advice_can_be_about_are_counted():
         point(shares(0.9, 1), 10, k=4),
     )
     text = said(advised(rows))
-    assert "2 points left out: lacking over a quarter of the test examples that most points" in text
-    assert "2 points left out: a single draw says nothing of others; try --draws 3" in text
+    assert "2 points left out: missing more than a quarter of the test examples that most points" in text
+    assert "2 points left out: a single draw does not show how much draws differ; try --draws 3" in text
 
 
 def test_an_attention_that_is_not_the_full_one_is_named():
@@ -642,7 +642,7 @@ def test_two_settings_that_differ_in_their_variant_alone_are_told_apart():
 
 def test_a_choice_that_has_seen_the_queries_is_said_to_have_seen_them():
     text = said(advised(point(shares(0.3), 30, k=1, select="centroids,of=queries")))
-    assert text.endswith("were chosen with a look at the test queries' texts")
+    assert text.endswith("the texts of the test queries were used to choose its demonstrations")
 
 
 # -- on a folder --------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ def test_that_a_selection_saw_the_queries_is_said_below_each_table_that_has_it(t
     made.drop(columns=["variant", "valid"]).to_csv(tmp_path / "some.csv", index=False)
     import_predictions(tmp_path / "some.csv", tmp_path / "imported")
     words = ("summary", "--results", str(tmp_path / "imported"))
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     text = told(capsys, *words, "--cost")
     parts = re.split(r"^(?=sorting:|selection:|attention:|cost of)", text, flags=re.MULTILINE)
     tables: dict[str, str] = {}
@@ -430,7 +430,7 @@ def test_a_folder_is_read_for_one_task_or_model_and_all_that_is_asked_is_kept(tm
         assert context.wanted is None
         assert context.base_model == ("b" if "model" not in only else None)
     assert read_findings(folder, wanted=0.5).context.wanted == 0.5
-    with pytest.raises(UserError, match="nothing of task 'v'"):
+    with pytest.raises(UserError, match="has no task 'v'"):
         read_findings(folder, task="v")
 
 
@@ -452,7 +452,7 @@ def test_that_tables_are_worked_out_is_told_by_number_and_name(tmp_path: Path):
     found = find(read_some(imported(tmp_path)))
     said: list[str] = []
     found.work_out(["curves", "noise_floor"], said.append)
-    assert said == ["working out findings: 1 of 2, curves", "working out findings: 2 of 2, noise floor"]
+    assert said == ["computing findings: 1 of 2, curves", "computing findings: 2 of 2, noise floor"]
     assert {"curves", "context", "summary"} <= set(dir(found))
 
 

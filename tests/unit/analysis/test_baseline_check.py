@@ -342,7 +342,7 @@ def test_demonstrations_that_were_changed_are_named(check: Check, folders: Path,
 def test_that_a_selection_saw_the_queries_is_said_below_its_table(
     check: Check, folders: Path, tmp_path: Path, word_encoder: None
 ):
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     run(tmp_path / "saw", 0.8, selects=["random", "centroids,of=queries"])
     assert check(tmp_path / "saw", tmp_path / "saw").out.count(saw) == 1
     assert saw not in check(folders / "good", folders / "good").out

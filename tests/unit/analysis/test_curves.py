@@ -199,11 +199,11 @@ RISING = {1: 0.4, 5: 0.5, 10: 0.55, 25: 0.6}
 @pytest.mark.parametrize(
     ("low", "high", "reason"),
     [
-        (0.3, 0.7, "at chance at every k"),  # the commonest label is held
-        (0.2, 0.4, "at chance at every k"),  # one over the number of labels
-        (0.1, 0.2, "at chance at every k"),  # below both
-        (0.5, 0.5, "at chance at every k"),
-        (0.25, 0.25, "at chance at every k"),
+        (0.3, 0.7, "at chance level at every k"),  # the commonest label is held
+        (0.2, 0.4, "at chance level at every k"),  # one over the number of labels
+        (0.1, 0.2, "at chance level at every k"),  # below both
+        (0.5, 0.5, "at chance level at every k"),
+        (0.25, 0.25, "at chance level at every k"),
         (0.3, 0.45, None),  # between the two, held by none
         (0.51, 0.9, None),
         ([0.3, 0.3, 0.3, 0.51], 0.7, None),  # one k is above
@@ -221,8 +221,8 @@ def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telli
 
 def test_few_ks_or_no_right_answer_have_no_saturation_worth_telling():
     (found,) = saturation(points({1: 0.4, 5: 0.5, 10: 0.6})).itertuples()
-    assert (found.spoken, found.reason) == (False, "3 ks tested, of at least 4")
+    assert (found.spoken, found.reason) == (False, "3 ks tested, needs 4")
     (found,) = saturation(points({1: 0.4})).itertuples()
     assert found.reason == "1 k tested, of at least 4"
     (found,) = saturation(points(dict.fromkeys(RISING, 0.0))).itertuples()
-    assert (found.spoken, found.reason, found.k) == (False, "no answer is right", 1)
+    assert (found.spoken, found.reason, found.k) == (False, "no answer is correct", 1)

@@ -123,7 +123,7 @@ def test_how_far_draws_differ_is_taken_from_where_they_were_repeated():
     assert f"a standard deviation of {100 * means.std():.1f} points" in comparison_notes(retrieval_gain(rows))[0]
     alone = retrieval_gain(frame(side(False), side(True, select="balanced")))
     assert np.isnan(alone["draws_sd"]).all()
-    assert "is not known, as none were repeated" in comparison_notes(alone)[0]
+    assert "is unknown, as no point has several draws" in comparison_notes(alone)[0]
 
 
 def test_variances_are_pooled_from_the_nearest_points_that_repeated_draws():

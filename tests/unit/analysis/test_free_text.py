@@ -195,11 +195,11 @@ def summary(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 TITLES = (
-    "sorting: {} of by-label less that of drawn, points",
-    "selection: {} less that of random selection, points",
-    "training: {} less that of a prompt with the same examples, points",
-    "attention: {} less that of full attention, points",
-    "models: {} less that of the base model, points",
+    "sorting: {} of by-label minus that of drawn, points",
+    "selection: {} minus that of random selection, points",
+    "training: {} minus that of a prompt with the same examples, points",
+    "attention: {} minus that of full attention, points",
+    "models: {} minus that of the base model, points",
 )
 
 

@@ -96,7 +96,7 @@ def test_failed_cells_come_first(tmp_path: Path):
         raise CellError("out of memory")
 
     assert next_step([ran(tmp_path, "1", draws=2, fails=fails)]) == (
-        "2 cells failed, see above; the same command computes them again"
+        "2 cells failed, see above; run the same command again to retry them"
     )
 
 

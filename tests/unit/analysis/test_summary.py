@@ -116,7 +116,7 @@ def spoken(table: pd.DataFrame) -> tuple[bool, str | None]:
 
 
 def test_fewer_than_four_ks_say_nothing_of_saturation():
-    assert spoken(curve([0.1, 0.7, 0.8], [1, 5, 10])) == (False, "3 ks tested, of at least 4")
+    assert spoken(curve([0.1, 0.7, 0.8], [1, 5, 10])) == (False, "3 ks tested, needs 4")
     assert spoken(curve([0.1, 0.7, 0.8, 0.8], [1, 5, 10, 25])) == (True, None)
 
 
@@ -125,9 +125,9 @@ def test_a_curve_at_chance_or_without_a_right_answer_is_saturated_nowhere():
     gold = "a" * 60 + "b" * 60
     table = curves(frame(*(cell(k, 0, wrong, gold) for k in shots)))
     assert table[["majority", "uniform"]].to_numpy().tolist() == [[0.5, 0.5]] * 4
-    assert spoken(table) == (False, "no answer is right")
+    assert spoken(table) == (False, "no answer is correct")
     by_chance = [cell(k, 0, alternating, gold) for k in shots]
-    assert spoken(curves(frame(*by_chance))) == (False, "at chance at every k")
+    assert spoken(curves(frame(*by_chance))) == (False, "at chance level at every k")
     some = [*by_chance[:3], cell(25, 0, gold, gold)]
     assert spoken(curves(frame(*some))) == (True, None)
 
@@ -136,7 +136,7 @@ def test_always_saying_the_commonest_label_is_chance():
     gold = "a" * 90 + "b" * 30
     table = curves(frame(*(cell(k, 0, "a" * 120, gold) for k in (1, 5, 10, 25))))
     assert table["majority"].tolist() == [0.75] * 4
-    assert spoken(table) == (False, "at chance at every k")
+    assert spoken(table) == (False, "at chance level at every k")
 
 
 def test_a_curve_without_a_score_has_no_saturation():
@@ -235,7 +235,7 @@ def test_a_summary_can_be_of_one_task_or_model_alone(tmp_path: Path):
         runner(made, tmp_path / "results", FakeBackend()).run()
     found = summarise_folder(tmp_path / "results", {"task": "other", "model": "small"})
     assert found.curves["task"].tolist() == ["other"]
-    with pytest.raises(UserError, match=r"nothing of task 'third' \(has: cards, other\)"):
+    with pytest.raises(UserError, match=r"has no task 'third' \(it has: cards, other\)"):
         summarise_folder(tmp_path / "results", {"task": "third"})
 
 
@@ -263,7 +263,7 @@ def test_failed_cells_are_listed_with_their_reasons(tmp_path: Path):
         (2, 1, "out of memory"),
     ]
     assert found.as_json()["failed"][0]["spec"]["k"] == 2
-    with pytest.raises(UserError, match="nothing of task"):
+    with pytest.raises(UserError, match="has no task"):
         summarise_folder(tmp_path / "results", {"task": "other"})
 
 

@@ -66,7 +66,7 @@ def test_more_draws_are_advised_where_they_are_few(draws: int, base: dict[str, i
 
 
 def test_a_dash_is_explained_where_what_was_tested_has_no_advice():
-    said = ["better –: not distinguishable, the corrected p is above 0.05"]
+    said = ["better –: not distinguishable (corrected p above 0.05)"]
     assert undecided(compared({}, {"advice": None})) == said
     assert undecided(compared({})) == []
     assert undecided(compared({"advice": None, "p_holm": np.nan})) == []
@@ -91,7 +91,7 @@ def test_points_of_one_draw_are_told_with_the_spread_elsewhere():
 def test_the_spread_of_draws_is_a_range_with_all_places_it_is_from():
     rows = pd.DataFrame({"draws_sd": [0.05, 0.02, np.nan], "draws_sd_of": ["b", "a", None]})
     assert spread_of_draws(rows) == ("the score of a draw has a standard deviation of 2.0 to 5.0 points (a and b)")
-    assert spread_of_draws(rows.iloc[2:]) == ("how far draws differ is not known, as none were repeated")
+    assert spread_of_draws(rows.iloc[2:]) == ("how much draws differ is unknown, as no point has several draws")
 
 
 def test_better_says_why_there_is_no_test():
@@ -211,7 +211,7 @@ def test_what_rests_on_too_little_is_no_key_finding(changes: dict[str, Any], why
 
 def test_cautions_are_of_the_selections_and_of_what_a_training_stands_beside():
     one = "centroids,of=queries"
-    said = [f"{one}: its demonstrations were chosen with a look at the test queries' texts"]
+    said = [f"{one}: the texts of the test queries were used to choose its demonstrations"]
     assert cautions_of(pd.DataFrame({"select": ["random", one, one]})) == said
     assert cautions_of(pd.DataFrame({"beside": [f"{one}, drawn, k=5", "random, x"]})) == said
     assert cautions_of(pd.DataFrame({"k": [1]})) == []

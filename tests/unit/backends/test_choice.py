@@ -120,7 +120,7 @@ def test_a_plan_says_which_backend_would_answer_and_why(tmp_path: Path, monkeypa
     present(monkeypatch, vllm=True, cuda=False)
     assert said() == "backend: transformers (there is no GPU)"
     present(monkeypatch, vllm=True, cuda=True)
-    assert said().startswith("backend: transformers (packed queries read the keys that they share")
+    assert said().startswith("backend: transformers (packed queries read their shared keys")
     assert said(score="exact").startswith("backend: transformers (packed queries score all labels in one call, vLLM")
     assert said(tensor_parallel=2) == "backend: vllm (--tensor-parallel is for it)"
     assert said(backend="vllm") == "backend: vllm"

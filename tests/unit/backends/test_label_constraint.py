@@ -227,7 +227,7 @@ def test_a_label_that_the_tokenizer_cannot_write_is_an_error():
     letters = models.BPE(vocab={c: i for i, c in enumerate("\u2581ab\n")}, merges=[])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(letters))
     assert compile_labels([" ab\n", " ba\n"], tokenizer).answers == (" ab\n", " ba\n")
-    with pytest.raises(UserError, match="label 'xb': this model's tokenizer has no tokens that write it") as refused:
+    with pytest.raises(UserError, match="label 'xb': this model's tokenizer cannot write it") as refused:
         compile_labels([" ab\n", " xb\n"], tokenizer)
     assert "\n" not in str(refused.value)
 
@@ -238,7 +238,7 @@ def test_a_label_that_a_token_begins_and_none_goes_on_with_is_an_error():
     pieces = models.Unigram([(piece, -1.0) for piece in ("<unk>", "\u2581", "a", "ab", "c", "\n")], 0, False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(pieces))
     assert compile_labels([" abc\n", " ac\n"], tokenizer).answers == (" abc\n", " ac\n")
-    with pytest.raises(UserError, match=r"^label 'abc': .* and none that goes on there; .*--score exact") as refused:
+    with pytest.raises(UserError, match=r"^label 'abc': .* and none that continues it; .*--score exact") as refused:
         compile_labels([" c\n", " abc\n"], tokenizer)
     assert "\n" not in str(refused.value)
 
@@ -258,7 +258,7 @@ def test_the_refusal_of_a_label_names_it_and_what_the_tokenizer_makes_of_it():
     with pytest.raises(UserError) as refused:
         compile_labels([" abc\n", " ab\n", " cbA\n"], lower_case_tokenizer())
     assert str(refused.value) == (
-        "label 'cbA': this model's tokenizer has no tokens that write it; write it as the tokenizer does ('cba'), "
+        "label 'cbA': this model's tokenizer cannot write it; spell it as the tokenizer does ('cba'), "
         "or take --score exact"
     )
 

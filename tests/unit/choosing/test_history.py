@@ -189,7 +189,7 @@ def test_summary_shows_the_race_and_names_partial_cells_with_what_completes_them
 
 def test_a_task_or_a_model_of_a_race_alone_is_read_and_another_one_refused(results: Path) -> None:
     assert "races of choose" in said("summary", "--results", results, "--task", "cards")
-    assert "nothing of task 'other'" in said("summary", "--results", results, "--task", "other", code=2)
+    assert "has no task 'other'" in said("summary", "--results", results, "--task", "other", code=2)
 
 
 def test_partial_cells_of_an_interrupted_run_have_their_rows(results: Path) -> None:

@@ -36,9 +36,9 @@ LONG = "x" * 5000
         (("--select", LONG), "xxx"),
         (("--attention", LONG), "xxx"),
         (("--perturbation", LONG), "xxx"),
-        (("--model", LONG), "a name too long for a file"),
-        (("--task", f"{LONG}.yaml"), "a name too long for a file"),
-        (("--data-dir", LONG), "a name too long for a file"),
+        (("--model", LONG), "the name is too long for a file"),
+        (("--task", f"{LONG}.yaml"), "the name is too long for a file"),
+        (("--data-dir", LONG), "the name is too long for a file"),
     ],
 )
 def test_an_absurd_option_is_one_clear_line(tmp_path: Path, words: tuple[object, ...], said: str):

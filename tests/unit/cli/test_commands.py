@@ -101,7 +101,7 @@ def test_running_again_computes_nothing_and_loads_no_model(
     monkeypatch.setattr(TransformersBackend, "__init__", load)
     again = icl("run", *sweep)
     assert (again.code, again.out) == (0, first.out)
-    assert "0 cells computed, 4 already there" in again.err
+    assert "0 cells computed, 4 already computed" in again.err
 
 
 def test_a_run_of_a_groups_tasks_ends_with_their_mean(
@@ -135,7 +135,7 @@ def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them
     said = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert len(said) == 5
     assert said[2].startswith(f"error: cardz with {tiny}: ")
-    assert said[-1].startswith(f"error: 4 of 6 not done, see above: {sweep[1]} with no/such; ")
+    assert said[-1].startswith(f"error: 4 of 6 not finished, see above: {sweep[1]} with no/such; ")
 
     planned = icl("plan", "--task", f"{sweep[1]},{other}", *sweep[2:], "--json")
     assert planned.code == 0
@@ -227,7 +227,7 @@ def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
     icl: Run, sweep: tuple[Any, ...], word_encoder: Any
 ):
     words = [*sweep[:5], "4", *sweep[6:], "--select", "random,hybrid:1,centroids,of=queries"]
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     nothing = "centroids,of=queries: all queries share all demonstrations; between different k"
     own = "hybrid:1: the first k - 1 demonstrations are shared by all queries, the last 1 are"
     done = icl("plan", *words)
@@ -471,11 +471,11 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
     "k of 0, changed": (
         ["--k", "0", "--perturbation", "labels:permuted"],
-        "--perturbation labels:permuted: a prompt of k=0 has no demonstration to change; leave 0",
+        "--perturbation labels:permuted: a prompt of k=0 has no demonstrations to change; leave 0",
     ),
     "k of 0, copied": (
         ["--k", "0", "--queries", "copied"],
-        "--queries copied: a prompt of k=0 has no demonstration to ask for; leave 0 out",
+        "--queries copied: a prompt of k=0 has no demonstrations to ask for; leave 0 out",
     ),
     "k of text": (["--k", "1,ten"], "--k ten: not a number of demonstrations"),
     "k empty": (["--k", ""], "--k: empty"),
@@ -508,7 +508,7 @@ BAD: dict[str, tuple[list[object], str]] = {
         ["--k", "3", "--select", "bm25", "--perturbation", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
     ),
-    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "take --perturbation none"),
+    "copied and changed": (["--queries", "copied", "--perturbation", "inputs-only"], "use --perturbation none"),
     "unknown order": (["--order", "drwan"], "'drwan'.*did you mean drawn"),
     "order not for select": (["--order", "relevance"], "relevance.*random"),
     "draws 0": (["--draws", "0"], "--draws 0: expected 1 or more"),
@@ -646,7 +646,7 @@ def test_a_served_model_is_run_shown_and_summarised(icl: Run, task: Path, tiny: 
     assert done.code == 0, done.err
     assert "2 cells computed" in done.err
     assert "prompt tokens" in done.err
-    assert "0 cells computed, 2 already there" in again.err
+    assert "0 cells computed, 2 already computed" in again.err
     assert "cards · org/some-model" in done.out
     assert len(server.requests) == 12
     shown = icl("show", "--task", task, "--k", 3)
@@ -705,7 +705,7 @@ def test_batches_of_all_models_are_submitted_before_the_first_is_followed(
     assert steps[:4] == ["POST /v1/batches"] * 4
     assert set(server.answered.values()) <= {1, 2}  # by each of the models
     assert len(server.batches) == 4
-    assert "0 cells computed, 2 already there" in again.err
+    assert "0 cells computed, 2 already computed" in again.err
     assert "sk-secret" not in done.err + done.out
 
 
@@ -829,7 +829,7 @@ def test_a_results_file_that_was_cut_short_is_named_and_its_cell_run_again(icl: 
     done = icl("run", *sweep)
     assert done.code == 0
     assert f"warning: {path}: cannot be read" in done.err
-    assert "1 cell computed, 3 already there" in done.err
+    assert "1 cell computed, 3 already computed" in done.err
 
 
 def test_an_interruption_says_how_to_go_on(icl: Run, sweep: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch):

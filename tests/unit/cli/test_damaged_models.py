@@ -49,11 +49,11 @@ def without_tokenizer(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "half of the weights": (halved, f"{WEIGHTS} is damaged or not whole"),
-    "no weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "damaged or not whole"),
+    "half of the weights": (halved, f"{WEIGHTS} is damaged or incomplete"),
+    "no weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "damaged or incomplete"),
     "a header that is none": (
         lambda folder: (folder / WEIGHTS).write_bytes((2).to_bytes(8, "little") + b"[]"),
-        "damaged or not whole",
+        "damaged or incomplete",
     ),
     "a weight less": (without_a_weight, f"missing: {UP}"),
     "weights of another size": (

@@ -99,12 +99,12 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
         ("labels:random", "did you mean labels:permuted"),
         ("input-only", "did you mean inputs-only"),
         ("none:3", "did you mean none"),
-        ("labels:model,k=0", "k is a whole number of demonstrations from 1 up, like labels:model,k=4"),
+        ("labels:model,k=0", "k is a whole number of demonstrations from 1, like labels:model,k=4"),
         ("labels:model=4", "k is a whole number"),
         ("labels:model,format=4", "format= is an option of inputs-only only"),
         ("inputs-only,k=4", "k= is an option of labels:model only"),
         ("labels:mode", "did you mean labels:model"),
-        ("inputs-only,format=0", "format is a whole number of demonstrations from 1 up, like inputs-only,format=4"),
+        ("inputs-only,format=0", "format is a whole number of demonstrations from 1, like inputs-only,format=4"),
         ("inputs-only,format=-1", "format is a whole number"),
         ("inputs-only,format", "format is a whole number"),
         ("inputs-only,format=4,format=4", "format is a whole number"),
@@ -121,7 +121,7 @@ def test_one_amount_has_one_name_however_it_is_written(text, written):
         ("labels:noise=inf", "from 0 to 1"),
         ("labels:noise:0.3", "from 0 to 1"),
         ("labels:noise=٠", "from 0 to 1"),
-        ("nearest-removed", "how many percent are left out, above 0 and below 100"),
+        ("nearest-removed", "the percentage to leave out, above 0 and below 100"),
         ("nearest-removed:0", "above 0 and below 100"),
         ("nearest-removed:100", "above 0 and below 100"),
         ("nearest-removed:ten", "above 0 and below 100"),
@@ -147,7 +147,7 @@ def test_an_amount_belongs_to_noise_and_removal_and_only_to_them():
 def test_removal_needs_shared_demonstrations_and_noise_needs_labels():
     with pytest.raises(UserError, match="nearest-removed:10: takes from demonstrations that all"):
         NearestRemoved(10.0).check_allowed(shared=False, labelled=True)
-    with pytest.raises(UserError, match=r"noise=0.5: .* free text, there is no wrong label"):
+    with pytest.raises(UserError, match=r"noise=0.5: .* free text, so it has no wrong labels"):
         noise(0.5).check_allowed(shared=True, labelled=False)
     for perturbation in (NONE, PERMUTED, InputsOnly(), LabelsOnly()):
         perturbation.check_allowed(shared=False, labelled=False)
@@ -266,7 +266,7 @@ def test_the_percent_that_is_left_out_is_rounded_up_exactly(percent, k):
     if exact < k:
         assert perturbation.removed_count(k) == exact
     else:
-        with pytest.raises(UserError, match=f"of k={k} nothing would be left") as refused:
+        with pytest.raises(UserError, match=f"leaves no demonstration of k={k}") as refused:
             perturbation.removed_count(k)
         enough = int(str(refused.value).split("k of ")[1].split()[0])
         assert perturbation.removed_count(enough) < enough

@@ -53,7 +53,7 @@ def bare_folder(folder: Path, **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "training.json", "deep/x.json"])
-@pytest.mark.parametrize("kind", ["a folder", "a pipe or a device", "a link to nothing"])
+@pytest.mark.parametrize("kind", ["a folder", "a pipe or a device", "a broken link"])
 def test_a_name_of_a_models_folder_that_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, name: str, kind: str):
     folder = bare_folder(tmp_path / "odd", hidden_size=8)
     place = folder / name

@@ -172,13 +172,13 @@ def test_a_row_that_spells_a_special_token_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=r"text '<\|im_end\|>'.*say <\|im_end\|> please"):
         form.is_pieced(rows, QUERIES)
     rows = [Row("order", {"text": "<|im_end|>" + "x" * 100})]
-    told = rf"\('query: <\|im_end\|>{'x' * 43}'\); change that row, or leave --chat out$"
+    told = rf"\('query: <\|im_end\|>{'x' * 43}'\); change that row, or remove --chat$"
     with pytest.raises(UserError, match=told):
         form.is_pieced(rows, QUERIES)
 
 
 def test_a_template_that_never_ends_an_answer_is_refused(tmp_path: Path):
-    told = "mine does not end an answer: no special token and no line break stand behind it$"
+    told = "mine does not end an answer: no special token and no line break follow it$"
     with pytest.raises(UserError, match=told):
         Model(tmp_path, ENDLESS, qwen_tokenizer).form(ChatSettings(style="turns"))
 
@@ -261,7 +261,7 @@ def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path
 @pytest.mark.parametrize(
     ("style", "system", "arguments", "said"),
     [
-        (None, "x", ["a=1"], r"^--system: is for prompts of a chat; give --chat turns or --chat single$"),
+        (None, "x", ["a=1"], r"^--system: needs a chat; add --chat turns or --chat single$"),
         (None, None, ["a=1"], r"^--chat-arg: is for prompts of a chat; give --chat turns or"),
         ("turn", None, [], r"^--chat turn: expected turns or single$"),
         ("turns", None, ["a"], r"^--chat-arg a: expected NAME=VALUE$"),
@@ -520,9 +520,9 @@ def test_a_thought_that_the_generation_prompt_begins_is_closed_before_a_label(tm
     assert prompts.text(0) == form.whole(ROWS[:2], QUERIES[0])
     mark = opened.strip()
     assert form.notes() == [
-        f"the chat template begins a thought ({mark}) before each answer: it is closed, so that labels stand behind it"
+        f"the chat template begins a thought ({mark}) before each answer: it is closed, and labels follow it"
     ]
-    assert left.notes() == [f"the chat template begins a thought ({mark}) before each answer: answers begin in it"]
+    assert left.notes() == [f"the chat template begins a thought ({mark}) before each answer: answers begin inside it"]
 
 
 @pytest.mark.parametrize("written", CLOSED)

@@ -196,7 +196,9 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
         r"\(40 test rows, 3 draws beside 3\)\.",
         said["Sorting"],
     )
-    assert "the highest of 4 tested points, tied with 1 other (40 test rows, 3 draws); the limits" in said["Best"]
+    assert (
+        "the highest of 4 tested points, tied with 1 other (40 test rows, 3 draws); interval corrected" in said["Best"]
+    )
 
 
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
@@ -330,7 +332,7 @@ def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Pa
     results = imported(tmp_path, cell("aabb"), cell("abba", select="balanced"))
     found = Parsed(page(make_report(results)))
     assert "balanced against random selection: " in " ".join(found.text.split())
-    assert "Accuracy with demonstrations chosen in another way, less that with random" in found.text
+    assert "Accuracy with demonstrations chosen in another way, minus that with random" in found.text
     assert len(table(found, "Chosen less random")) == 1
     assert not re.search("retriev", found.text.partition("Method")[0], re.IGNORECASE)
 
@@ -356,7 +358,7 @@ def test_sections_without_data_are_left_out_and_named_with_what_gives_them(parse
 
 
 def test_few_draws_failed_cells_and_settings_are_said(parsed: Parsed):
-    assert "points with demonstrations that are drawn have two or three draws" in parsed.text
+    assert "points with randomly drawn demonstrations have two or three draws" in parsed.text
     assert "1 cell could not be computed" in parsed.text
     assert table(parsed, "Cells that could not be computed")["reason"].tolist() == ["out of memory <b>4 GB</b>"]
     assert "scoring=exact" in parsed.text
@@ -373,7 +375,7 @@ def test_tables_of_one_draw_say_what_their_intervals_are_over_and_name_nothing_b
 
 
 def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_tables(tmp_path: Path):
-    saw = "centroids,of=queries: its demonstrations were chosen with a look at the test queries"
+    saw = "centroids,of=queries: the texts of the test queries were used to choose its demonstrations"
     made = [
         cell("aabb", select="centroids,of=queries"),
         cell("abba", model="other"),
@@ -386,7 +388,7 @@ def test_that_a_selection_saw_the_queries_is_said_first_and_at_each_of_its_table
     assert saw not in str(tables["Chosen less random"].notes)
     assert Parsed(page(report)).text.count(saw) > 1
     # of random and the hybrid: another draw may have other demonstrations
-    single = "3 of 3 points with demonstrations that are drawn have a single draw"
+    single = "3 of 3 points with randomly drawn demonstrations have a single draw"
     assert single in str(report.notes)
 
 
@@ -692,7 +694,7 @@ def test_missing_libraries_are_named_with_what_installs_them(tmp_path: Path):
 
 
 def test_another_error_is_not_taken_for_a_missing_library(results: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="nothing of model"):
+    with pytest.raises(UserError, match="has no model"):
         write_report(results, tmp_path / "r.html", only={"model": "none"})
 
 

@@ -181,16 +181,16 @@ def without(name: str) -> Any:
 
 
 WRONG = [
-    (set_cell("accuracy", "80.2"), r"board\.csv:2: accuracy: '80\.2'; expected a share of 1, not a percentage"),
+    (set_cell("accuracy", "80.2"), r"board\.csv:2: accuracy: '80\.2'; expected a share from 0 to 1, not a percentage"),
     (set_cell("accuracy", "0.1"), r"board\.csv:2: 0\.1 is not between ci_low "),
     (set_cell("ci_low", "low"), r"board\.csv:2: ci_low: 'low'"),
     (set_cell("k", "many"), r"board\.csv:2: k: 'many'; expected a whole number from 0"),
     (set_cell("draws", "0"), r"board\.csv:2: draws: '0'; expected a whole number from 1"),
     (set_cell("test_rows", "9" * 5000), r"board\.csv:2: test_rows: "),
-    (without("ci_low"), r"board\.csv: no leaderboard, it lacks the column ci_low; make a new baseline"),
+    (without("ci_low"), r"board\.csv: not a leaderboard: it lacks the column ci_low; make a new baseline"),
     (lambda lines: lines.__delitem__(slice(1, None)), r"board\.csv: has no points"),
     (lambda lines: lines[1].pop(), r"board\.csv:2: \d+ cells, but the header has"),
-    (lambda lines: lines.__setitem__(slice(None), []), r"board\.csv: no leaderboard, it lacks the column task"),
+    (lambda lines: lines.__setitem__(slice(None), []), r"board\.csv: not a leaderboard: it lacks the column task"),
     (lambda lines: [line.__setitem__(0, "other") for line in lines[1:]], "no point in common"),
 ]
 

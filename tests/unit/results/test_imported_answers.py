@@ -64,7 +64,7 @@ def test_a_table_of_any_format_needs_no_select_order_and_draw(tmp_path: Path, na
 
 def test_what_is_the_same_in_all_rows_may_be_stated(tmp_path: Path):
     file = write(table(GOLDS, GOLDS)[["test_id", "gold", "prediction"]], tmp_path / "mine.csv")
-    with pytest.raises(UserError, match=r"lacks the columns task, model, k; .* state it by --task, --model, --k$"):
+    with pytest.raises(UserError, match=r"lacks the columns task, model, k; .* set it with --task, --model, --k$"):
         import_predictions(file, tmp_path / "results")
     stated = Stated("wines", "tiny", 4, "random", "drawn")
     done = import_predictions(file, tmp_path / "results", stated)
@@ -164,7 +164,7 @@ def test_a_right_answer_may_be_spelled_otherwise_and_a_wrong_one_is_said(tmp_pat
     assert found["correct"].all()
     file = write(table(GOLDS, [" red", "white", "Red"], correct=[False, True, False]), tmp_path / "b.csv")
     said = (
-        r"b\.csv: column correct counts 2 answers as wrong that are the correct answer but for the spelling "
+        r"b\.csv: column correct counts 2 answers as wrong that are the correct answer except for its spelling "
         r"\(' red' for 'red' and 'Red' for 'red', the first in row 1\); kept as stated; omit the column"
     )
     with pytest.warns(UserWarning, match=said):
@@ -227,7 +227,7 @@ REFUSED = {
     "no JSON": ("mine.json", "{", r"mine\.json:1: not JSON"),
     "no object": ("mine.json", "[1]", r"mine\.json item 1: expected a JSON object, not 1"),
     "no objects": ("mine.jsonl", '{"a": 1}\n7\n', r"mine\.jsonl:2: expected a JSON object, not 7"),
-    "a key twice": ("mine.jsonl", '{"a": 1, "a": 2}', "not JSON: the key 'a' stands there twice"),
+    "a key twice": ("mine.jsonl", '{"a": 1, "a": 2}', "not JSON: the key 'a' appears twice"),
     "no rows": ("mine.json", "[]", "lacks the columns task"),
     "a column twice": ("mine.tsv", "a\ta\n1\t2\n", "column a appears twice"),
 }

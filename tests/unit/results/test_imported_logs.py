@@ -105,13 +105,13 @@ def test_without_results_beside_them_lm_evals_samples_need_k(tmp_path: Path):
     file = tmp_path / "org__model" / lm_eval_file("wines_mc").name
     file.parent.mkdir()
     shutil.copy(lm_eval_file("wines_mc"), file)
-    assert refusal(file, tmp_path / "results").endswith("lm-eval's samples do not say the k; state it by --k")
+    assert refusal(file, tmp_path / "results").endswith("lm-eval's samples do not state the k; set it with --k")
     done, found = imported(file, tmp_path / "results", Stated(k=2))
     assert set(found["model"]) == {"org/model"}
     assert "the model is taken from the folder's name: org/model" in done.notes[0]
     renamed = shutil.copy(file, tmp_path / "mine.jsonl")
     said = refusal(Path(renamed), tmp_path / "other")
-    assert said.endswith("do not say the task; state it by --task, --model and --k")
+    assert said.endswith("do not say the task; set it with --task, --model and --k")
 
 
 def of_lm_eval(number: int, target: str, choices: list[str], chosen: int, **more: Any) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def test_graded_scores_of_lm_eval_are_taken_by_name_or_refused(tmp_path: Path):
     assert found["f1"].tolist() == [0.5, 0.5]
     assert found["correct"].isna().all()
     file = lines(tmp_path / "b.jsonl", [generated(7, "a", "b", rougeL=45.0)])
-    assert "document 7 has scores that are neither right or wrong nor of a known metric (rougeL 45.0)" in refusal(
+    assert "document 7 has scores that are neither right/wrong nor of a known metric (rougeL 45.0)" in refusal(
         file, tmp_path / "b"
     )
 
@@ -320,7 +320,7 @@ def test_epochs_and_scorers_of_inspect_are_variants_and_not_draws(tmp_path: Path
     done, found = imported(as_json(tmp_path / "log", log), tmp_path / "results")
     assert set(found["k"]) == {0}
     assert [note.partition(",")[0] for note in done.notes] == [
-        "the log names no number of demonstrations: k is taken as 0; state another by --k",
+        "the log does not state the number of demonstrations: k = 0 is assumed; use --k for another",
         "2 epochs",
         "2 scorers",
     ]
@@ -351,14 +351,14 @@ def test_letters_of_inspects_choices_are_labels(tmp_path: Path):
 
 def test_partial_credit_of_inspect_is_refused(tmp_path: Path):
     file = as_json(tmp_path / "log", inspect_log(of_inspect(1), of_inspect(2, "P")))
-    assert "sample 2 has scores that are neither right or wrong nor of a known metric (match 'P')" in refusal(
+    assert "sample 2 has scores that are neither right/wrong nor of a known metric (match 'P')" in refusal(
         file, tmp_path / "results"
     )
 
 
 def test_an_archive_that_is_no_log_of_inspect_is_refused(tmp_path: Path):
     (tmp_path / "a.eval").write_bytes(b"PK")
-    assert "not a whole log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
+    assert "not a complete log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
     zstandard_zip(tmp_path / "b.eval", {"x.json": 1})
     assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")
     whole = as_zstandard(tmp_path / "c", inspect_log(of_inspect(1))).read_bytes()
@@ -495,7 +495,9 @@ def of_eee(number: int, answer: str, *, right: bool, **more: Any) -> dict[str, A
 def test_samples_of_every_eval_ever_are_read_from_either_file(tmp_path: Path):
     samples = lines(tmp_path / f"{UUID}_samples.jsonl", [of_eee(0, "rouge", right=True), of_eee(1, "x", right=False)])
     done, found = imported(samples, tmp_path / "results")
-    assert done.notes == ("the samples name no number of demonstrations: k is taken as 0; state another by --k",)
+    assert done.notes == (
+        "the samples do not state the number of demonstrations: k = 0 is assumed; use --k for another",
+    )
     assert found["correct"].tolist() == [True, False]
     assert found["question"].tolist() == ["q 0", "q 1"]
     assert found[["prompt_tokens", "cached_tokens", "answer_tokens"]].iloc[0].tolist() == [30, 10, 3]
@@ -558,7 +560,7 @@ def test_a_damaged_archive_of_inspect_is_one_line(tmp_path: Path):
     raw = bytearray((tmp_path / "a.eval").read_bytes())
     raw[45:60] = bytes(15)
     (tmp_path / "a.eval").write_bytes(raw)
-    assert "not a whole log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
+    assert "not a complete log of Inspect" in refusal(tmp_path / "a.eval", tmp_path / "r")
     with zipfile.ZipFile(tmp_path / "b.eval", "w") as archive:
         archive.writestr("header.json", "[1]")
     assert "has no header.json" in refusal(tmp_path / "b.eval", tmp_path / "r")
@@ -710,7 +712,7 @@ def test_the_command_states_what_a_log_does_not_say(tmp_path: Path, monkeypatch:
     assert (code, err) == (0, "")
     assert re.match(
         r"1 predictions? imported: \S+\n"
-        r"note: the log names no number of demonstrations: k is taken as 0; state another by --k\n",
+        r"note: the log does not state the number of demonstrations: k = 0 is assumed; use --k for another\n",
         out,
     )
     row = read_results("results").iloc[0]

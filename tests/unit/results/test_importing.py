@@ -679,7 +679,7 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "a column": (made_up().drop(columns="gold"), "lacks the column gold; it has: task, model,"),
     "columns": (
         made_up()[["task", "k"]],
-        "lacks the columns model, test_id, gold, prediction; it has: task, k; .* state it by --model$",
+        "lacks the columns model, test_id, gold, prediction; it has: task, k; .* set it with --model$",
     ),
     "no rows": (made_up().head(0), "has no rows"),
     "k below 0": (made_up(k=[1, 1, -1] * 4), r"column k: '?-1'? in row 3; expected a whole number from 0"),
@@ -740,7 +740,7 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     ),
     "a percentage of words": (
         made_up(f1=[0.5, 45.2] * 6),
-        "column f1: '?45.2'? in row 2; expected a share of 1, not a percentage",
+        "column f1: '?45.2'? in row 2; expected a share from 0 to 1, not a percentage",
     ),
     "one cell for all": (made_up(cell="c"), "column cell: must name each cell by its own hash"),
     "cells for rows": (made_up(cell=list("abcdefghijkl")), "column cell: must name each cell"),
@@ -790,10 +790,10 @@ REFUSED_FILES: dict[str, tuple[str, bytes, str]] = {
     "another ending": ("mine.xls", b"", r"expected \.parquet, or \.csv"),
     "gzipped Parquet": ("mine.parquet.gz", b"", "expected"),
     "an empty CSV": ("mine.csv", b"", "lacks the columns task, .*; it has: none"),
-    "an empty Parquet": ("mine.parquet", b"", "not a whole Parquet file"),
-    "no Parquet": ("mine.parquet", b"PAR1 or what", "not a whole Parquet file"),
-    "no gzip": ("mine.csv.gz", HEADER, "not a whole gzip file"),
-    "half a gzip": ("mine.csv.gz", gzip.compress(HEADER * 9)[:-9], "not a whole gzip file"),
+    "an empty Parquet": ("mine.parquet", b"", "not a complete Parquet file"),
+    "no Parquet": ("mine.parquet", b"PAR1 or what", "not a complete Parquet file"),
+    "no gzip": ("mine.csv.gz", HEADER, "not a complete gzip file"),
+    "half a gzip": ("mine.csv.gz", gzip.compress(HEADER * 9)[:-9], "not a complete gzip file"),
     "Latin-1": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,\xe9,g,p\n", r"mine.csv:2: not UTF-8 \(byte 0xe9\)"),
     "UTF-16": ("mine.csv", HEADER.decode().encode("utf-16"), "has no rows"),
     "a short row": ("mine.csv", HEADER + b"\nt,m,s,o,1,0,a,g\n", r"mine.csv:2: 8 cells, but the header has 9"),
@@ -838,7 +838,7 @@ def test_the_command_says_what_it_stored_and_that_it_is_there_already(icl: Any, 
     (path,) = Path("results/imported").iterdir()
     assert (code, err) == (0, "")
     assert out == f"12 predictions imported: {path}\nfurther columns, kept: note\n"
-    assert icl("import", "a.csv") == (0, f"a.csv was imported before, nothing to do: {path}\n", "")
+    assert icl("import", "a.csv") == (0, f"a.csv is already imported: {path}\n", "")
     assert icl("import", "a.csv", "--results", "other", "--quiet") == (0, "", "")
     assert len(list(Path("other/imported").iterdir())) == 1
 

@@ -223,7 +223,7 @@ def test_of_an_import_only_the_cells_that_are_copies_are_left_out(tmp_path: Path
     meta = pq.read_schema(two).metadata
     meta = {**meta, b"icl_bench_import": meta[b"icl_bench_import"].replace(b'"rows": 2', b'"rows": 4')}
     pq.write_table(both.unify_dictionaries().replace_schema_metadata(meta), two)
-    assert said_of(results) == [f"{two}: 1 of its 2 cells are in other files too ({one}); left out"]
+    assert said_of(results) == [f"{two}: 1 of its 2 cells are also in other files ({one}); left out"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = read_results(results)
@@ -465,13 +465,13 @@ def test_a_value_that_no_race_has_is_refused_with_those_of_the_races(tmp_path: P
     race(tmp_path, "trec", "small")
     assert read_some(tmp_path, {"task": "trec", "model": "small"}).predictions.empty
     for wanted, said in (
-        ({"task": "zz"}, r"nothing of task 'zz' \(has: trec\)$"),
+        ({"task": "zz"}, r"has no task 'zz' \(it has: trec\)$"),
         ({"task": "trec", "model": "zz"}, r"nothing of model 'zz' \(has: small\)$"),
     ):
         with pytest.raises(UserError, match=said):
             read_some(tmp_path, wanted)
     fail(tmp_path, task="cards")
-    with pytest.raises(UserError, match=r"nothing of task 'zz' \(has: cards, trec\)$"):
+    with pytest.raises(UserError, match=r"has no task 'zz' \(it has: cards, trec\)$"):
         read_some(tmp_path, {"task": "zz"})
 
 

@@ -140,7 +140,7 @@ settings:
         (
             "tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  x: {dtype: float32}\n",
             5,
-            "x is none of the models",
+            "x is not one of the models",
         ),
         ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1}]\nengines:\n  m: {select: bm25}\n", 5, "select: unknown option"),
         ("tasks: [t]\nmodels: [m]\nsettings: [{k: 1, finetune: lora, select: bm25}]\n", 3, "select: unknown option"),

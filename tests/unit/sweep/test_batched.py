@@ -377,7 +377,7 @@ def test_single_requests_do_not_repeat_what_a_batch_asks(plan: Plan) -> None:
             runs.run()
         outcome = single(plan, store, server)
         assert len(outcome.failed) == 5
-        assert all("add --batch to go on" in reason for reason in outcome.failed.values())
+        assert all("add --batch to continue" in reason for reason in outcome.failed.values())
         assert server.single == 0
         assert len(runner(plan, store, server).run().computed) == 5
     assert set(server.answered.values()) == {1}
@@ -511,7 +511,7 @@ def test_answers_of_another_model_are_kept_until_the_user_accepts_them(plan: Pla
     store = Results()
     with serving_batches(Changes()) as server:
         outcome = runner(plan, store, server).run()
-        assert any("another model answers" in reason for reason in outcome.failed.values())
+        assert any("a different model answers" in reason for reason in outcome.failed.values())
         assert runner(plan, store, server, on_model_change="mark").run().failed == {}
     assert set(server.answered.values()) == {1}
 
@@ -526,8 +526,8 @@ def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Pl
         outcome = runs.run()
         assert outcome.failed == {}
         (reason,) = outcome.stopped
-        assert "the server failed for long" in reason
-        assert "5 cells left, run it again to go on" in reason
+        assert "the server kept failing" in reason
+        assert "5 cells left, run it again to continue" in reason
         away[0] = False
         assert len(runner(plan, store, server).run().computed) == 5
     assert set(server.answered.values()) == {1}
@@ -547,7 +547,7 @@ def test_results_that_are_not_handed_out_for_long_end_the_run(plan: Plan, way: t
         runs = runner(plan, store, server, way, patience_seconds=0.0)
         runs.sleep = sleep
         (reason,) = runs.run().stopped
-        assert "the server failed for long" in reason
+        assert "the server kept failing" in reason
         away[0] = False
         assert len(runner(plan, store, server, way).run().computed) == 5
     assert set(server.answered.values()) == {1}

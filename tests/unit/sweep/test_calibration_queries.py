@@ -81,7 +81,7 @@ def test_more_draws_or_larger_ks_keep_the_cells_that_were_asked(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"calibrations": ["batch,of=pool:41"]}, "the pool has 40 rows that are not test rows too; ask fewer"),
+        ({"calibrations": ["batch,of=pool:41"]}, "the pool has 40 rows that are not test rows too; use fewer"),
         ({"calibrations": ["batch,of=pool:38"]}, "k=4 leaves fewer than 38 of the pool's 40 demonstrations"),
         ({"calibrations": ["contextual"], "selects": ["bm25"]}, "with bm25, queries do not share their demonstr"),
         ({"calibrations": ["domain"], "selects": ["hybrid:1,by=bm25"]}, "with hybrid:1"),

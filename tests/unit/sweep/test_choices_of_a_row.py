@@ -273,7 +273,7 @@ def test_answers_of_other_rows_are_not_shown_where_they_are_none_of_the_rows_own
     if changes:  # here every right one is among the first three
         assert there.perturbed(0)
         return
-    with pytest.raises(UserError, match=r"labels:permuted: .* none of them; labels:noise=1"):
+    with pytest.raises(UserError, match=r"labels:permuted: .* not among them; labels:noise=1"):
         there.perturbed(0)
 
 

@@ -148,10 +148,10 @@ def test_a_mixed_sweep_does_all_that_makes_sense_and_names_the_rest(tmp_path: Pa
         *(("hybrid:5", order, "full", k) for order in ("drawn", "by-label") for k in (10, 30)),
     }
     assert made.combinations.reasons == [
-        "bm25, drawn: order drawn: bm25 demonstrations are ranked, not drawn; write relevance "
+        "bm25, drawn: order drawn: bm25 demonstrations are ranked, not sampled; write relevance "
         "(most similar last) or relevance-reversed (most similar first)",
         "hybrid:5, k=1: --select hybrid:5: k=1 has no room for 5 demonstrations of the query's "
-        "own; ask for k of 5 or more",
+        "own; use a k of 5 or more",
     ]
 
 

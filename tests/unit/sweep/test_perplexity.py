@@ -269,7 +269,7 @@ def test_a_folder_without_texts_and_one_that_is_not_utf8_are_said(tmp_path: Path
         Perplexity.prepare(spec(model, tmp_path))
     (tmp_path / "bad.txt").unlink()
     (tmp_path / "bad.txt.gz").write_bytes(b"no gzip")
-    with pytest.raises(UserError, match="not a whole gzip file"):
+    with pytest.raises(UserError, match="not a complete gzip file"):
         Perplexity.prepare(spec(model, tmp_path))
 
 

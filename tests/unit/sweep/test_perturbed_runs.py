@@ -272,7 +272,7 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(tmp_path: P
     alone = told()
     assert "cards · small, perturbed demonstrations: labels:permuted" in alone
     swept(tmp_path)
-    assert "less that of unperturbed ones" in told()
+    assert "minus that of unperturbed ones" in told()
     tables = json.loads(told("--json"))
     for name in ("perturbed_curves", "perturbations", "shown_labels"):
         assert [row["perturbation"] for row in tables[name]] == ["labels:permuted"]

@@ -423,7 +423,7 @@ def test_auto_begins_and_ends_where_a_choice_does(tmp_path: Path, select: str, l
 
 
 def test_orders_and_readings_for_what_is_all_retrieved_are_refused_for_a_hybrid(tmp_path: Path):
-    with pytest.raises(UserError, match="own last anyway, the most similar last; write drawn"):
+    with pytest.raises(UserError, match="already puts the query's own last, the most similar last; write drawn"):
         plan(tmp_path, "6", selects=["hybrid:3"], orders=["relevance"])
     with pytest.raises(UserError, match=r"reuse is for demonstrations that are all the query's"):
         plan(tmp_path, "6", selects=["hybrid:3"], attention=["block:1,reuse"])

@@ -233,6 +233,34 @@ def test_demonstrations_are_rows_that_are_not_tried(ask: Ask, tmp_path: Path):
     assert "--k 2: --rows 29 leaves 1 row to show; try fewer" in ended.err
 
 
+def test_worked_examples_are_shown_and_rows_of_the_train_split_are_tried(ask: Ask, tmp_path: Path):
+    """Of a task whose pool is a file of examples; a row that equals one of them is not tried."""
+    fields = {"text": "text", "label": "label", "why": "why"}
+    think = {**THINK, "rationale": "why"}
+    task = write_task(
+        tmp_path / "task",
+        data={"train": "train.jsonl", "test": "test.jsonl", "fields": fields},
+        answer=think,
+        pool={"file": "worked.jsonl"},
+        train_rows=10,
+    )
+    write_rows(tmp_path / "task" / "worked.jsonl", [{**row(i), "why": f"Reason {i}."} for i in (3, 50, 51)])
+    ended = ask(task=task, rows=20, k=3, keep="all")
+    assert ended.code == 0, ended.err
+    frame = read_results(tmp_path / "own.cells")
+    tried = {e.fields["text"] for e in load_data(load_task(tmp_path / "own.yaml")).train}
+    assert tried == {row(i)["text"] for i in range(10) if i != 3}
+    assert len(frame) == 9
+    assert "a worked example is the same or nearly the same: 1" in " ".join(ended.err.split())
+    (meta,) = (meta for _, meta in finished_cells(tmp_path / "own.cells"))
+    assert len(meta.demonstration_ids or ()) == 3
+    values = yaml.safe_load((tmp_path / "own.yaml").read_text())
+    assert "pool" not in values
+    assert values["rationales"]["demonstrations"] == 3
+    refusal = ask("more.yaml", task=task, k=4)
+    assert (refusal.code, "k=4 is more than the pool's 3 demonstrations" in " ".join(refusal.err.split())) == (2, True)
+
+
 # -- interruptions ---------------------------------------------------------------------------------
 
 

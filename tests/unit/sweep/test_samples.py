@@ -251,7 +251,7 @@ def test_a_real_models_run_that_is_cut_in_a_pack_goes_on_with_the_same_samples(
         ({"samples": 1}, "--samples 1: needs --temperature above 0"),
         ({"samples": 4, "temperature": 0}, "--temperature 0: expected 0.01 or more"),
         ({"samples": 4, "temperature": -0.5}, "--temperature -0.5: expected 0.01 or more"),
-        ({"temperature": 0.7}, "--temperature 0.7: is for samples; add --samples N"),
+        ({"temperature": 0.7}, "--temperature 0.7: applies to samples; add --samples N"),
         ({"samples": 0, "temperature": 0.7}, "--samples 0: expected 1 or more"),
         ({"samples": 2, "temperature": 0.7, "score": "exact"}, "--samples and --score exact exclude each other"),
         ({"samples": 2, "temperature": 0.7, "batch": True}, "--samples and --batch exclude each other"),

@@ -384,8 +384,8 @@ def test_any_other_value_is_refused_in_one_line(text: str):
     [
         ({"think": True, "limit": 9}, "think: true needs ends, the text that ends a thought"),
         ({"think": True, "ends": "So "}, "think: true needs limit, the most tokens of a thought"),
-        ({"think": True, "ends": " ", "limit": 9}, "must be a text that a thought does not hold by chance"),
-        ({"opens": "Think."}, "ends, the text that ends it, is missing"),
+        ({"think": True, "ends": " ", "limit": 9}, "must be a text that does not occur in thoughts by chance"),
+        ({"opens": "Think."}, "need ends, the text that ends a thought"),
         ({**THINK, "extract": "(x)"}, "answer.extract is for free text, not for labels"),
         ({**THINK, "rationale": "why"}, "answer.rationale uses {why}, which data.fields does not name"),
         ({**THINK, "rationale": "text"}, "answer.rationale: text is shown in the template's input already"),

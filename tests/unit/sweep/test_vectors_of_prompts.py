@@ -150,7 +150,7 @@ def test_a_prediction_shows_its_prompt_and_its_vectors(tmp_path: Path, select: s
         assert found.as_json()["vectors"] == list(found.vectors)
         hashes = frame.loc[frame["test_id"] == row.id, "prompt_hash"]
         assert hashes.tolist() == [prompts.hashes()[i]]
-    with pytest.raises(UserError, match="the model read 3 texts as vectors, which no file of text holds"):
+    with pytest.raises(UserError, match="the model read 3 texts as vectors, which a text file cannot contain"):
         write_prompt(found, tmp_path / "prompt.txt")
     assert not (tmp_path / "prompt.txt").exists()
 

@@ -146,8 +146,8 @@ def test_what_is_extracted_stands_in_the_text(text: str):
         ({"extract": "a{99999999999}(b)"}, "not a regular expression"),
         ({}, "say extract"),
         ({"take": "last", "unanswerable": "none"}, "extract is missing"),
-        ({"unanswerable": "the"}, "told from an empty answer"),
-        ({"unanswerable": " x"}, "without blanks"),
+        ({"unanswerable": "the"}, "differs from an empty answer"),
+        ({"unanswerable": " x"}, "without spaces"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule: dict[str, str], reason: str):

@@ -135,7 +135,7 @@ def test_an_answer_that_is_none_of_the_choices_is_refused_with_its_line(load: Lo
         (["a", ""], "2: choices has a choice that is written as an empty text: ''"),
         (["a", "b\nc"], "2: choices: the choice 'b\\nc' holds a line break"),
         (["a", " b"], "2: choices: the choice ' b' begins or ends with a space"),
-        (["a", "\ud800"], "2: choices holds half a character"),
+        (["a", "\ud800"], "2: choices has half a character"),
         ([{"label": "A"}, {"label": "B"}], "2: choices has a choice without text: a mapping"),
         ([{"label": "A", "text": "a"}, {"label": "A", "text": "b"}], "2: choices has the label 'A' twice"),
         ({"text": ["a", "b"], "label": ["A"]}, "2: choices has other numbers of texts and of labels"),

@@ -158,7 +158,7 @@ def test_what_rows_lack_is_decided_and_said(tmp_path: Path):
     said = " ".join(draft.said)
     for part in (
         "encoding: cp1252",
-        "id: names no rows",
+        "id: does not identify rows",
         "labels.empty: 15 rows",
         "labels.merge: labels that differ only",
     ):

@@ -149,7 +149,7 @@ def test_a_file_of_another_kind_is_refused_with_the_known_ones(tmp_path: Path):
         (b"", "has no rows"),
         (b"\n \n", "has no rows"),
         (b'{"text": "a", "label": "b"}\n{"text": \n', ":2: not JSON: Expecting value"),
-        (b'{"text": "a", "label": "b", "text": "c"}\n', ":1: not JSON: the key 'text' stands there twice"),
+        (b'{"text": "a", "label": "b", "text": "c"}\n', ":1: not JSON: the key 'text' appears twice"),
         (b'{"text": "a", "label": "b"}\n\n["a"]\n', ":3: expected a JSON object, not a list"),
         (b'{"text": "a", "label": "b"}\n{"text": "\xff"}\n', ":2: not UTF-8 (byte 0xff)"),
         (b'{"text": "a"}\n', ":1: no column 'label'; columns: text"),
@@ -201,7 +201,7 @@ def test_a_torn_file_is_refused(name: str, tmp_path: Path):
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     fields = {"text": "text", "label": "label"}
     files = {"train": tmp_path / name, "test": tmp_path / name, "fields": fields}
-    with pytest.raises(UserError, match=r"not a whole (gzip|Parquet) file"):
+    with pytest.raises(UserError, match=r"not a complete (gzip|Parquet) file"):
         load_data(task(data=files))
 
 

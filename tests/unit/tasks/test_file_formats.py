@@ -45,12 +45,12 @@ FILES: dict[str, tuple[str, str]] = {
     "array.jsonl": (json.dumps(ROWS), ""),
     "lines.ndjson": (LINES, ""),
     "tabs.tsv": (table("\t"), ""),
-    "semicolons.csv": (table(";"), "a semicolon stands between its cells"),
-    "tabs.csv": (table("\t"), "a tab stands between its cells"),
-    "bars.csv": (table("|"), "a vertical bar stands between its cells"),
+    "semicolons.csv": (table(";"), "a semicolon separates its cells"),
+    "tabs.csv": (table("\t"), "a tab separates its cells"),
+    "bars.csv": (table("|"), "a vertical bar separates its cells"),
     "commas.csv": (table(","), ""),
-    "said.csv": (f"sep=;\r\n{table(';')}", "a semicolon stands between its cells"),
-    "quoted.csv": (table(";", quoting=csv.QUOTE_ALL), "a semicolon stands between its cells"),
+    "said.csv": (f"sep=;\r\n{table(';')}", "a semicolon separates its cells"),
+    "quoted.csv": (table(";", quoting=csv.QUOTE_ALL), "a semicolon separates its cells"),
 }
 
 
@@ -114,7 +114,7 @@ def test_any_text_of_an_encoding_is_read_as_it_is(text: str, encoding: str):
         ("a.json", b"3", "expected an array of objects"),
         ("a.json", b"[]", "has no rows"),
         ("a.tsv", b"a\tb\n1\n", "a.tsv:2: 1 cells, but the header has 2"),
-        ("a.xlsx", b"no zip file", r"a.xlsx: (not a whole Excel file|needs the package openpyxl)"),
+        ("a.xlsx", b"no zip file", r"a.xlsx: (not a complete Excel file|needs the package openpyxl)"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_with_what_it_is(name: str, raw: bytes, message: str, tmp_path: Path):
@@ -131,7 +131,7 @@ def test_a_quotation_mark_without_its_pair_among_tabs_is_noted(name: str, first:
 
 def test_a_tab_in_a_quoted_cell_among_semicolons_is_no_fault(tmp_path: Path):
     (tmp_path / "a.tsv").write_text('sep=;\ntext;label\n"hm\tno\nyes";no\n', encoding="utf-8")
-    assert read_split(tmp_path / "a.tsv", "train", {}).notes == ("a.tsv: a semicolon stands between its cells",)
+    assert read_split(tmp_path / "a.tsv", "train", {}).notes == ("a.tsv: a semicolon separates its cells",)
 
 
 @pytest.mark.parametrize("name", ["a.xlsx.gz", "a.parquet.gz", "a.XLSX.GZ"])
@@ -167,7 +167,7 @@ def test_how_a_file_was_read_is_noted(tmp_path: Path):
     path = tmp_path / "a.csv"
     path.write_text("text;label\na;b\nc;d\n", encoding="utf-8")
     notes = load_data(spec(path)).notes
-    assert notes.count("a.csv: a semicolon stands between its cells") == 2
+    assert notes.count("a.csv: a semicolon separates its cells") == 2
 
 
 @pytest.mark.parametrize("name", ["cp9999", "base64", ""])

@@ -252,13 +252,13 @@ def test_numbers_of_classes_on_the_hub_stay_numbers(tmp_path):
 def test_what_makes_another_prompt_in_every_run_is_refused(tmp_path, name, field):
     source = {"random": "{{ q }}{{ [1, 2] | random }}", "lipsum": "{{ q }}{{ lipsum(1) }}"}[name]
     said = complaint(tmp_path, **{field: source})
-    assert said.endswith(f"template.{field}: uses {name}, which makes another prompt in every run (got {source!r})")
+    assert said.endswith(f"template.{field}: uses {name}, which makes a different prompt in every run (got {source!r})")
 
 
 def test_random_choices_and_random_by_another_name_are_refused(tmp_path):
     labels = {"labels": {"choices": "{{ ['a', 'b'] | random }}"}}
     assert "labels.choices" not in loaded(tmp_path).notes
-    assert "uses random, which makes another prompt" in complaint(tmp_path, fields=labels)
+    assert "uses random, which makes a different prompt" in complaint(tmp_path, fields=labels)
     assert "No filter named 'random'" in complaint(tmp_path, input="{{ [q] | map('random') | list }}")
 
 

@@ -73,7 +73,7 @@ def noted(data: TaskData) -> list[str]:
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_two_spellings_of_a_label_are_named(load: Load, one: Any, other: Any):
     (note,) = noted(load([one, other, "another"], ["another"]))
-    assert note.endswith("labels.merge: true joins them")
+    assert note.endswith("labels.merge: true merges them")
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -106,7 +106,7 @@ def test_blanks_around_a_label_are_no_fault_where_labels_are_joined(load: Load):
 
 
 def test_labels_that_the_task_writes_alike_are_joined(load: Load):
-    with pytest.raises(UserError, match=r"duplicated after formatting.*or join them by labels\.merge: true"):
+    with pytest.raises(UserError, match=r"duplicated after formatting.*or merge them with labels\.merge: true"):
         load(["a_b", "a b", "c"], ["c"], style="words")
     assert load(["a_b", "a b", "c"], ["c"], style="words", merge=True).labels == ("a b", "c")
 
@@ -116,7 +116,7 @@ def test_a_test_split_of_which_no_label_is_known_is_refused_with_what_joins_them
         load(["0", "1"], ["0.0", "1.0"])
     assert str(error.value) == (
         "mine: no test row has a label of the train rows: '0.0', '1.0' in test, '0', '1' in train; "
-        "labels.merge: true joins what is written in several ways"
+        "labels.merge: true merges different spellings"
     )
     assert {row.answer for row in load(["0", "1"], ["0.0", "1.0"], merge=True).test} == {"0", "1"}
     with pytest.raises(UserError, match=r"'c' in test, 'a', 'b' in train$"):

@@ -75,7 +75,7 @@ def refusal(folder: Path, text: str, **changes: Any) -> str:
     """What cannot be said of a file."""
     with pytest.raises(UserError) as error:
         fields(folder, text, **changes)
-    start = f"{folder}/theirs.yaml: cannot be said in a task file of icl-bench: "
+    start = f"{folder}/theirs.yaml: cannot be written as a task file of icl-bench: "
     assert str(error.value).startswith(start), error.value
     return str(error.value).removeprefix(start)
 
@@ -118,7 +118,7 @@ def test_free_answers_become_free_text(tmp_path, monkeypatch):
     assert (made["metrics"], made["stop"]) == (["exact_text"], ["Q:", "\n\n"])
     assert (made["max_answer_tokens"], made["template"]["separator"]) == (12, "\n")
     assert made["notes"] == [
-        "lm-eval shows the first rows of the split (sampler: first_n); demonstrations are drawn here",
+        "lm-eval shows the first rows of the split (sampler: first_n); icl-bench draws demonstrations at random",
         "left out: what filter lax makes of the answers",
         "lm-eval shows 5 demonstrations unless told otherwise",
     ]
@@ -193,7 +193,7 @@ def test_a_pattern_without_a_group_is_compared_whole(tmp_path, pattern, ours):
     ("text", "changes", "said"),
     [
         (CHOICE, {"output_type": "loglikelihood"}, "output_type loglikelihood"),
-        (CHOICE, {"gen_prefix": "So"}, "gen_prefix (a beginning of the answer that is given)"),
+        (CHOICE, {"gen_prefix": "So"}, "gen_prefix (a given beginning of the answer)"),
         (CHOICE, {"mystery": 1}, "mystery (an unknown field)"),
         (CHOICE, {"doc_to_text": ""}, "doc_to_text (empty: all rows would make the same prompt)"),
         (CHOICE, {"doc_to_text": 3}, "doc_to_text (3, which is not a text)"),
@@ -256,8 +256,8 @@ def test_all_that_cannot_be_said_is_named_at_once_and_no_function_is_called(tmp_
         converted(path)
     assert (
         "icl-bench: doc_to_target (a Python function, utils.target); "
-        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row). Python code of task "
-        "files is never called; give rows that it has made"
+        "process_docs (rows changed by a function, utils.rows); repeats (several answers a row). icl-bench never runs Python "
+        "code of task files; give the rows that it makes"
     ) in str(error.value)
 
 

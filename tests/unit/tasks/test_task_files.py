@@ -284,7 +284,7 @@ def test_a_python_function_is_told_as_one(tmp_path: Path, field: str):
     path = tmp_path / "own.yaml"
     path.write_text(f"name: own\n{field}: !function utils.made\n")
     with pytest.raises(
-        UserError, match=rf"own\.yaml:2: {field}: a Python function \(utils\.made\), which is never called"
+        UserError, match=rf"own\.yaml:2: {field}: a Python function \(utils\.made\), which icl-bench never calls"
     ):
         load_task(path)
 
@@ -305,7 +305,7 @@ def test_a_missing_field_is_named_with_the_line_it_belongs_under(complaint):
         ('{text}"', '{txt}"', ":1: the template uses {txt}, which data.fields does not name"),
         ("name: mine", "name: my task", ":1: name: String should match pattern"),
         ("words", "loud", ":9: labels.style: Input should be 'words', 'as-is' or 'letters', not"),
-        ("  test: test.csv\n", "", ":2: data: train and test files come together: test is missing"),
+        ("  test: test.csv\n", "", ":2: data: give both train and test files: test is missing"),
         ("style: words", "names: {a_b: {c: d}}", ":9: labels.names.a_b: Input should be a valid"),
     ],
 )

@@ -679,7 +679,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     assert even["queries"].dropna().between(0, 1e7).all()
     assert set(found.break_even["select"]) == {"lora", "lora-paper", "knn"}
     out = said("summary", "--results", results, "--cost")
-    assert "training: accuracy less that of a prompt" in out
+    assert "training: accuracy minus that of a prompt" in out
     assert "queries until training is cheaper" in out
     made = make_report(results)
     assert {"training", "even"} <= {section.name for section in made.sections}

@@ -524,7 +524,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def test_summary_prints_the_patterns_and_names_them_everywhere(results: Path, found: Findings, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     text = told(capsys, "summary", "--results", results, "--cost")
-    assert "attention: accuracy less that of full attention" in text
+    assert "attention: accuracy minus that of full attention" in text
     part = text.partition("attention: accuracy")[2].partition("cost of a query")[0]
     for pattern in PATTERNS[1:]:
         assert part.count(pattern) == 2  # k=4 and k=8

@@ -104,7 +104,7 @@ def test_a_flat_curve_has_no_gain_in_the_median():
 def test_one_draw_is_refused_unless_it_is_a_retrieval():
     rows = curve({k: logistic(k) for k in KS}, draws=1)
     (row,) = told(rows).to_dict("records")
-    assert row["reason"] == "one draw does not show how far draws differ; run 3 or more"
+    assert row["reason"] == "one draw does not show how much draws differ; run 3 or more"
     assert np.isnan(row["forecast"])
     assert row["score"] == pytest.approx(logistic(256), abs=0.06)
     retrieved = told(rows.assign(select="bm25"))
@@ -159,7 +159,7 @@ def test_a_wanted_score_is_likely_from_where_the_curve_has_reached_it():
 @pytest.mark.parametrize(
     ("at", "why"),
     [
-        ({1: 0.2, 8: 0.3, 16: 0.4}, "asked at 3 k; ask at 4 or more"),
+        ({1: 0.2, 8: 0.3, 16: 0.4}, "needs 4 values of k, has 3"),
         ({10: 0.2, 20: 0.3, 40: 0.4, 70: 0.5}, "less than 8 times the smallest"),
     ],
 )

@@ -129,9 +129,7 @@ def test_terminal_and_report_name_that_one_draw_says_nothing_of_others():
     console = Console(file=StringIO(), width=120)
     print_findings(findings, console)
     text = " ".join(console.file.getvalue().split())
-    note = (
-        "1 draw: the 95% interval of 1 of 1 point is over test examples only; it says nothing of other demonstrations"
-    )
+    note = "1 draw: the 95% interval of 1 of 1 point is over test examples only; it does not show the effect of other demonstrations"
     assert note in text.split("sample learning ratio:")[1]
     drawn = perturbations(FINDINGS["perturbations"], findings, Naming.of(findings.summary))
     assert drawn is not None

@@ -61,7 +61,7 @@ def test_what_is_said_of_saturation_names_the_likely_ks():
     assert re.fullmatch(
         r"(saturated at|whether it is saturated by) k = .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said
     )
-    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not told: 3 ks tested, of at least 4"]
+    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not estimated: 3 ks tested, needs 4"]
 
 
 def test_a_curve_that_rises_to_its_end_is_not_saturated_and_one_of_noise_cannot_be_told():

@@ -354,7 +354,7 @@ def test_a_wrong_key_and_a_model_that_is_not_there_are_said(name: str) -> None:
     missing = {"error": {"type": "not_found_error", "message": "model: m"}}
     with serving(lambda _: (404, missing), models=(200, {"data": [{"id": "other"}]})) as server:
         made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
-        with pytest.raises(UserError, match=r"--model m: the server does not have it .*; it lists other"):
+        with pytest.raises(UserError, match=r"--model m: the server does not know it .*; it lists other"):
             answers(made, conversations(2, 1))
     with serving(lambda _: (401, {"error": {"type": "authentication_error", "message": f"{KEY} is bad"}})) as server:
         made = server_backend(at(server.url, name), provider=backend, endpoint=endpoint)
@@ -368,7 +368,7 @@ def test_a_run_of_a_model_that_is_not_there_ends_as_bad_usage_with_no_cell_marke
     missing = (404, {"error": {"message": "The model `m` does not exist", "code": "model_not_found"}})
     with serving(lambda _: missing, models=(200, {"data": [{"id": "other"}]})) as server:
         load = lambda: server_backend(server.url, concurrency=1)  # noqa: E731
-        with pytest.raises(UserError, match=r"--model m: the server does not have it .*; it lists other"):
+        with pytest.raises(UserError, match=r"--model m: the server does not know it .*; it lists other"):
             Runner(plan, Store(tmp_path / "results"), {"backend": "openai"}, load).run()
     assert len(server.requests) == 1
     assert not list((tmp_path / "results").rglob("*.failed.json"))
@@ -477,7 +477,7 @@ def test_a_run_that_spent_its_budget_says_what_is_left_and_goes_on_with_another(
         first = run(8.0)
         assert first.stopped
         assert not first.failed
-        assert f"{4 - len(first.computed)} cells left, run it again to go on" in first.stopped[0]
+        assert f"{4 - len(first.computed)} cells left, run it again to continue" in first.stopped[0]
         some = len(asked)
         assert 0 < some < 24
         second = run(1e6)
@@ -521,7 +521,7 @@ def test_a_run_that_may_not_spend_even_its_first_request_says_so(tmp_path: Path,
         (["--batch", "--price", "auto"], "--batch: --price auto has the prices of single requests"),
         (["--budget", "0", "--price", "input=1,cached=1,output=1"], "--budget 0"),
         (["--price", "input=1"], "cached and output missing"),
-        (["--batch", "--score", "exact"], "--batch: batches have no scores of every label"),
+        (["--batch", "--score", "exact"], "--batch: batches do not return the scores of every label"),
     ],
 )
 def test_a_budget_without_a_price_is_refused(options: list[str], said: str) -> None:
@@ -743,12 +743,12 @@ def test_another_model_fails_the_cell_or_marks_it() -> None:
 
     with serving(answer) as server:
         made = server_backend(server.url, endpoint="chat", concurrency=1)
-        with pytest.raises(CellError, match=r"another model answers than before .*--on-model-change mark"):
+        with pytest.raises(CellError, match=r"a different model answers than before .*--on-model-change mark"):
             answers(made, conversations(2, 3))
         made = server_backend(server.url, endpoint="chat", concurrency=1, on_model_change="mark")
         answers(made, conversations(2, 3))
     assert made.counters.served == {"model": "m-1, m-2"}
-    assert made.counters.notes == ["another model answers than before (m-2, not m-1)"]
+    assert made.counters.notes == ["a different model answers than before (m-2, not m-1)"]
 
 
 # -- options that exclude each other ------------------------------------------------------------

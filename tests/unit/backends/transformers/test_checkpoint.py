@@ -146,7 +146,7 @@ def test_a_damaged_file_of_weights_is_named(read, changed, left):
     whole = file.read_bytes()
     file.write_bytes({"half": whole[: len(whole) // 2], "nothing": b"", "a pointer": pointer}[left])
     said = refusal(read, folder)
-    assert f"{WEIGHTS} is damaged or not whole" in said
+    assert f"{WEIGHTS} is damaged or incomplete" in said
     assert said.endswith("copy or download it again")
 
 

@@ -232,7 +232,7 @@ def test_damaged_or_other_weights_are_refused(folder: Path):
     core = network.get_decoder()
     content = file.read_bytes()
     file.write_bytes(content[:-4] + b"\0\0\0\1")
-    with pytest.raises(UserError, match="is not the file that training wrote"):
+    with pytest.raises(UserError, match="differs from the file that training wrote"):
         VectorReaders.load(core, str(folder), told)
     file.write_bytes(content[:50])
     cut = told.model_copy(update={"weights": sha256_of(file)})

@@ -311,7 +311,7 @@ def test_a_node_with_more_children_than_one_request_may_ask_for_is_asked_for_in_
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_log_probabilities_that_are_not_finite_fail_the_cell(value: float, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "log_probability", lambda *_: value)
-    with pytest.raises(CellError, match=r"infinite or not numbers; --dtype"):
+    with pytest.raises(CellError, match=r"infinite or NaN; --dtype"):
         packs(started(), range(3), list, SCORED, [Exact(label_trie(LABELS))] * 3)
 
 

@@ -45,7 +45,7 @@ TEXTS: dict[str, Sequence[Any]] = {
     "differs_in": ["precision (bfloat16, float32) and backend (transformers, vllm)", None],
     "advice": ["llama2-80k", "full", "1 draw", None],
     "reason": [
-        "one draw does not show how far draws differ; run 3 or more",
+        "one draw does not show how much draws differ; run 3 or more",
         None,
         "the 90% interval, 41.2 to 88.9%, is wider than 35 points",
     ],

@@ -231,7 +231,9 @@ def test_it_learns_the_answers_and_says_what_was_left_out(tmp_path: Path, tiny: 
     training = Adaptation.prepare(spec)
     (left_out,) = [note for note in training.notes() if "left out" in note]
     assert left_out.startswith("1 conversation longer than --length 96 left out; the longest has ")
-    assert any("held out; those of one sequence do not see each other" in note for note in training.notes())
+    assert any(
+        "held out; conversations in one sequence do not attend to each other" in note for note in training.notes()
+    )
     training.run(lambda _: None)
     log = json.loads((spec.out / "training.json").read_text())
     assert log["losses"][-1]["validation"] < log["losses"][0]["validation"] - 0.5

@@ -291,7 +291,7 @@ def test_positions_are_stretched_where_that_is_asked_for(tmp_path: Path, tiny: P
         ({"length": 1500, "tokens": 10**6, "rope_scale": 3.0}, "too few for sequences of 1,500"),
         ({"tokens": 63}, "--tokens 63: less than one step of 2 sequences of 32"),
         ({"attention": "block:4"}, "add --demonstrations-too TASK --share 1"),
-        ({"attention": "vectors:4"}, "is trained by icl-bench train-vectors"),
+        ({"attention": "vectors:4"}, "needs icl-bench train-vectors"),
         ({"attention": "block:1,reuse"}, "take block without reuse"),
         ({"attention": "grouped:2"}, "is written grouped:EVERY,WINDOW"),
         ({"learning_rate": -1.0}, "--learning-rate -1.0"),
