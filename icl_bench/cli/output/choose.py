@@ -56,7 +56,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     measure = title(contest.sweep.task.first_measure)
     yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
     yield f"Cost: {cost(contest, answer.choice)}"
-    others = [place for place in range(len(pairs)) if place != answer.choice]
+    others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.why != "left out"]
     if others:
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
