@@ -283,7 +283,7 @@ class RaceStanding(StoredModel):
     out: bool
     """Whether it is asked no more."""
     why: str | None = None
-    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice."""
+    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
 
 
 class RaceRound(StoredModel):

@@ -26,9 +26,10 @@ WHY = {
     "worse": "dropped: worse than another",
     "dearer": "dropped: not better, and dearer",
     "not better": "dropped: not better",
+    "left out": "left out",
 }
-"""Why a setting is out, in words: surely worse than another, or surely not better than the choice by more than the
-margin."""
+"""Why a setting is out, in words: surely worse than another, surely not better than the choice by more than the
+margin, or because it could not be trained."""
 
 
 def races(context: Context) -> pd.DataFrame:

@@ -72,6 +72,7 @@ def test_answers_of_a_server_are_rows_of_the_cells_that_a_run_completes(
     record = json.loads(ended.out)
     assert record["decided"]
     assert record["compared_by"] == "tokens"
+    assert record["left_out"] == ["knn, encoder-probe, probe, lora: good is behind a server"]
     assert 0 < record["predictions"] < record["predictions_of_full_sweep"]
     raced = len(server.requests)
     said("run", *words, "--model", "good", "--quiet", "--results", tmp_path / "results")
