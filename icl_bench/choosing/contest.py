@@ -90,11 +90,15 @@ class Setting:
     @cached_property
     def query_flops(self) -> float | None:
         """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
+        if self.learner is not None:
+            return self.learner.cost.query_flops
         return float(np.mean([cost.query_flops for cost in self.compute])) if self.compute else None
 
     @cached_property
     def shared_flops(self) -> float | None:
-        """Operations of these, once."""
+        """Operations of these, or of a training, once."""
+        if self.learner is not None:
+            return self.learner.cost.flops
         return float(np.mean([cost.prefix_flops for cost in self.compute])) if self.compute else None
 
     def flops(self, queries: int) -> float | None:
@@ -788,8 +792,6 @@ def _learning(
                 one.method,
                 one.k,
                 cells=(),
-                query_flops=one.cost.query_flops,
-                shared_flops=one.cost.flops,
                 entrant=place,
                 learner=one,
             )
