@@ -397,6 +397,18 @@ def test_every_option_of_every_command_is_in_the_page_of_options():
             assert not options or said & set(options), f"icl-bench {name} {options}"
 
 
+def test_the_sections_of_the_report_that_pages_name_exist():
+    sections = [finding.section for finding in (registry.FINDINGS[name] for name in registry.FINDINGS)]
+    titles = {section.title for section in sections if section}
+    named = {
+        title
+        for page in DOCS.glob("*.md")
+        for title in re.findall(r"section\s+\"([^\"]+)\"", " ".join(text_of(page).split()))
+    }
+    assert len(named) >= 3
+    assert named - titles == set()
+
+
 def test_every_shipped_task_is_in_the_page_of_task_files():
     page = text_of(DOCS / "task-files.md")
     assert [name for name in known_tasks() if f"`{name}`" not in page] == []
