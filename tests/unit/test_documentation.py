@@ -62,7 +62,7 @@ OF_OTHERS = {
     *("--nodes", "--ntasks", "--ntasks-per-node", "--gres", "--exclude", "--array"),  # Slurm
     *("--head", "--block", "--address", "--num-gpus", "--query-gpu", "--format"),  # Ray, nvidia-smi
 }
-NO_COMMANDS = {"measures", "itself", "looks", "needs", "that", "never", "cannot"}
+NO_COMMANDS = {"measures", "itself", "looks", "needs", "that", "never", "cannot", "draws"}
 """Words behind the program's name in sentences."""
 SPECS: dict[str, type[Options]] = {
     "run": RunSpec,
