@@ -96,9 +96,9 @@ def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> Summary:
-    """Summarise a results folder, or what of it has these values (task, model).
+    """Summarise a results folder, or only its results with these values (task, model).
 
-    Raises ``UserError`` where there is neither a finished nor a failed cell left.
+    Raises ``UserError`` if no finished or failed cell and no race has them.
     """
     stored = read_some(results, only)
     tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)

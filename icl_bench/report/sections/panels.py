@@ -63,6 +63,8 @@ class Panel:
     """Whether the choices are steps of a slider, in their order."""
     in_files: tuple[Choice, ...] = ()
     """Choices of which each has a file of its own; without, that which is shown first has."""
+    costs: Mapping[str, Any] | None = None
+    """What the page draws the chart from where its reader names a cost, prices or a number of queries."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification, rows and all."""
