@@ -96,7 +96,7 @@ def published(results: Path, folder: Path, driver: Any) -> None:
     data = [path.stat().st_size for path in (folder / "predictions").iterdir()]
     page = (folder / "index.html").stat().st_size
     print(
-        f"{memory:8,.0f} MiB of memory at most; {page / 1e6:.1f} MB and {len(data)} data files, {sum(data) / 1e6:.1f} MB"
+        f"{memory:8,.0f} MiB of memory at most; {page / 1e6:.1f} MB, {len(data)} data files of {sum(data) / 1e6:.1f} MB"
     )
     if not driver:
         return
