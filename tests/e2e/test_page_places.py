@@ -234,9 +234,12 @@ def axe_program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return axe(tmp_path_factory.mktemp("axe"))
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (900, "dark"), (390, "light"), (390, "dark")])
-def test_axe_finds_no_violation(opened: Opened, axe_program: str, width: int, scheme: str):
-    driver = opened(width=width, scheme=scheme)
+@pytest.mark.parametrize(
+    ("width", "scheme", "more"),
+    [(1440, "light", ""), (900, "dark", "&cost=money"), (390, "light", "&cost=money&queries=50"), (390, "dark", "")],
+)
+def test_axe_finds_no_violation(opened: Opened, axe_program: str, width: int, scheme: str, more: str):
+    driver = opened("#task=*" + more, width=width, scheme=scheme)
     driver.execute_script("document.querySelectorAll('#report details').forEach((d) => { d.open = true; })")
     wait(driver, "document.querySelector('#accuracy tbody tr')")
     drawn(driver)

@@ -26,8 +26,10 @@ from support.predictions import cell, imported
 import icl_bench
 from icl_bench.errors import CellError, UserError
 from icl_bench.report import prompt_ends
+from icl_bench.report.build import pending
 from icl_bench.report.published.data_files import NAME, DataFiles
 from icl_bench.report.published.details import Details, in_parts
+from icl_bench.report.published.folder import publish
 from icl_bench.report.published.lists import Lists, parts
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.results import anonymous
@@ -40,8 +42,9 @@ def sweep(folder: Path, k: str = "1,2,4", **changes: Any) -> Path:
     return folder / "results"
 
 
-def published(results: Path, folder: Path, *more: object) -> Path:
-    said("report", "--results", results, "--all", folder, *more)
+def published(results: Any, folder: Path, **more: Any) -> Path:
+    """The folder with a page that has no findings, which take longer than all else."""
+    publish(pending((), (), 1), results, folder, **more)
     return folder
 
 
@@ -83,7 +86,7 @@ def test_a_folder_has_the_page_and_every_prediction(tmp_path: Path):
 
 def test_questions_and_demonstrations_are_stored_once(tmp_path: Path):
     """Many cells ask the same rows, and show the same demonstrations at the prompt's end."""
-    found = data(published(sweep(tmp_path, draws=3), tmp_path / "site", "--data-dir", tmp_path / "task"))
+    found = data(published(sweep(tmp_path, draws=3), tmp_path / "site", data_dir=tmp_path / "task"))
     (asked,) = found["examples"]
     assert len(asked["question"]) == len(set(asked["question"])) == 6
     assert all(question.startswith("query: ") for question in asked["question"])
@@ -143,9 +146,9 @@ def test_a_write_that_ends_badly_leaves_the_page_of_before_with_its_data(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Details, "write", full)
-    done = run_command("report", "--results", sweep(tmp_path, "1,2"), "--all", tmp_path / "site")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == f"error: --all {tmp_path / 'site'}: cannot be written (No space left on device)\n"
+    with pytest.raises(UserError) as caught:
+        published(sweep(tmp_path, "1,2"), tmp_path / "site")
+    assert str(caught.value) == f"--all {tmp_path / 'site'}: cannot be written (No space left on device)"
     after = {path.name: path.read_bytes() for path in (tmp_path / "site").rglob("*") if path.is_file()}
     assert before.items() <= after.items()
     (tmp_path / "site" / "predictions" / ".writing-of-a-killed-process.js").touch()
@@ -205,7 +208,7 @@ def test_python_writes_the_same_folder(tmp_path: Path):
 
 def test_one_task_is_published_alone(tmp_path: Path):
     results = imported(tmp_path, cell("abab"), cell("bbbb", task="u"))
-    found = data(published(results, tmp_path / "site", "--task", "u"))
+    found = data(published(results, tmp_path / "site", only={"task": "u"}))
     assert found["index"][0]["total"] == 4
     assert found["rows"][0]["prediction_texts"] == ["b"]
     assert len(found["details"][0]["ends"]) == 1
@@ -217,7 +220,7 @@ def test_a_folder_of_failed_cells_alone_has_a_page_without_predictions(tmp_path:
 
     runner(plan(tmp_path / "task", "1"), tmp_path / "results", FakeBackend(fails=fails)).run()
     assert list((tmp_path / "results").rglob(f"*{FAILED}"))
-    published(tmp_path / "results", tmp_path / "site")
+    said("report", "--results", tmp_path / "results", "--all", tmp_path / "site")
     assert "no room" in (tmp_path / "site" / "index.html").read_text()
     assert data(tmp_path / "site") == {}
 
@@ -277,7 +280,8 @@ def test_no_data_file_names_host_user_home_or_folder(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(prompt_ends, "rows_of", changed)
     told = published(results, tmp_path / "named")
-    hidden = published(results, tmp_path / "site", "--anonymous")
+    hidden = tmp_path / "site"
+    said("report", "--results", results, "--all", hidden, "--anonymous")
     anonymous._names.cache_clear()
     assert "margarethe" in json.dumps(data(told)), "why there is no prompt names the data's folder"
     assert "margarethe" not in json.dumps(data(hidden))
