@@ -148,7 +148,7 @@ def test_an_interrupted_race_answers_and_goes_on_when_it_is_started_again(
     monkeypatch.setattr(Runner, "ask", stopped)
     ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
     assert ended.code == 130
-    assert "not decided, interrupted" in ended.out
+    assert "undecided, interrupted" in ended.out
     monkeypatch.setattr(Runner, "ask", ask)
     assert choose(*words, "--margin", 0.01, results=tmp_path / "results").code == 0
     assert set(asked.values()) == {1}

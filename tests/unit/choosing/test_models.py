@@ -161,7 +161,7 @@ def test_money_ends_a_race_before_more_than_the_budget_is_billed(
     racing = (*words, "--model", "good", "--margin", "0.01", "--price", "input=1000,cached=1000,output=1000")
     ended = choose(*racing, "--spend", "$7", results=tmp_path / "results")
     assert ended.code == 0, ended.err
-    assert "not decided, the money is spent" in ended.out
+    assert "undecided, the money is spent" in ended.out
     assert 4 < tokens(server) / 1000 <= 7
     assert re.search(r"^Cost: \S+ a query; 1,000 queries: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE)
 
