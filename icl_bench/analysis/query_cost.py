@@ -1,6 +1,4 @@
-"""What a query takes at a point: tokens, operations, seconds and money, with its share of what is
-computed once.
-"""
+"""Costs of a query at a point: tokens, operations, seconds and money, including its share of one-time costs."""
 
 from __future__ import annotations
 
@@ -30,46 +28,45 @@ QUERIES = 1000
 """The default number of queries that share what is computed once."""
 
 MOST_QUERIES = 10**15
-"""More are nobody's, and would not be exact as floats."""
+"""The maximum number of queries; larger numbers are unrealistic and not exact as floats."""
 
 MEASURES = ("tokens", "operations", "seconds", "money")
 
 
 PricesOf: TypeAlias = Prices | Mapping[str, Prices]
-"""What models cost: all the same, or each by its name."""
+"""Prices of all models, or of each by name."""
 
 
 def check_queries(queries: int) -> None:
-    """Raise ``UserError`` for a number of queries that nobody can mean."""
+    """Raise ``UserError`` for an unrealistic number of queries."""
     if not 1 <= queries <= MOST_QUERIES:
         most = "" if queries < 1 else f", at most {MOST_QUERIES:,}"
         raise UserError(f"--queries {whole(queries)}: expected 1 or more{most}")
 
 
 class QueryCosts(NamedTuple):
-    """What points take, by ``MEASURES``: ``(points, 4)`` each, NaN where it is not known."""
+    """Costs of points by ``MEASURES``: ``(points, 4)`` each, NaN if unknown."""
 
     each: np.ndarray
-    """Of every query."""
+    """Costs per query."""
     once: np.ndarray
-    """Of all queries together."""
+    """One-time costs for all queries together."""
 
     def of(self, queries: int) -> np.ndarray:
-        """What a query takes where as many share what is computed once: ``(points, 4)``."""
+        """Costs per query if this number of queries shares one-time costs: ``(points, 4)``."""
         total: np.ndarray = self.each + self.once / queries
         return total
 
     def with_one(self, more: QueryCosts) -> QueryCosts:
-        """The same and, as the last point, one more, whose parts are ``(4,)``."""
+        """Append a point with costs ``(4,)`` each."""
         return QueryCosts(*(np.vstack(pair) for pair in zip(self, more, strict=True)))
 
 
 def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str, Prices]:
     """The prices of each model of a results folder, those of ``auto`` from the table.
 
-    Raises ``UserError`` if the table does not have a model that a server answered, or the price of an hour is
-    missing: for models that ran here, where the table is to price them, or ``across`` models, where tokens have a
-    price that a server asks.
+    Raises ``UserError`` if the table lacks a model of a server, or the price of an hour is missing: for models that ran
+    here and are priced by the table, or ``across`` models if a server has a token price.
     """
     present = set(stored.predictions["cell"].astype(str))
     ran = [meta for cell, meta in stored.cells.items() if cell in present and meta.facts.are_of_a_run]
@@ -91,7 +88,7 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
 
 
 def _of_import(model: str, prices: Prices) -> Prices:
-    """The prices of a model of an import, which may have any name: none in the table is no error."""
+    """The prices of an imported model. It may have any name, so missing prices are not an error."""
     try:
         return replace(table_prices(model), hour=prices.hour) if prices.auto else prices
     except UnknownModelError:
@@ -99,7 +96,7 @@ def _of_import(model: str, prices: Prices) -> Prices:
 
 
 def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]:
-    """Model -> its prices by name, and where they are from, if they are from the table."""
+    """Model -> its prices by name, and their source if they are from the table."""
     return {
         model: price.given | ({} if price.origin is None else {"origin": price.origin})
         for model, price in (prices or {}).items()
@@ -107,11 +104,11 @@ def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]
 
 
 def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
-    """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
+    """Split the costs in the rows of ``costs`` into costs per query and one-time costs.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``MEASURES``:
 
-    - tokens that are computed, of prompts, answers and trainings;
+    - computed tokens of prompts, answers and trainings;
     - operations, by formula (flops);
     - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
       sweep is what a smaller k did not have yet;
@@ -147,7 +144,7 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
     query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
     first = shared / number.get("samples_a_query", 1.0)  # each sample reads it
-    # the query that writes into the cache does not read it as well
+    # the query that writes into the cache does not also read it
     once = np.array([asked["tokens"] + new, cached - first, written, first])
     billed = ~np.isnan(number.get("once_new_tokens", unknown))
     if billed.any():
@@ -172,7 +169,7 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
         by_token = of_model & ~by_hour & ~trained
         paid[by_token], paid_once[by_token] = (price.of_tokens(*part[:, by_token]) for part in (query, once))
         paid[by_hour], paid_once[by_hour] = (price.of_seconds(part[by_hour]) for part in (alone, seconds_once))
-        paid_once[(by_token | by_hour) & (elsewhere > 0)] = np.nan  # at the prices of another model
+        paid_once[(by_token | by_hour) & (elsewhere > 0)] = np.nan  # at the other model's prices
     each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
     of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once, paid_once]
     result = QueryCosts(np.column_stack(each), np.column_stack(of_all))
@@ -183,9 +180,9 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
 
 
 def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:
-    """Which points are paid by the hour: ``(points,)`` bool, given whether a server answered (NaN: not known).
+    """Which points are priced by the hour: ``(points,)`` bool, given whether a server answered (NaN: unknown).
 
-    Without a price of tokens all are, as of a server of one's own; with one, those that this machine answered.
+    Without a token price all are (a private server); with one, only those that this machine answered.
     """
     if np.isnan(prices.hour):
         return np.zeros(len(served), dtype=bool)
@@ -193,7 +190,7 @@ def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:
 
 
 def _billed(number: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Billed tokens of each query and once: new, cached, of the answer and written, ``(4, points)`` each."""
+    """Billed tokens per query and one-time: new, cached, of the answer and written, ``(4, points)`` each."""
     tokens = {name: np.nan_to_num(column) for name, column in number.items() if name.endswith("_tokens")}
     written, cached = tokens["cache_write_tokens"], tokens["cached_tokens"]
     warm_new, warm_written = (tokens[f"warm_{how}_tokens"] / number["rows_a_cell"] for how in ("new", "written"))
