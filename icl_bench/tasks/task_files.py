@@ -153,9 +153,7 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
 
 def draft_text(draft: Draft, path: Path, out: Path) -> str:
     """The task file ``out`` for a draft of the rows in ``path``, with the guesses as comments."""
-    rows = Path(
-        os.path.relpath(path.resolve(), out.parent.resolve())
-    ).as_posix()  # with paths relative to the task file
+    rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
     values = draft.values | {"data": draft.values["data"] | {"file": rows}}
     return "".join(f"# {one}\n" for one in draft.said) + as_yaml(values)
 
