@@ -1,4 +1,4 @@
-"""The ends of prompts, rebuilt from stored ids: what the reader shows of a prediction's prompt."""
+"""The ends of prompts, rebuilt from stored ids, for the display of predictions."""
 
 from __future__ import annotations
 
@@ -22,61 +22,59 @@ from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import one_line
 
 SHOWN_DEMONSTRATIONS = 2
-"""Demonstrations of the prompt's end."""
+"""The maximum number of demonstrations in a prompt's end."""
 
 
 LISTED_DEMONSTRATIONS = 40
 
 
 def missing(value: Any) -> bool:
-    """Whether a value of a table is none."""
+    """Whether a value of a table is missing."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a prompt, or why it is not there."""
+    """The end of a prompt, or why it is missing."""
 
     query: str | None = None
     shown: Sequence[str] = ()
     """Texts of the last demonstrations."""
     listed: Sequence[tuple[str, str]] = ()
-    """Ids and answers of the last demonstrations, the last one last."""
+    """Ids and answers of the last demonstrations, in order."""
     count: int | None = None
     separator: str = ""
     why: str = ""
 
 
 class Prompts:
-    """Rebuilds the ends of prompts; reads each task's data once."""
+    """Rebuilds the ends of prompts. Each task's data are read once."""
 
     def __init__(self, cells: Mapping[str, CellMeta], variants: FactsOf, data_dir: Path | None) -> None:
-        """As ``Stored`` has them: what the files of cells say, and the facts of variants."""
+        """Arguments as in ``Stored``: metadata of cells' files, and the facts of variants."""
         self._cells, self._variants = cells, variants
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
         self._questions = ImportedQuestions(cells, data_dir)
 
     def of(self, cells: Mapping[str, CellMeta], variants: FactsOf) -> Prompts:
-        """Those of further cells; tasks that were read are not read again, missing data is looked
-        for once more.
-        """
+        """Rebuilds prompts of further cells. Known tasks are not read again; missing data are searched once more."""
         prompts = Prompts(cells, variants, self._data_dir)
         prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
         return prompts
 
     def imported_questions(self, task: str, golds: Mapping[str, str]) -> dict[str, str]:
-        """Test id -> what imported predictions of a task were asked, by ids with their right answers."""
+        """Test id -> question, for imported predictions of a task given by ids with their right answers."""
         records = ((test, {"task": task, "test_id": test, "gold": gold}) for test, gold in golds.items())
         found = {test: self._questions.of(record) for test, record in records}
         return {test: question for test, question in found.items() if question is not None}
 
     def computed(self, record: Mapping[str, Any]) -> bool:
-        """Whether a prediction is of a run, whose further columns are known."""
+        """Whether a prediction belongs to a run, whose further columns are known."""
         return record["cell"] in self._cells
 
     def end(self, record: Mapping[str, Any]) -> End:
-        """The end of a prediction's prompt, or why there is none to show."""
+        """The end of a prediction's prompt, or why there is none."""
         meta = self._cells.get(record["cell"])
         if meta is None:
             source = self._variants.get(record["variant"], UNKNOWN).imported or "a file"
@@ -87,13 +85,13 @@ class Prompts:
         ids = list(meta.demonstration_ids or []) if missing(own) else list(own)
         trained = meta.facts.scoring == CLASSIFIER
         if trained:
-            ids = []  # they were learnt, and stand in no prompt
+            ids = []  # they were training examples and are not in a prompt
         task = self.task(meta)
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
             return End(listed=named, count=len(ids), why=task)
         if task.spec.data.passages is None and not trained:
-            # what is read as vectors stands in no prompt
+            # texts that are read as vectors are not in the prompt
             ids, _ = stored_as_text(ids, record["select"], record["attention"])
         queries = task.train if record.get("queries") == "copied" else task.test
         try:
@@ -108,7 +106,7 @@ class Prompts:
             piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
             end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
             writing = replace(writing, piece=piece)
-        texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
+        texts = writing.texts(template, separator, last)  # a preamble precedes only the first demonstration of a prompt
         return End(
             query_text(template, query) + end,
             [text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
@@ -118,7 +116,7 @@ class Prompts:
         )
 
     def task(self, meta: CellMeta) -> Rows | str:
-        """The cell's task with its rows, or why they are not at hand."""
+        """The cell's task with its rows, or why they are unavailable."""
         stored, spec = meta.facts.data or {}, meta.task_as_given
         key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:

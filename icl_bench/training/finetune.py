@@ -1,7 +1,7 @@
-"""Runs training methods as cells beside those of in-context learning.
+"""Runs training methods as cells, comparable with those of in-context learning.
 
-A cell's ``select`` is the method's name, or that of its upper bound (``lora-paper``: the checkpoint
-chosen on the test rows, as in the study). Axes, files and summaries are those of a sweep.
+A cell's ``select`` is the method's name, or that of its upper bound (``lora-paper``: the checkpoint selected on the
+test rows, as in the study). Axes, files and summaries are those of a sweep.
 """
 
 from __future__ import annotations

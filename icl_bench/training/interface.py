@@ -27,15 +27,15 @@ class Learned:
     """A method's result for one k and draw."""
 
     select: str
-    """The name of its cell: the method's, or that of its upper bound."""
+    """The name of its cell: the method, or its upper bound."""
     probabilities: np.ndarray
     """``(test, labels)``"""
     seconds: float
-    """Time for answering the test rows."""
+    """Seconds to answer the test rows."""
     training: TrainingMeta = field(default_factory=TrainingMeta)
     """The training and its cost."""
     query_flops: float | None = None
-    """Operations of answering a test row alone, without padding (mean); None where no formula gives them."""
+    """Operations of answering a single test row without padding (mean); None if unknown."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class TrainingMethod(ABC):
         return []
 
     def facts(self, select: str) -> Mapping[str, Any]:
-        """What decides the predictions of the cell ``select`` besides the examples, for its identity."""
+        """Facts that decide the predictions of the cell ``select`` besides the examples, for its identity."""
         del select
         return {}
 

@@ -1,6 +1,6 @@
-"""Conversations to learn from: instruction tuning (Zebra; Song et al. 2023, section 4).
+"""Conversations as training data: instruction tuning (Zebra; Song et al. 2023, section 4).
 
-Each row of a file is a conversation, written by the model's chat template. Its answers are the targets. Several
+Each row of a file is a conversation, written with the model's chat template. Its answers are the targets. Several
 conversations are packed into one sequence, and see only themselves.
 """
 
@@ -27,7 +27,7 @@ from icl_bench.training.adaptation.examples import HELD, HELD_SEQUENCES, Lesson
 from icl_bench.wording import counted, plain, short
 
 DAY = "2024-07-26"
-"""The date that a chat template may write, so that a training does not depend on its day."""
+"""The date for chat templates, so that a training does not depend on its day."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -45,7 +45,7 @@ class Instructions:
     """The largest number of tokens of a sequence."""
     seed: int = 0
     too_long: int = 0
-    """Number of conversations that were left out, because a sequence does not hold them."""
+    """Number of conversations that are left out because they exceed a sequence."""
     longest: int = 0
     """Tokens of the longest conversation of the file."""
     dated: bool = False
@@ -84,11 +84,11 @@ class Instructions:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean number of tokens of a sequence of the first pass; packing leaves places unfilled."""
+        """Mean number of tokens of a sequence of the first pass. Packing leaves sequences partly empty."""
         return self.tokens / len(self._turn(0))
 
     def lesson(self, number: int) -> Lesson:
-        """Training sequence ``number``; conversations repeat without end."""
+        """Training sequence ``number``; conversations repeat without limit."""
         turn = 0
         while number >= len(packs := self._turn(turn)):
             number -= len(packs)
@@ -103,7 +103,7 @@ class Instructions:
         return self._passes[number]
 
     def _packs(self, lessons: Sequence[Lesson], order: Sequence[int]) -> list[list[int]]:
-        """Which conversations are in each sequence: as many of the order as fit."""
+        """The conversations of each sequence, filled in order."""
         packs: list[list[int]] = []
         room = 0
         for i in order:
@@ -121,7 +121,7 @@ class Instructions:
         return [packed([self.held[i] for i in pack]) for pack in packs[:HELD_SEQUENCES]]
 
     def notes(self, sequences: float) -> list[str]:
-        """What a user should know before a training of so many sequences."""
+        """Notes for the user before a training of this number of sequences."""
         answers = sum(last - first for lesson in self.conversations for first, last in lesson.learnt or ())
         notes = [
             f"{counted(len(self.conversations), 'conversation')} to train on, with {self.tokens:,} tokens, of which "
@@ -154,7 +154,7 @@ def packed(lessons: Sequence[Lesson]) -> Lesson:
 
 @dataclass(frozen=True)
 class ConversationWriter:
-    """Turns rows into tokens by a model's chat template."""
+    """Encodes rows as tokens with a model's chat template."""
 
     chat: ChatTemplate
     tokenizer: Any
@@ -174,7 +174,7 @@ class ConversationWriter:
         return cls(chat, tokenizer, [token.content for token in added if token.special])
 
     def lesson(self, row: StoredRow) -> Lesson:
-        """The tokens of a row, and where its answers stand, each with the end of its turn.
+        """The tokens of a row, and the ranges of its answers, each with the end of its turn.
 
         A token that spans the start of an answer belongs to the answer. Raises ``UserError`` with the row.
         """
@@ -194,7 +194,7 @@ class ConversationWriter:
         encoding = self.tokenizer(
             [text], add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        # a token's start may exclude its blank, but its end is after the start of its text in any tokenizer
         starts, ends = zip(*encoding["offset_mapping"][0], strict=True)
         first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
@@ -202,7 +202,7 @@ class ConversationWriter:
         return Lesson(tuple(encoding["input_ids"][0]), learnt)
 
     def _answer(self, messages: Sequence[Message], place: int, text: str) -> tuple[int, int]:
-        """Where an answer with its end stands in the conversation's text, in characters."""
+        """The range of an answer with its end in the conversation's text, in characters."""
         prompt = self.chat.render(messages[:place])
         through = self.chat.render(messages[: place + 1], answer_follows=False)
         content = messages[place]["content"].strip()
@@ -213,7 +213,7 @@ class ConversationWriter:
                 "than after the prompt that asks for it, or changes it; icl-bench cannot train on such a template"
             )
         end = at + len(content)
-        # what the template writes behind the answer, whether or not the conversation goes on
+        # the template's text after the answer, whether or not the conversation continues
         ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)  # noqa: RUF071 - texts, not paths
         if ending is None:
             raise UserError(
@@ -239,7 +239,7 @@ def messages_of(cells: Mapping[str, Any]) -> list[Message]:
 
 
 def _checked(messages: Any) -> list[Message]:
-    """Turns with a known role and a text, of which the last is an answer."""
+    """Validate the turns: known roles, texts, and an answer at the end."""
     if not isinstance(messages, list) or not messages:
         raise UserError(f"messages: expected a list of turns, not {short(messages)}")
     found: list[Message] = []

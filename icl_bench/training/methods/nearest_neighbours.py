@@ -17,7 +17,7 @@ from icl_bench.training.interface import Learned, TrainingMethod
 from icl_bench.training.methods.probe import fitted_probabilities
 
 NEIGHBOUR_COUNTS = (1, 3, 5, 10)
-"""Numbers of neighbours to choose from."""
+"""Candidate numbers of neighbours."""
 
 
 class NearestNeighbours(TrainingMethod):

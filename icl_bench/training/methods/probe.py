@@ -128,7 +128,7 @@ class Probe(TrainingMethod):
         ]
 
     def _flops(self, batches: Iterable[Sequence[Ids]]) -> float:
-        """Operations of the states of batches of queries, padding included."""
+        """Operations of the states of batches of queries, including padding."""
         shape, spans = self.run.architecture, self.run.pattern.spans(self.run.architecture.windows)
         return sum(forward_flops(shape, *batch_of(spans, list(map(len, batch)))) for batch in batches)
 
@@ -136,7 +136,7 @@ class Probe(TrainingMethod):
 def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
     """Probabilities of each label for the test states, ``(test, count)``.
 
-    States are standardised; all else is scikit-learn's default (L2, C=1).
+    States are standardised; other settings are scikit-learn's defaults (L2, C=1).
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
