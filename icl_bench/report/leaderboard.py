@@ -235,8 +235,9 @@ def notes(table: pd.DataFrame) -> list[str]:
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """The table in GitHub's Markdown, in percent; empty columns are left out. Notes on selections that saw the test
-    queries follow.
+    """The table in GitHub's Markdown, in percent; empty columns are left out.
+
+    Notes on selections that saw the test queries follow.
     """
     shown = [
         [name, "---:", *values] if numbers else [name, "---", *map(in_markdown, values)]

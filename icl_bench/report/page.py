@@ -26,8 +26,9 @@ SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "reader", "
 
 
 def page(report: Report, with_library: bool = True) -> str:
-    """The whole page as HTML. The same report gives the same text. A served page without charts yet can omit the
-    ``library`` that draws them.
+    """The whole page as HTML. The same report gives the same text.
+
+    A served page without charts yet can omit the ``library`` that draws them.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

@@ -1,4 +1,8 @@
-"""Stored log-probabilities of labels: which are kept, and their form in journals and files."""
+"""Stored log-probabilities of labels: which are kept, and their form in journals and files.
+
+A prediction has one array, ``(labels,)`` float32, in the order of the labels (``CellMeta.label_order``,
+or the row's own choices). Labels whose scores were not kept are NaN.
+"""
 
 from __future__ import annotations
 

@@ -60,9 +60,10 @@ class Queue:
         return sum(map(len, self._waiting.values()))
 
     def take(self, loaded: object = None, machine: str = "", machines: Collection[str] = ()) -> tuple[int, Unit] | None:
-        """The next unit for an engine that has ``loaded`` this, with a ticket; None if none waits. If engines are on
-        several ``machines``, a failed unit goes to another machine than it failed on, because the engines of a machine
-        that shuts down die one after another.
+        """The next unit for an engine that has ``loaded`` this, with a ticket; None if none waits.
+
+        If engines are on several ``machines``, a failed unit goes to another machine than it failed on, because the
+        engines of a machine that shuts down die one after another.
         """
         elsewhere = any(other != machine for other in machines)
 

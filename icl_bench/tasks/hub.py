@@ -78,8 +78,9 @@ Rows = list[dict[str, Any]]
 
 
 def _rows_of_files(hub: HubSource, splits: Iterable[str], columns: Mapping[str, str]) -> dict[str, Rows]:
-    """The rows of splits of files. All splits are read together, because they share their types. The copy that
-    ``datasets`` writes is removed, so that a changed file is read again.
+    """The rows of splits of files. All splits are read together, because they share their types.
+
+    The copy that ``datasets`` writes is removed, so that a changed file is read again.
     """
     with TemporaryDirectory(prefix="icl-bench-") as folder:
         tables = _loaded(hub, None, cache_dir=folder)

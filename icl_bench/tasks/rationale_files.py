@@ -131,8 +131,9 @@ def _jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def _values(
     data: TaskData, columns: Mapping[str, str], out: Path, origin: RationaleOrigin, added: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The fields of the new task file. The task keeps its name, so that points of both are in the same tables. Raises
-    ``UserError`` for an invalid task.
+    """The fields of the new task file. The task keeps its name, so that points of both are in the same tables.
+
+    Raises ``UserError`` for an invalid task.
     """
     spec, paths = data.spec, files_of(out)
     values = spec.model_dump(mode="json", exclude_defaults=True)

@@ -27,8 +27,9 @@ MOST_NAMED = 4
 
 
 def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of unshuffled curves with ``point``, a name for curve and k within task and model. If there are very many
-    rows, only those of each curve's largest k.
+    """Rows of unshuffled curves with ``point``, a name for curve and k within task and model.
+
+    If there are very many rows, only those of each curve's largest k.
     """
     frame = unshuffled(frame)
     if len(frame) > POINT_ROWS:
