@@ -54,7 +54,7 @@ def keys_of_layers(spans: Sequence[ReceptiveSpan], layout: BlockLayout | None, t
 
 @cache
 def keys_of_row(spans: tuple[ReceptiveSpan, ...], tokens: int, width: int) -> int:
-    """Pairs of a token and a key that it sees, in all layers, of a row padded on the right to ``width``.
+    """Pairs of a token and a key that it sees, in all layers, of ``tokens`` padded on the right to ``width``.
 
     Padding sees the row's tokens, but not itself.
     """

@@ -386,7 +386,7 @@ class ServerBackend:
         return self._failure(f"the account has no credit left ({failure_reason(error)})")
 
     def _refusal(self, error: Any) -> CellError | UserError:
-        """The error of a refused request: ``UserError`` if the server does not have the model."""
+        """The error of a refused request: ``UserError`` for an unknown model or a refused ``--temperature``."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
             lists = few(self._models, LISTED)
             said = f"--model {self._model}: the server does not know it ({failure_reason(error)}); it lists {lists}"

@@ -1,4 +1,4 @@
-"""The course of a race of ``choose``: a table that changes on a terminal, a line for each round elsewhere."""
+"""Progress of a race of ``choose``: a changing table on a terminal, elsewhere one line per round."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, few, percent
 
 LINES = 14
-"""Settings that the table shows: a terminal of 24 lines has room for notes, too."""
+"""The maximum number of settings in the table, so that a terminal of 24 lines also has room for notes."""
 
 ONCE_SHOWN = 3
-"""Settings that the line of a round names as dropped."""
+"""The maximum number of dropped settings that a round's line names."""
 
 
 def score(standing: Standing) -> str:
@@ -51,7 +51,7 @@ class RaceProgress(Watcher):
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Print what races; then show the table on a terminal until the block ends, and once more below."""
+        """Print the settings; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
         for text in dict.fromkeys(text for one in contest.entrants for text in notes(one.sweep)):
             self._display.note(f"note: {text}")
@@ -69,7 +69,7 @@ class RaceProgress(Watcher):
                 self._display.keep(self._table())
 
     def round(self) -> None:
-        """Take the state after a round; without a terminal, print it in a line."""
+        """Receive the state after a round; without a terminal, print it in a line."""
         self._rounds += 1
         self._answer = self._contest.answer()
         out = {place for place, one in enumerate(self._answer.standings) if one.out}
@@ -91,14 +91,14 @@ class RaceProgress(Watcher):
         )
 
     def _spent(self) -> str:
-        """Answers and time so far, and what is left of the budget."""
+        """Answers and time so far, and the rest of the budget."""
         contest, seconds = self._contest, time.monotonic() - self._began
         spend, account = contest.spec.spend, contest.account
         left = duration(max(spend.amount - seconds, 0)) if spend.unit == "time" else spend.of(max(account.left, 0))
         answers = f"{contest.predictions:,} of {contest.full_sweep:,} answers"
         return f"{answers} in {timedelta(seconds=int(seconds))}, {left} left"
 
-    # -- what the runner says ---------------------------------------------------------------------
+    # -- callbacks of the runner ---------------------------------------------------------------------
 
     def backend_loading(self) -> None:
         """The model is being loaded."""
@@ -109,7 +109,7 @@ class RaceProgress(Watcher):
         self._say("asking")
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
-        """A cell of a setting is asked."""
+        """A cell of a setting starts."""
         del already
         shown = f"{cell.spec.select}, k={cell.spec.k:,}" if cell.spec.k else "no demonstrations"
         self._say(f"round {self._rounds + 1}: asking {shown}, draw {cell.spec.draw + 1}")
@@ -122,12 +122,12 @@ class RaceProgress(Watcher):
     # -- the table --------------------------------------------------------------------------------
 
     def __rich__(self) -> Group:
-        """The table, the budget and what is asked now."""
+        """The table, the budget and the current cell."""
         parts = [self._table()] if self._rounds else []
         return Group(*parts, Text(self._spent()), self._doing)
 
     def _table(self) -> Group:
-        """The leader, those that run, the best first, then those that were dropped, the latest first."""
+        """The leader, the running settings, the best first, then dropped settings, the latest first."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("setting", no_wrap=True, overflow="ellipsis", max_width=25)
         for title in ("answers", "draws", "accuracy %"):
