@@ -263,11 +263,11 @@ def advise(
 
     - ``other test examples``: more than a quarter of those that most were asked are missing; no
       candidate;
-    - ``one draw``: of demonstrations that are drawn, beside points with more; no candidate, as a
-      single draw says nothing of others;
+    - ``one draw``: a single random draw, while other points have more; no candidate, because a single draw does not
+      generalise to others;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
-    - ``as good``: p_margin is at most ``ALPHA``: less than ``MARGIN`` is lost to the best, even
-      where it is certain that something is lost;
+    - ``as good``: p_margin is at most ``ALPHA``: less than ``MARGIN`` is lost to the best, even if
+      some loss is significant;
     - ``worse``: not as good, and p_worse is at most ``ALPHA``: it is not the best;
     - ``not distinguishable``: neither.
 
@@ -280,7 +280,7 @@ def advise(
     best found is the best. ``p_margin`` and ``p_worse`` (:func:`icl_bench.analysis.statistics.best.losses`) do not:
     they are against the truly best point within the budget, whichever it is, corrected over the cheaper points (Holm).
     Draws are common if both points draw their demonstrations in the same way. With a single draw everywhere both p
-    values are 1. The best found has a p_margin too, corrected over the points (Bonferroni): if it is above ``ALPHA``,
+    values are 1. The best found has a p_margin too, corrected over the candidates for the best (Bonferroni): if it is above ``ALPHA``,
     another point may be better by ``MARGIN`` or more. ``interval_over`` is the sampled unit of the comparison with the
     best found, or without one, of the point's mean (:func:`icl_bench.analysis.draws.interval_over`).
 

@@ -110,19 +110,16 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
 
     - computed tokens of prompts, answers and trainings;
     - operations, by formula (flops);
-    - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
-      sweep is what a smaller k did not have yet;
-    - money, at these prices; NaN without. Tokens are paid by token, what a machine took by the hour
-      (:func:`_by_hour`). Trainings have no price of tokens (NaN).
+    - measured seconds: ``prefill_seconds`` are the one-time part, in a nested sweep without the prefix of a smaller k;
+    - money at these prices, NaN without prices. Tokens are priced per token, machines per hour (:func:`_by_hour`).
+      Trainings have no token price (NaN).
 
-    Once for all queries are a training, the queries that were asked to calibrate, and the
-    demonstrations that all queries share, and the writing of their rationales by a model; retrieved
-    ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
-    A training that nobody knows of is not free: what it trained has no cost (NaN).
+    One-time costs are a training, calibration queries, shared demonstrations, and writing their rationales with a
+    model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not counted (NaN). The cost
+    of an unknown training is NaN, not 0.
 
-    Where a server counted tokens, they are those that it billed, written ones included. As many queries
-    as a cell has, with what is paid once, cost what the server billed for the cell, if the cell found
-    nothing in the cache.
+    If a server counted tokens, they are the billed ones, including written ones. If a cell found nothing in the cache,
+    the costs of its queries and the one-time costs sum to the server's bill.
     """
     number = {str(name): costs[name].to_numpy(dtype=float) for name in costs if name not in POINT}
     choices = [known(str(select)) for select in costs["select"]]

@@ -5,7 +5,7 @@ labels)`` of one cell, that is, of one prompt's demonstrations. No prompt is run
 
 - ``batch``: the mean log-probability of each label over the test rows (Batch Calibration, Zhou et al.
   2024, section 3; the paper divides by the mean probability, here logarithms are averaged).
-- ``batch,of=pool:N``: the same over N rows of the pool, so that nothing of the test rows is used.
+- ``batch,of=pool:N``: the same over N rows of the pool, so that test rows are not used.
 - ``contextual``: the log of the mean probability over content-free inputs (Zhao et al. 2021, section 5).
 - ``domain``: the same over inputs of random words of the task (Fei et al. 2023, section 4).
 - ``prior=FILE``: the bias with which the mean probability over the test rows is a stated distribution

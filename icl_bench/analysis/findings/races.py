@@ -27,8 +27,8 @@ WHY = {
     "dearer": "dropped: not better, and dearer",
     "not better": "dropped: not better",
 }
-"""Why a setting is out, in words: surely worse than another, or surely not better than the choice by more than the
-margin."""
+"""Why a setting was dropped, in words: shown to be worse than another one, or shown not to be better than the choice by
+more than the margin."""
 
 
 def races(context: Context) -> pd.DataFrame:

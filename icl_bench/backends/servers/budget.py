@@ -31,8 +31,8 @@ class Purse:
 class Budget:
     """A shared budget, and the prices of one model.
 
-    A request may start if the sum cannot exceed the limit even if nothing of its prompt is cached and its answer has
-    the maximum length. A prompt's tokens are counted locally, and scaled by the largest ratio of a server's count to
+    A request may start if the sum cannot exceed the limit without cached tokens and with an answer of the maximum
+    length. A prompt's tokens are counted locally, and scaled by the largest ratio of a server's count to
     the local count so far.
     """
 
