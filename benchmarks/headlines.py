@@ -1,7 +1,8 @@
 """The tables of docs/replication.md on two small models, from the stored predictions.
 
-    python benchmarks/headlines.py                  # prints the tables
-    python benchmarks/headlines.py --pack RESULTS   # writes results/headlines-more.parquet
+    python benchmarks/headlines.py                       # prints the tables
+    python benchmarks/headlines.py --published FILE      # and that of the paper's published predictions
+    python benchmarks/headlines.py --pack RESULTS        # writes results/headlines-more.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet`` and ``results/headlines-more.parquet``,
@@ -70,11 +71,11 @@ def pack(results: Path, out: Path = CPU) -> int:
     return out.stat().st_size
 
 
-def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU)) -> Findings:
-    """The findings on files of predictions, which are imported into ``folder``."""
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU), task: str | None = None) -> Findings:
+    """The findings on files of predictions, or on those of a task. The files are imported into ``folder``."""
     for file in files:
         import_predictions(file, folder)
-    return read_findings(folder)
+    return read_findings(folder, task=task)
 
 
 def origins(file: Path = CPU) -> dict[str, Origin]:
@@ -331,8 +332,7 @@ def draw(names: Sequence[str]) -> Iterator[Path]:
     for name in names:
         section, task = name.split("-")[:2]
         with TemporaryDirectory() as folder:
-            findings_on(Path(folder), FIGURES[name])
-            findings = read_findings(folder, task=task)
+            findings = findings_on(Path(folder), FIGURES[name], task)
             found = {one.name: one for one in sections(findings, Naming.of(findings.summary))[0]}[section]
             panel = next(panel for panel in found.panels if panel.name == name)
             svg = vl_convert.vegalite_to_svg(figure(panel, found.short), vl_version=VEGA_LITE)

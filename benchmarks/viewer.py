@@ -1,17 +1,20 @@
 """The viewer and the report's page at a large study's size: seconds until each is of use.
 
-    python benchmarks/viewer.py --published predictions.parquet [--copies 5] [--chromium]
+    python benchmarks/viewer.py --published predictions.parquet [--copies 5] [--chromium] [--folder-alone]
 
 The published predictions are repeated as further tasks (524,500 each time: five times are 2.6
 million). Seconds count from the program's start: until the first predictions are answered, until
 the findings are there; then of a search and of a pair of points. With ``--chromium``, also until
-the browser shows the first predictions, and the report's file its first chart.
+the browser shows the first predictions, and the report's file its first chart. Then the folder of ``report --all``:
+the time and memory of writing it, its size, and from ``file://`` the same questions, asked through the page's controls
+(the first of each kind reads its data files). ``--folder-alone`` measures nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -86,15 +89,60 @@ def shown(driver: Any, address: str, selector: str) -> None:
         time.sleep(0.02)
 
 
+def published(results: Path, folder: Path, driver: Any) -> None:
+    """Write the page with all predictions as files, and open it from the disk."""
+    print(f"{run('report', '--results', results, '--all', folder):8.2f} s  the folder with all predictions")
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    data = [path.stat().st_size for path in (folder / "predictions").iterdir()]
+    page = (folder / "index.html").stat().st_size
+    print(
+        f"{memory:8,.0f} MiB of memory at most; {page / 1e6:.1f} MB and {len(data)} data files, "
+        f"{sum(data) / 1e6:.1f} MB"
+    )
+    if not driver:
+        return
+    address = (folder / "index.html").as_uri()
+    shown(driver, "about:blank", "html")
+    timed(
+        "the folder's page in the browser, to its first predictions", lambda: shown(driver, address, "#reader .option")
+    )
+    for name, asked in {
+        "a search in questions, answers and ids": {"word": "card"},
+        "another search, the files being read": {"word": "top up"},
+        "all answers, sorted": {"sort": "prediction"},
+        "wrong answers of a point": {"task": "trec-0", "k": 10, "correct": "wrong"},
+        "two points side by side": {"task": "trec-0", "k": 10, "other_k": 100, "flips": "won"},
+        "all predictions beside another selector": {"other_series": "bm25, pool"},
+    }.items():
+        timed(name, lambda asked=asked: listed(driver, asked))  # type: ignore[misc]
+    bytes_ = driver.execute_script("return performance.memory.usedJSHeapSize")
+    print(f"{bytes_ / 2**20:8,.0f} MiB of memory in the browser")
+    driver.quit()
+
+
+def listed(driver: Any, asked: dict[str, object]) -> None:
+    """Ask by the address, and wait for the list."""
+    driver.execute_script(
+        "location.hash = arguments[0]", urllib.parse.urlencode({"task": "*", **asked, "at": "reader"})
+    )
+    time.sleep(0.05)
+    while driver.execute_script("return document.querySelector('#reader[aria-busy]')"):
+        time.sleep(0.02)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--published", type=Path, required=True)
     parser.add_argument("--copies", type=int, default=5)
     parser.add_argument("--chromium", action="store_true")
+    parser.add_argument("--folder-alone", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = repeated(given.published, given.copies, Path(folder))
         driver = browser() if given.chromium else None
+        if given.folder_alone:
+            published(results, Path(folder) / "site", driver)
+            return
         served = Served(results)
         first = served.ask("predictions", count=200)
         served.since(f"the first 200 of {first['total']:,} predictions are answered")
@@ -131,7 +179,7 @@ def main() -> None:
             height = driver.execute_script("return document.documentElement.scrollHeight")
             charts = driver.execute_script("return document.querySelectorAll('.chart').length")
             print(f"{charts} charts, of one task {height:,} pixels")
-            driver.quit()
+        published(results, Path(folder) / "site", driver)
 
 
 if __name__ == "__main__":

@@ -147,17 +147,12 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     (``ci_low``, ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new
     rows and draws (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
-    from icl_bench.choosing.data import with_task
     from icl_bench.cli.output.choose import raced
     from icl_bench.cli.output.progress import Display
 
     hush_libraries()
-    place, display = _place(results), Display(quiet=quiet)
     given = _split_here(ChooseSpec, {**options, "task": options.get("task") or ""})
-    given, found = with_task(given, place)
-    for text in found:
-        display.note(text)
-    return raced(ChooseSpec(**given), place, display).as_json()
+    return raced(given, _place(results), Display(quiet=quiet)).as_json()
 
 
 @_takes(RationalesOptions)
@@ -208,11 +203,9 @@ def check(
     was found, ``points`` has each point. Raises :class:`icl_bench.UserError` where either cannot be
     read, they cannot be compared, or (unless ``allow_missing``) the results lack some of the baseline.
     """
-    from icl_bench.analysis.baseline_check import check_results
-    from icl_bench.report.leaderboard_check import check_leaderboard, is_table
+    from icl_bench.report.leaderboard_check import check_baseline
 
-    compare = check_leaderboard if is_table(Path(baseline)) else check_results
-    found = compare(Path(baseline), results, tolerance, alpha, allow_missing)
+    found = check_baseline(Path(baseline), results, tolerance, alpha, allow_missing)
     if not found.lost:
         found.require_all()
     return found
@@ -379,29 +372,40 @@ class Results:
 
     def report(
         self,
-        path: str | Path = "report.html",
+        path: str | Path | None = None,
         *,
+        all: str | Path | None = None,  # noqa: A002 - as on the command line
         figures: str | Path | None = None,
         style: FigureStyle | None = None,
         data_dir: str | Path | None = None,
         anonymous: bool = False,
     ) -> Path:
-        """Write one HTML page of all findings, and with ``figures`` its charts as files into a folder.
+        """Write one HTML page of all findings, ``report.html``, and with ``figures`` its charts as files into a folder.
 
+        With ``all``, write the page and all predictions into this folder, for a web server or to open from a disk.
         ``style`` is how figures look (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names, ...).
         With ``anonymous``, for blind review, the page has no names of machine and user, and no paths.
         Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, for a ``style``
-        without ``figures``, or without the extra ``report``.
+        without ``figures``, for both ``path`` and ``all``, or without the extra ``report``.
         """
         from icl_bench.report import write_report
         from icl_bench.results.anonymous import Anonymous
 
         if style is not None and figures is None:
             raise UserError("style: applies to figures; add figures=DIR")
-        folders = [None if folder is None else Path(folder) for folder in (figures, data_dir)]
+        if path is not None and all is not None:
+            raise UserError("path: the page of all=DIR is DIR/index.html; leave out one of the two")
         place: Any = Anonymous(self._place) if anonymous else self._place
-        only = self._only
-        return write_report(place, Path(path), only=only, figures=folders[0], style=style, data_dir=folders[1]).page
+        written = write_report(
+            place,
+            Path(all or path or "report.html"),
+            only=self._only,
+            figures=None if figures is None else Path(figures),
+            style=style,
+            data_dir=None if data_dir is None else Path(data_dir),
+            with_all=all is not None,
+        )
+        return written.page
 
     # -- how they look --------------------------------------------------------------------------
 

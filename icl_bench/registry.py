@@ -344,6 +344,7 @@ TRAINING_METHODS = Registry(
         "full": "icl_bench.training.methods.finetuned:FullFinetuning",
         "probe": "icl_bench.training.methods.probe:Probe",
         "knn": "icl_bench.training.methods.nearest_neighbours:NearestNeighbours",
+        "encoder-probe": "icl_bench.training.methods.encoder_probe:EncoderProbe",
     },
     subclass_of=["icl_bench.training.interface:TrainingMethod"],
 )

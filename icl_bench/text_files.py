@@ -84,6 +84,10 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+WRITING = ".writing-"
+"""How names begin of files that are not written whole yet."""
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write under a temporary name in the same folder, then rename; creates the folder.
 
@@ -106,8 +110,8 @@ def writing_whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     If the block raises, an existing file is kept. With ``new``, no file may exist.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.parent / f".writing-{secrets.token_hex(8)}{path.suffix}"
-    # files of tempfile are readable only by their owner, regardless of the umask
+    written = path.parent / f"{WRITING}{secrets.token_hex(8)}{path.suffix}"
+    # tempfile's are readable by their owner alone, whatever the umask says
     handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.needs import data_folder
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # before torch is imported, here and in the programs that tests start
@@ -26,13 +27,7 @@ def what_is_there_stays() -> None:
 
 @pytest.fixture
 def data_dir() -> Path:
-    folder = Path(os.environ.get("ICL_BENCH_DATA") or "../shared/data")
-    if not folder.is_dir():
-        reason = "needs the data folder: set ICL_BENCH_DATA"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return folder
+    return data_folder()
 
 
 @pytest.fixture(autouse=True)

@@ -280,9 +280,10 @@ def advise(
     best found is the best. ``p_margin`` and ``p_worse`` (:func:`icl_bench.analysis.statistics.best.losses`) do not:
     they are against the truly best point within the budget, whichever it is, corrected over the cheaper points (Holm).
     Draws are common if both points draw their demonstrations in the same way. With a single draw everywhere both p
-    values are 1. The best found has a p_margin too, corrected over the candidates for the best (Bonferroni): if it is above ``ALPHA``,
-    another point may be better by ``MARGIN`` or more. ``interval_over`` is the sampled unit of the comparison with the
-    best found, or without one, of the point's mean (:func:`icl_bench.analysis.draws.interval_over`).
+    values are 1. The best found has a p_margin too, corrected over the candidates for the best (Bonferroni): if it is
+    above ``ALPHA``, another point may be better by ``MARGIN`` or more. ``interval_over`` is the sampled unit of the
+    comparison with the best found, or without one, of the point's mean
+    (:func:`icl_bench.analysis.draws.interval_over`).
 
     Finally ``possible``, the number of scores of a candidate without gaps, and ``missing``, the number of its gaps,
     with gap_difference and gap_p over all candidates of the task and model: whether scores are missing at random

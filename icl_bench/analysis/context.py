@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.label_probabilities import label_probabilities
@@ -88,6 +88,8 @@ class Context:
     """A score, as a share of 1: the target of forecasts, and the accuracy required of answers."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Group name -> its tasks, for means over them."""
+    beside: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What findings leave for their charts, beside their tables, by their names."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

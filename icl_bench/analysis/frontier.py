@@ -23,7 +23,17 @@ from icl_bench.analysis.draws import candidate, interval_over
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
-from icl_bench.analysis.query_cost import MEASURES, PricesOf, QueryCosts, as_records, prices_of, query_costs
+from icl_bench.analysis.query_cost import (
+    MEASURES,
+    PARTS,
+    PricesOf,
+    QueryCosts,
+    as_records,
+    cost_parts,
+    prices_of,
+    served_share,
+    with_money,
+)
 from icl_bench.analysis.statistics.alike import asked_alike, on_tests
 from icl_bench.analysis.statistics.best import leads
 from icl_bench.analysis.statistics.dominance import dominance
@@ -90,21 +100,35 @@ def frontier(
     across: bool = False,
     facts: FactsOf = NO_FACTS,
 ) -> pd.DataFrame:
-    """Return every point of each task and model with its score, its costs and whether it is dominated.
+    """Every point of each task and model with its score, its costs and whether it is dominated: the table of
+    :func:`compare`.
+    """
+    return compare(predictions, costs, queries, prices, across, facts).table
+
+
+def compare(
+    predictions: pd.DataFrame,
+    costs: pd.DataFrame,
+    queries: Sequence[int],
+    prices: PricesOf | None,
+    across: bool = False,
+    facts: FactsOf = NO_FACTS,
+) -> Compared:
+    """Compare every point of each task and model by score and costs.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. One row for each point and number of
     ``queries``. Shuffled orders and checkpoints selected on test rows are not points. Cascades of curves with
     probabilities are points (:func:`icl_bench.analysis.cascade.cascades`): ``cascade`` is their margin, or ``chosen``,
     and None for other points; k is their largest.
 
-    Costs are treated as exact. The columns ``verdict_...`` are ``on the frontier``, ``dominated`` or ``undecided`` for
-    each cost, and ``p_...`` is the p value of the verdict or of the nearest one
-    (:func:`icl_bench.analysis.statistics.dominance.dominance`). For a task and model, any verdict of one kind is wrong
-    in at most 5% of samples of draws and test examples. Points are compared on the test examples that both have. Both
-    columns are None if the cost is unknown, for points that were asked other test examples than most (``other_tests``),
-    and for points with a single random draw (``interval_over``). A ``dominated`` point never has the highest score
-    among points that cost no more, and a point ``on the frontier`` always has.
-
+    Costs are taken as known. ``verdict_`` says, for each of them, ``on the frontier``, ``dominated`` or
+    ``undecided``, and ``p_`` is the p value of the verdict or of the one that is nearer
+    (:func:`icl_bench.analysis.statistics.dominance.dominance`): in at most 5% of samples of draws and
+    test examples is any verdict of one kind wrong, of a task and model. Points are compared on
+    the test examples that both have. Both are None where the cost is not known, for points that were
+    asked other test examples than most (``other_tests``), and for those with a single draw of what is
+    drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
+    highest score of those that cost no more, nor does one ``on the frontier`` have less.
     With ``across``, points of all models of a task are compared, and verdicts hold over all of them
     (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants identify their data). Tokens are not compared,
     because models have different tokens.
@@ -116,15 +140,17 @@ def frontier(
         kept = on_same_rows(kept, facts)
     keys, all_points = grids(kept, POINT)
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
-    paid = query_costs(keys.merge(_as_text(costs), on=POINT, how="left"), prices)
+    of_points = keys.merge(_as_text(costs), on=POINT, how="left")
+    taken, served = cost_parts(of_points), served_share(of_points)
     column = kept["score"].to_numpy(dtype=float)
-    added = list(_cascades(ladders(kept, keys, all_points, paid), column, paid))
+    added = list(_cascades(ladders(kept, keys, all_points, taken), column, taken))
     all_points = [point.joined() for point in all_points]
     for point in added:
         metric = scores.loc[point.last, "metric"]
         scores.loc[len(scores)] = pd.Series({**point.row, "metric": metric})
         all_points.append(point.grid)
-        paid = paid.with_one(point.paid)
+        taken, served = taken.with_one(point.taken), np.append(served, served[point.last])
+    paid = with_money(taken, scores["model"].astype(str).to_numpy(), served, prices)
     parts = [
         scores.assign(queries=number, other_tests=False).join(pd.DataFrame(paid.of(number), columns=list(MEASURES)))
         for number in queries
@@ -133,6 +159,7 @@ def frontier(
         part[[f"p_{measure}" for measure in MEASURES]] = np.nan
         part[[f"verdict_{measure}" for measure in MEASURES]] = None
     means = scores["score"].to_numpy(dtype=float)
+    tested = []
     for rows in partition(scores, compared_within(across))[1]:
         points = [all_points[row] for row in rows]
         alike = asked_alike(points)
@@ -144,13 +171,36 @@ def frontier(
         within = rows[~alike.lack][judged]
         p_leads = leads(list(compress(candidates, judged)), column)
         p_leads[means[within][:, None] <= means[within]] = 1.0
+        tested.append(Tested(within, p_leads))
         for part in parts:
             part.loc[rows[alike.lack], "other_tests"] = True
             for measure in compared_measures(across):
                 found = dominance(p_leads, part[measure].to_numpy(dtype=float)[within])
                 part.loc[within, f"p_{measure}"] = found.p
                 part.loc[within, f"verdict_{measure}"] = found.verdicts
-    return pd.concat(parts, ignore_index=True)[FRONTIER]
+    table = pd.concat(parts, ignore_index=True)[FRONTIER]
+    return Compared(table, taken, served == 0, tuple(tested))
+
+
+class Tested(NamedTuple):
+    """Points that are compared with each other."""
+
+    points: np.ndarray
+    """Their numbers."""
+    p_leads: np.ndarray
+    """``(points, points)``, as :func:`icl_bench.analysis.statistics.dominance.dominance` takes it."""
+
+
+class Compared(NamedTuple):
+    """A frontier, and what costs and verdicts at other prices and numbers of queries follow from."""
+
+    table: pd.DataFrame
+    """The points for the first number of queries, then the same points for the next one."""
+    taken: QueryCosts
+    """What each point takes, by ``PARTS``."""
+    here: np.ndarray
+    """Which points a machine of the user's answered: ``(points,)`` bool."""
+    tested: tuple[Tested, ...]
 
 
 class _Cascade(NamedTuple):
@@ -160,13 +210,13 @@ class _Cascade(NamedTuple):
     """Its columns of ``FRONTIER``."""
     grid: Grid
     """The grid of its predictions."""
-    paid: QueryCosts
-    """The costs of this cascade."""
+    taken: QueryCosts
+    """What it takes, by ``PARTS``: one point."""
     last: int
     """Position of the point that asks all queries at the largest k."""
 
 
-def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, paid: QueryCosts) -> Iterator[_Cascade]:
+def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, taken: QueryCosts) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
     for ladder in all_ladders:
         rungs = ladder.rungs
@@ -187,22 +237,22 @@ def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, paid: QueryCost
                 "test_rows": tests,
                 "interval_over": interval_over(draws > 1),
             }
-            yield _Cascade(row, grid, _paid(ladder, way.calls, paid), int(ladder.places[-1]))
+            yield _Cascade(row, grid, _taken(ladder, way.calls, taken), int(ladder.places[-1]))
 
 
-def _paid(ladder: Ladder, times: np.ndarray, paid: QueryCosts) -> QueryCosts:
-    """The costs of a cascade: those of each rung, weighted by the share of queries that reach it; ``times`` is the
-    number of calls of each query.
+def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
+    """What a cascade takes: of each rung, the share of queries that get there; ``times`` is how
+    often each was asked.
 
     If the demonstrations of each k begin those of the next, the one-time cost is that of the largest k. The seconds of
     a nested sweep add up to it.
     """
     count = np.sum(~np.isnan(times))
     reach = np.array([np.sum(times > rung) / count for rung in range(len(ladder.places))])
-    each, once = (part[ladder.places] for part in paid)
+    each, once = (part[ladder.places] for part in taken)
     shared = once.sum(axis=0)
     if _nested(ladder.setting):
-        seconds = np.array(MEASURES) == "seconds"
+        seconds = np.array(PARTS) == "seconds"
         shared = np.where(seconds, shared, once[-1])
     return QueryCosts((reach[:, None] * each).sum(axis=0), shared)
 
@@ -258,7 +308,9 @@ def _found(context: Context) -> pd.DataFrame:
     known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
     if not known_costs.any() or not len(_points(frame)):
         return pd.DataFrame(columns=FRONTIER)
-    return frontier(frame, costs, STEPS, None)
+    found = compare(frame, costs, STEPS, None)
+    context.beside["frontier"] = found
+    return found.table
 
 
 def _found_across(context: Context) -> pd.DataFrame:
@@ -271,7 +323,9 @@ def _found_across(context: Context) -> pd.DataFrame:
     kept = frame[frame["task"].isin(models.index[models > 1])]
     if not len(_points(kept)):
         return pd.DataFrame(columns=FRONTIER)
-    return frontier(kept, costs, STEPS, None, across=True, facts=context.facts)
+    found = compare(kept, costs, STEPS, None, across=True, facts=context.facts)
+    context.beside["frontier_across_models"] = found
+    return found.table
 
 
 def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) -> str:

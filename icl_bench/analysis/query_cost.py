@@ -15,7 +15,7 @@ from icl_bench.analysis.predictions import samples_of
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
-from icl_bench.models.prices import Prices, UnknownModelError, no_hour, table_prices
+from icl_bench.models.prices import TOKENS, Prices, UnknownModelError, no_hour, table_prices
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import whole
 
@@ -33,6 +33,13 @@ MOST_QUERIES = 10**15
 MEASURES = ("tokens", "operations", "seconds", "money")
 
 
+UNITS = (*TOKENS, "write", "hour")
+"""The prices that money is added up from."""
+
+PARTS = (*MEASURES[:-1], *UNITS)
+"""What money at any prices follows from: the other measures, and money where one price is 1 and the others are 0."""
+
+
 PricesOf: TypeAlias = Prices | Mapping[str, Prices]
 """Prices of all models, or of each by name."""
 
@@ -45,7 +52,7 @@ def check_queries(queries: int) -> None:
 
 
 class QueryCosts(NamedTuple):
-    """Costs of points by ``MEASURES``: ``(points, 4)`` each, NaN if unknown."""
+    """What points take, by ``MEASURES`` or ``PARTS``: ``(points, measures)`` each, NaN where it is not known."""
 
     each: np.ndarray
     """Costs per query."""
@@ -53,12 +60,12 @@ class QueryCosts(NamedTuple):
     """One-time costs for all queries together."""
 
     def of(self, queries: int) -> np.ndarray:
-        """Costs per query if this number of queries shares one-time costs: ``(points, 4)``."""
+        """What a query takes where as many share what is computed once: ``(points, measures)``."""
         total: np.ndarray = self.each + self.once / queries
         return total
 
     def with_one(self, more: QueryCosts) -> QueryCosts:
-        """Append a point with costs ``(4,)`` each."""
+        """The same and, as the last point, one more, whose parts are ``(measures,)``."""
         return QueryCosts(*(np.vstack(pair) for pair in zip(self, more, strict=True)))
 
 
@@ -103,16 +110,17 @@ def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]
     }
 
 
-def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
-    """Split the costs in the rows of ``costs`` into costs per query and one-time costs.
+def cost_parts(costs: pd.DataFrame) -> QueryCosts:
+    """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
 
-    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``MEASURES``:
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``PARTS``:
 
     - computed tokens of prompts, answers and trainings;
     - operations, by formula (flops);
-    - measured seconds: ``prefill_seconds`` are the one-time part, in a nested sweep without the prefix of a smaller k;
-    - money at these prices, NaN without prices. Tokens are priced per token, machines per hour (:func:`_by_hour`).
-      Trainings have no token price (NaN).
+    - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
+      sweep is what a smaller k did not have yet;
+    - money at each price alone: of a million new, cached, answer and written tokens, and of an hour.
+      Trainings have no price of tokens (NaN). Which of them a point pays is :func:`_by_hour`'s.
 
     One-time costs are a training, calibration queries, shared demonstrations, and writing their rationales with a
     model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not counted (NaN). The cost
@@ -156,24 +164,43 @@ def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
     more = {name: training[name] + asked[name] for name in training}
     more["seconds"], more["flops"] = more["seconds"] + making_seconds, more["flops"] + making_flops
     seconds_once = prefill + more["seconds"]
-    paid, paid_once, hourly = unknown.copy(), unknown.copy(), np.zeros(len(costs), dtype=bool)
-    models = costs["model"].astype(str).to_numpy()
-    for model in dict.fromkeys(models.tolist()):
-        price = prices.get(model, Prices()) if isinstance(prices, Mapping) else prices or Prices()
-        of_model = models == model
-        by_hour = of_model & _by_hour(price, number.get("served", unknown))
-        hourly |= by_hour
-        by_token = of_model & ~by_hour & ~trained
-        paid[by_token], paid_once[by_token] = (price.of_tokens(*part[:, by_token]) for part in (query, once))
-        paid[by_hour], paid_once[by_hour] = (price.of_seconds(part[by_hour]) for part in (alone, seconds_once))
-        paid_once[(by_token | by_hour) & (elsewhere > 0)] = np.nan  # at the other model's prices
-    each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone, paid]
-    of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once, paid_once]
-    result = QueryCosts(np.column_stack(each), np.column_stack(of_all))
+    tokens = np.where(trained, np.nan, query) / 1e6
+    tokens_once, hours_once = once / 1e6, seconds_once / 3600
+    tokens_once[:, elsewhere > 0] = hours_once[elsewhere > 0] = np.nan  # at the prices of another model
+    each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone]
+    of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once]
+    # as in UNITS: an answer has the third price of tokens
+    result = QueryCosts(
+        np.column_stack([*each, *tokens, alone / 3600]), np.column_stack([*of_all, *tokens_once, hours_once])
+    )
     for place, name in enumerate(("tokens", "flops", "seconds")):
         result.each[learnt & np.isnan(number[f"training_{name}"]), place] = np.nan
-    result.each[hourly & np.isnan(result.each[:, MEASURES.index("seconds")]), MEASURES.index("money")] = np.nan
+    result.each[np.isnan(result.each[:, PARTS.index("seconds")]), PARTS.index("hour")] = np.nan
     return result
+
+
+def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
+    """What queries take at these prices, in the rows of ``costs``: :func:`cost_parts` with their money."""
+    return with_money(cost_parts(costs), costs["model"].astype(str).to_numpy(), served_share(costs), prices)
+
+
+def served_share(costs: pd.DataFrame) -> np.ndarray:
+    """The share of cells that a server answered, ``(points,)``; NaN where it is not known."""
+    return costs["served"].to_numpy(dtype=float) if "served" in costs else np.full(len(costs), np.nan)
+
+
+def with_money(parts: QueryCosts, models: np.ndarray, served: np.ndarray, prices: PricesOf | None) -> QueryCosts:
+    """Costs by ``MEASURES`` of costs by ``PARTS``, for the points' models and the share that a server answered."""
+    first = len(MEASURES) - 1
+    money = [np.full(len(models), np.nan) for _ in parts]
+    for model in dict.fromkeys(models.tolist()):
+        price = prices.get(model, Prices()) if isinstance(prices, Mapping) else prices or Prices()
+        by_hour = _by_hour(price, served)
+        for paid, part in zip(money, parts, strict=True):
+            units = dict(zip(UNITS, part[:, first:].T, strict=True))
+            of_tokens = sum(getattr(price, name) * units[name] for name in UNITS[:-1])
+            paid[models == model] = np.where(by_hour, price.hour * units["hour"], of_tokens)[models == model]
+    return QueryCosts(*(np.column_stack([part[:, :first], paid]) for part, paid in zip(parts, money, strict=True)))
 
 
 def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:

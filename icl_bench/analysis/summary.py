@@ -95,9 +95,9 @@ def perturbed_curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> Summary:
-    """Summarise a results folder, or its part with these values (task, model).
+    """Summarise a results folder, or only its results with these values (task, model).
 
-    Raises ``UserError`` if no finished or failed cell is left.
+    Raises ``UserError`` if no finished or failed cell and no race has them.
     """
     stored = read_some(results, only)
     tables = summarise(scored(stored.predictions, first=stored.first_scores), stored.variants)

@@ -24,6 +24,7 @@ from icl_bench.choosing.costs import (
     Served,
     check_prices,
     crossing,
+    learning_cost,
     measure_of,
     model_prices,
     planned_tokens,
@@ -31,6 +32,7 @@ from icl_bench.choosing.costs import (
     rate_of,
 )
 from icl_bench.choosing.evidence import FIRST_LOOK
+from icl_bench.choosing.learners import DRAWS, LARGEST_SHARE, Learner, learners_of
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules
 from icl_bench.choosing.spending import Account, count_tokens
@@ -53,10 +55,7 @@ INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read anew."""
-NOT_TRIED = (
-    "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch), training on "
-    "the same examples (icl-bench finetune)"
-)
+NOT_TRIED = "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch)"
 """What a race does not have."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
@@ -70,25 +69,37 @@ class Setting:
     select: str
     k: int
     cells: tuple[tuple[PlannedGroup, CellPlan], ...]
-    query_flops: float | None = None
-    """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
-    shared_flops: float | None = None
-    """Operations of these, once."""
     entrant: int = 0
     """The place of its model among the race's."""
     calibration: Calibration | None = None
     """What is derived from the scores of its cells; None for the answers as they are."""
     compute: tuple[ComputeCost, ...] = field(default=(), repr=False)
     """The cost of each cell by formula, where it is known."""
+    learner: Learner | None = None
+    """What learns from the examples instead of a prompt, which has no planned cells."""
 
     @property
     def drawn(self) -> bool:
         """Whether its answers depend on the draw. A single draw of retrieval counts as no: only ties are random."""
-        return len(self.cells) > 1 or (self.k > 0 and self.cells[0][1].choice.drawn)
+        return self.learner is not None or len(self.cells) > 1 or (self.k > 0 and self.cells[0][1].choice.drawn)
 
     def cell(self, draw: int) -> tuple[PlannedGroup, CellPlan]:
         """The cell of a draw."""
         return self.cells[draw if len(self.cells) > 1 else 0]
+
+    @cached_property
+    def query_flops(self) -> float | None:
+        """Operations of a query by formula, without the demonstrations that queries share; the mean over draws."""
+        if self.learner is not None:
+            return self.learner.cost.query_flops
+        return float(np.mean([cost.query_flops for cost in self.compute])) if self.compute else None
+
+    @cached_property
+    def shared_flops(self) -> float | None:
+        """Operations of these, or of a training, once."""
+        if self.learner is not None:
+            return self.learner.cost.flops
+        return float(np.mean([cost.prefix_flops for cost in self.compute])) if self.compute else None
 
     def flops(self, queries: int) -> float | None:
         """Operations of a query, with its part of what is computed once for so many."""
@@ -140,7 +151,7 @@ class Contest:
     spec: ChooseSpec
     entrants: Sequence[Entrant]
     settings: Sequence[Setting]
-    left_out: Sequence[str]
+    left_out: list[str]
     """Settings that cannot run, with the reasons."""
     race: Race
     rows: Sequence[str]
@@ -157,6 +168,11 @@ class Contest:
     """By which settings' costs are compared: money, operations or tokens; None if they are not known."""
     _known: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Rows that are answered, by the cell's ``id``."""
+    _learned: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
+    """Scores of all test rows by id, by the place of a setting that learns and the draw."""
+    _paces: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Seconds an operation that trainings of a model and method took."""
+    _on_training: Callable[[str, int], None] = field(default=lambda _setting, _draw: None)
     _had: float = 0.0
     """The share of the first round's tokens that was answered before this command."""
     _paid_until: float = 0.0
@@ -201,8 +217,10 @@ class Contest:
                 which = f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)})"
                 left_out.append(f"{which}: too long for another model")
         order = stratified(rows, generator(spec.seed, "order of asking"))
-        draws = max(len(one.cells) for one in settings)
-        first = min(first_round(settings), len(rows))
+        draws, first = max(len(one.cells) for one in settings), min(first_round(settings), len(rows))
+        learning, refused = _learning(spec, entrants, order, draws)
+        settings, left_out = [*settings, *learning], [*left_out, *refused]
+        draws = max(draws, *(one.learner.draws for one in learning if one.learner), 1)
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
         racing = [Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0) for one in settings]
         return cls(spec, entrants, settings, left_out, Race(racing, rules), order)
@@ -218,7 +236,16 @@ class Contest:
 
     def cell_of(self, setting: Setting) -> str:
         """The hash of a setting's first cell."""
+        if setting.learner is not None:
+            return setting.learner.identity(0).cell
         return Identities(self.sweep_of(setting).loader.identity())(setting.cell(0)[1]).cell
+
+    @property
+    def notes_on_learning(self) -> list[str]:
+        """What a user should know of the trainings."""
+        learners = [one.learner for one in self.settings if one.learner is not None]
+        known = {id(one.finetuning): one.finetuning for one in learners}
+        return list(dict.fromkeys(note for one in known.values() for note in one.notes()))
 
     # -- costs ----------------------------------------------------------------------------------------
 
@@ -227,7 +254,13 @@ class Contest:
         """What a query of each setting takes, and all once, by ``MEASURES``: ``(settings, 4)`` each."""
         each, once = [], []
         for setting in self.settings:
-            entrant, tokens = self.entrants[setting.entrant], planned_tokens([cell for _, cell in setting.cells])
+            entrant = self.entrants[setting.entrant]
+            if setting.learner is not None:
+                costs = learning_cost(setting.learner.cost, entrant.prices, entrant.speed)
+                each.append(costs[0])
+                once.append(costs[1])
+                continue
+            tokens = planned_tokens([cell for _, cell in setting.cells])
             if not entrant.here and entrant.sweep.spec.scoring == "exact":  # may need the whole prompt for each label
                 each.append(np.full(4, np.nan))
                 once.append(np.full(4, np.nan))
@@ -254,12 +287,20 @@ class Contest:
 
     # -- racing ---------------------------------------------------------------------------------------
 
-    def run(self, results: Place, watcher: Watcher | None = None, on_round: Callable[[], None] = lambda: None) -> None:
+    def run(
+        self,
+        results: Place,
+        watcher: Watcher | None = None,
+        on_round: Callable[[], None] = lambda: None,
+        on_training: Callable[[str, int], None] = lambda _setting, _draw: None,
+    ) -> None:
         """Race until it is decided or the budget is spent; Ctrl-C ends it, too.
 
-        ``on_round`` is called after each round. Stored answers are read again, which takes little time. Raises
-        ``UserError`` where a cell fails, or the budget is too small for a first look at every setting.
+        ``on_round`` is called after each round, ``on_training`` before a training with the setting's name and the draw.
+        Stored answers are read again, which takes little time. Raises ``UserError`` where a cell fails, or the budget
+        is too small for a first look at every prompt.
         """
+        self._on_training = on_training
         self._give_budgets()
         runners, began = [one.sweep.runner(results, watcher) for one in self.entrants], time.monotonic()
         self._paid_until = began
@@ -281,7 +322,7 @@ class Contest:
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
-        if self.ended not in ("", INTERRUPTED) and not self.race.asked.all():
+        if self.ended not in ("", INTERRUPTED) and not self.race.looked:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
 
     def _give_budgets(self) -> None:
@@ -321,15 +362,15 @@ class Contest:
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
-                self._count(entrant, cell, one)
                 return False
             except StopRunError as error:
                 self.ended = str(error)
                 return False
             except CellError as error:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
+            finally:
+                self._count(entrant, cell, one)
             self._known[id(cell)] |= set(names)
-            self._count(entrant, cell, one)
             self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
             if one.answers:
                 last, read = group, cell.prefix_tokens
@@ -345,19 +386,105 @@ class Contest:
             if answers:
                 self.entrants[place].estimated, self.entrants[place].took = answers, seconds
         for ask in asks:
-            self._tell(ask, scores, runners)
+            if self.settings[ask.candidate].learner is None:
+                self._tell(ask, scores, runners)
+        self._learn(asks, runners, began)
         return True
 
+    # -- learning -------------------------------------------------------------------------------------
+
+    def _learn(self, asks: Sequence[Ask], runners: Sequence[Runner], began: float) -> None:
+        """Train what a round asks of settings that learn, the cheapest first, and tell the race.
+
+        The race has heard of the round's prompts before: they are what there is if this is interrupted. A setting that
+        cannot be trained is withdrawn.
+        """
+        learning = [(learner, ask) for ask in asks if (learner := self.settings[ask.candidate].learner) is not None]
+        for learner, ask in sorted(learning, key=lambda pair: pair[0].cost.all_flops):
+            name, questions = self.settings[ask.candidate].name, list(self._questions(ask))
+            try:
+                self._train(learner, ask.candidate, sorted({draw for draw, _ in questions}), runners, began)
+            except CellError as error:
+                self.race.withdraw(ask.candidate)
+                self.left_out.append(f"{name}: {error}")
+                continue
+            told = [self._learned[ask.candidate, draw][self.rows[row]] for draw, row in questions]
+            self.race.tell(ask, told)
+        for learner, _ in learning:
+            learner.finetuning.release()
+
+    def _train(
+        self, learner: Learner, place: int, draws: Sequence[int], runners: Sequence[Runner], began: float
+    ) -> None:
+        """Train these draws of a setting unless they are trained.
+
+        Raises ``CellError`` if one cannot be, also for the budget that is left.
+        """
+        setting = self.settings[place]
+        entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
+        missing = []
+        for draw in draws:
+            if (place, draw) not in self._learned:
+                answers = learner.answers(runner.store, draw)
+                if answers is None:
+                    missing.append(draw)
+                else:
+                    self._learned[place, draw] = answers
+                    self.outcome.names[learner.identity(draw).name] = learner.identity(draw).spec
+        if missing and learner.needs_model:
+            runner.release()
+        for done, draw in enumerate(missing):
+            self._check_affordable(learner, entrant, setting.entrant, len(missing) - done, began)
+            self._on_training(setting.name, draw)
+            start = time.monotonic()
+            one = learner.train(runner.store, draw)
+            self._paces[setting.entrant, learner.method] = (time.monotonic() - start) / learner.cost.all_flops
+            self._pay_training(learner, entrant)
+            self.outcome.add(one)
+            if one.failed:
+                raise CellError(f"draw {draw}: {next(iter(one.failed.values()))}")
+            answers = learner.answers(runner.store, draw)
+            if answers is None:
+                raise CellError(f"draw {draw}: another process trains it; run the same command again")
+            self._learned[place, draw] = answers
+
+    def _check_affordable(self, learner: Learner, entrant: Entrant, model: int, trainings: int, began: float) -> None:
+        """Raise ``CellError`` if so many trainings take more than their part of the budget that is left."""
+        spend = self.spec.spend
+        if self._is_spent(began):
+            raise CellError(spend.spent)
+        if spend.unit == "tokens":
+            each = learner.cost.all_tokens
+        else:
+            pace = self._paces.get((model, learner.method), 1 / entrant.rate if entrant.rate else 0.0)
+            each = learner.cost.all_flops * pace
+            if spend.unit == "money":
+                assert entrant.prices is not None, "refused before"
+                each = float(entrant.prices.of_seconds(each))
+        if trainings * each > LARGEST_SHARE * self.account.left:
+            raise CellError(
+                f"{counted(trainings, 'training')} would take about {spend.at_least(trainings * each)}, more than half "
+                f"of what is left of --spend ({spend.at_least(self.account.left)})"
+            )
+
+    def _pay_training(self, learner: Learner, entrant: Entrant) -> None:
+        """Pay for a training; time is taken from the clock."""
+        if self.spec.spend.unit == "tokens":
+            self.account.purse.spent += learner.cost.all_tokens
+        elif self.spec.spend.unit == "money":
+            self._pay_time(entrant)
+
     def _questions_of(self, asks: Sequence[Ask]) -> Iterator[tuple[int, int, PlannedGroup, CellPlan, Sequence[str]]]:
-        """What a round asks: candidate, draw, cell and rows.
+        """What a round asks of prompts: candidate, draw, cell and rows.
 
         Model after model, draw after draw, the smallest k first: so demonstrations of nested prompts are read once
         a round.
         """
         wanted: dict[tuple[int, int], list[int]] = defaultdict(list)
         for ask in asks:
-            for draw, row in self._questions(ask):
-                wanted[ask.candidate, draw].append(row)
+            if self.settings[ask.candidate].learner is None:
+                for draw, row in self._questions(ask):
+                    wanted[ask.candidate, draw].append(row)
         for candidate, draw in sorted(wanted, key=self._place):
             group, cell = self.settings[candidate].cell(draw)
             yield candidate, draw, group, cell, [self.rows[row] for row in wanted[candidate, draw]]
@@ -423,10 +550,14 @@ class Contest:
             own = one.prompt_tokens - one.cached_tokens
             self.account.purse.spent += own + one.answer_tokens + (shared if own else 0)
         elif self.spec.spend.unit == "money":
-            assert entrant.prices is not None, "refused before"
-            now = time.monotonic()
-            self.account.purse.spent += float(entrant.prices.of_seconds(now - self._paid_until))
-            self._paid_until = now
+            self._pay_time(entrant)
+
+    def _pay_time(self, entrant: Entrant) -> None:
+        """Pay for this machine's time so far."""
+        assert entrant.prices is not None, "refused before"
+        now = time.monotonic()
+        self.account.purse.spent += float(entrant.prices.of_seconds(now - self._paid_until))
+        self._paid_until = now
 
     def _is_spent(self, began: float) -> bool:
         if self.spec.spend.unit == "time":
@@ -489,11 +620,12 @@ class Contest:
         spend = self.spec.spend
         if spend.unit == "time":
             return
-        look = [Ask(i, 0, min(FIRST_LOOK, self.race.rules.rows)) for i in range(len(self.settings))]
+        prompts = [i for i, one in enumerate(self.settings) if one.learner is None]
+        look = [Ask(i, 0, min(FIRST_LOOK, self.race.rules.rows)) for i in prompts]
         needed = self._estimate(look)
         if needed > spend.amount:
             raise UserError(
-                f"--spend {spend}: too small for a first look at {counted(len(self.settings), 'setting')}; it takes "
+                f"--spend {spend}: too small for a first look at {counted(len(prompts), 'setting')}; it takes "
                 f"about {spend.at_least(needed)} (of a single setting at least "
                 f"{spend.at_least(min(self._estimate([one]) for one in look))}); raise it, or give fewer values of "
                 "--k or --select"
@@ -502,10 +634,11 @@ class Contest:
     def _too_small(self) -> UserError:
         """The error of a budget that is spent before every setting had a first look."""
         spend, looked = self.spec.spend, self._looked() - self._had
+        prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
         needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked > 0 else ""
         return UserError(
-            f"--spend {spend}: too {small} for a first look at {counted(len(self.settings), 'setting')}{needed}; "
+            f"--spend {spend}: too {small} for a first look at {counted(prompts, 'setting')}{needed}; "
             f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "
             "or with fewer values of --k or --select"
         )
@@ -520,11 +653,6 @@ class Contest:
         return done / whole
 
     # -- the answer -----------------------------------------------------------------------------------
-
-    @cached_property
-    def rate(self) -> float | None:
-        """Operations a second of this machine with the first model, by a short measurement; None if unknown."""
-        return self.entrants[0].rate
 
     def answer(self) -> Answer:
         """How the settings stand."""
@@ -586,14 +714,15 @@ class Contest:
         """Predictions that the race asked; a calibrated setting has those of another."""
         asked: dict[int, int] = {}
         for setting, count in zip(self.settings, self.race.spent.tolist(), strict=True):
-            cells = id(setting.cells[0][1])
+            cells = id(setting.cells[0][1] if setting.cells else setting)
             asked[cells] = max(asked.get(cells, 0), count)
         return sum(asked.values())
 
     @property
     def full_sweep(self) -> int:
         """Predictions of a full sweep of all settings."""
-        return sum(cell.queries for one in self.settings if one.calibration is None for _, cell in one.cells)
+        prompts = sum(cell.queries for one in self.settings if one.calibration is None for _, cell in one.cells)
+        return prompts + sum(one.learner.draws * len(self.rows) for one in self.settings if one.learner is not None)
 
 
 def _known(value: float) -> float | None:
@@ -619,11 +748,7 @@ def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:
             continue
         known = tuple(cost for _, cell in cells if (cost := costs[id(cell)]) is not None)
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
-        query = float(np.mean([cost.query_flops for cost in known])) if known else None
-        shared = float(np.mean([cost.prefix_flops for cost in known])) if known else None
-        settings.append(
-            Setting(name, point.select, point.k, tuple(cells), query, shared, entrant=entrant, compute=known)
-        )
+        settings.append(Setting(name, point.select, point.k, tuple(cells), entrant, compute=known))
     return settings
 
 
@@ -646,6 +771,33 @@ def _calibrated(
                     if one.entrant == place
                 ]
     return twins, refused
+
+
+def _learning(
+    spec: ChooseSpec, entrants: Sequence[Entrant], rows: Sequence[str], draws: int
+) -> tuple[list[Setting], list[str]]:
+    """The settings that learn instead of prompting, and why others cannot.
+
+    They have the prompts' draws; where no prompt is drawn, those of ``--draws``.
+    """
+    several, draws = len(entrants) > 1, draws if draws > 1 else spec.draws or DRAWS
+    settings, refused = [], []
+    for place, entrant in enumerate(entrants):
+        model = f"{entrant.sweep.model.name}: " if several else ""
+        found, reasons = learners_of(spec, entrant.asked_for, entrant.sweep, entrant.prices, rows, draws)
+        refused += [f"{model}{reason}" for reason in reasons]
+        settings += [
+            Setting(
+                f"{model}{one.method}, k={one.k}",
+                one.method,
+                one.k,
+                cells=(),
+                entrant=place,
+                learner=one,
+            )
+            for one in found
+        ]
+    return settings, refused
 
 
 def first_round(settings: Sequence[Setting]) -> int:

@@ -17,6 +17,7 @@ from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.plan_money import paid_by_hour, sweep_prices
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.time_estimate import EFFICIENCY
+from icl_bench.training.interface import LearningCost
 from icl_bench.wording import plain
 
 PREFERRED = ("money", "operations", "tokens")
@@ -98,22 +99,41 @@ def query_cost(
     own, shared, answer = tokens
     if not caches:
         own, shared = own + shared, 0.0
-    each, once = np.full(4, np.nan), np.full(4, np.nan)
+    each, once = _unknown(), _unknown()
     each[0], once[0] = own + answer, shared
     if compute:
         each[1] = np.mean([cost.query_flops for cost in compute])
         once[1] = np.mean([cost.prefix_flops for cost in compute])
     if prices is not None:
         if paid_by_hour(sweep, prices):
-            speed = rate()
-            if speed is not None:
-                each[2:], once[2:] = (
-                    (seconds := values[1] / speed, prices.of_seconds(seconds)) for values in (each, once)
-                )
+            _add_time(each, once, prices, rate())
         else:
             each[3] = prices.of_tokens(own, shared, answer)
             once[3] = prices.of_tokens(0.0, -shared, 0.0, shared)  # the query that writes does not read
     return each, once
+
+
+def learning_cost(
+    cost: LearningCost, prices: Prices | None, rate: Callable[[], float | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same of a method that learns: once is its training. Prices are those of an hour."""
+    each, once = _unknown(), _unknown()
+    each[:2], once[:2] = (cost.query_tokens, cost.query_flops), (cost.tokens, cost.flops)
+    if prices is not None:
+        _add_time(each, once, prices, rate())
+    return each, once
+
+
+def _unknown() -> np.ndarray:
+    return np.full(len(MEASURES), np.nan)
+
+
+def _add_time(each: np.ndarray, once: np.ndarray, prices: Prices, speed: float | None) -> None:
+    """Add seconds, and the money that they cost, of the operations."""
+    if speed is not None:
+        for values in (each, once):
+            seconds = values[1] / speed
+            values[2:] = seconds, prices.of_seconds(seconds)
 
 
 def rate_of(sweep: Sweep) -> float | None:

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from icl_bench.errors import UserError
+from icl_bench.options import Options
 from icl_bench.results.cells import digest
 from icl_bench.results.storage import Place, folder_of
+from icl_bench.sweep.options import LabelColumn, TextColumn
 from icl_bench.text_files import write_whole
 from icl_bench.wording import counted, few, plain
 
@@ -34,6 +36,15 @@ class TaskOfData(NamedTuple):
     """What a user should know of it, a line each."""
 
 
+class Columns(Options):
+    """The columns of ``--data``."""
+
+    about: ClassVar[str] = "choose"
+
+    text: TextColumn = None
+    label: LabelColumn = None
+
+
 def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Options of ``choose`` with a task file in place of ``data``, and what to say of it. Raises ``UserError``."""
     given = {name: value for name, value in options.items() if name != "data"}
@@ -44,7 +55,8 @@ def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any
         return given, ()
     if given.get("task") not in (None, ""):
         raise UserError("--data: makes a task of rows; leave --task out")
-    made = task_of_data(data, given.pop("text", None), given.pop("label", None), results)
+    columns = Columns(**{name: given.pop(name, None) for name in Columns.model_fields})
+    made = task_of_data(data, columns.text, columns.label, results)
     return given | {"task": str(made.path)}, made.said
 
 
@@ -155,5 +167,6 @@ def _check(report: Any) -> list[str]:
             "may be too high"
         )
     if untested := [one.label for one in report.labels if not one.test]:
-        found.append(f"no test row of {counted(len(untested), 'label')} with few rows ({few(untested)})")
+        have = "has" if len(untested) == 1 else "have"
+        found.append(f"{counted(len(untested), 'label')} {have} too few rows for a test row ({few(untested)})")
     return [sizes, f"check: {'; '.join(found) or 'no test row is among the demonstrations'}"]

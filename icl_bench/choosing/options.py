@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,7 +11,9 @@ from icl_bench.backends.spec import BackendSpec
 from icl_bench.choosing.spending import EXPECTED, Spend, read_spend
 from icl_bench.errors import UserError
 from icl_bench.models.in_memory import read_model
-from icl_bench.options import MODEL, TASK, Option, as_text, flag, names_in
+from icl_bench.options import MODEL, NAMES, TASK, TRAINING, Option, as_pairs, as_text, flag, names_in, read_with
+from icl_bench.registry import TRAINING_METHODS
+from icl_bench.sweep.k_values import parse_train_k
 from icl_bench.sweep.options import (
     OF_THE_MODEL,
     Base,
@@ -47,7 +49,8 @@ OF_AN_ENGINE = OF_THE_MODEL - {"test_ids"} | {"price"}
 def _models(given: Any) -> Any:
     """The models of a text with commas, of a list, or one loaded model."""
     several = isinstance(given, tuple) and all(isinstance(one, str) for one in given)
-    return tuple(dict.fromkeys(map(read_model, names_in(list(given) if several else given))))
+    found = tuple(map(read_model, names_in(list(given) if several else given)))
+    return tuple(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
 
 
 def _engines(given: Any) -> Any:
@@ -60,11 +63,19 @@ def _engines(given: Any) -> Any:
     for model, options in given.items():
         if not isinstance(options, Mapping):
             raise UserError(f"--engine {short(given)}: expected a dictionary of options for each model")
-        for name, value in options.items():
-            if isinstance(value, Mapping):
-                value = ",".join(f"{key}={one}" for key, one in value.items())
-            texts.append(f"{model}:{name}={as_text(value)}")
+        texts += [f"{model}:{name}={text}" for name, value in options.items() for text in _texts(str(name), value)]
     return tuple(texts)
+
+
+def _texts(name: str, value: Any) -> Sequence[Any]:
+    """An option's value in Python as the command line writes it: a text for each time that the option is given."""
+    declared = ChooseSpec.declared().get(name.replace("-", "_"))
+    if declared is not None and declared.option.repeated:
+        pairs = as_pairs(value)
+        return pairs if isinstance(pairs, list | tuple) else (pairs,)
+    if isinstance(value, Mapping):
+        value = ",".join(f"{key}={one}" for key, one in value.items())
+    return (as_text(value),)
 
 
 class ChooseSpec(BackendSpec):
@@ -136,6 +147,29 @@ class ChooseSpec(BackendSpec):
     ] = Field(default=1000, ge=1)
     select: Selectors = Field(default="random,balanced,bm25", validate_default=True)
     k: NumbersOfDemonstrations = Field(default="0,1,5,10,25,50,100,200", validate_default=True)
+    method: Annotated[
+        tuple[str, ...],
+        NAMES,
+        Option(
+            "Methods that learn from the same examples and race, too, as in finetune: knn, encoder-probe, probe, lora, "
+            "full. Several with commas; none: prompts alone.",
+            TRAINING,
+            "LIST",
+            more=TRAINING_METHODS.added,
+        ),
+    ] = ("knn", "encoder-probe", "probe", "lora")
+    train_k: Annotated[
+        tuple[int, ...],
+        read_with(parse_train_k),
+        Option(
+            "Numbers of examples to train on: 100,1000. auto: the largest k of the prompts from 25 up, and a larger "
+            "round one up to 1,000.",
+            TRAINING,
+            "LIST",
+            expected="numbers like 100,1000, or auto",
+            default="auto",
+        ),
+    ] = ()
     encoder: Encoder = None
     draws: Draws = draws_field()
     seed: Seed = seed_field()
@@ -158,11 +192,19 @@ class ChooseSpec(BackendSpec):
         for one in self.calibrate or ():
             if str(one) != "batch":
                 raise UserError(
-                    f"--calibrate {plain(str(one))}: a race has batch alone; run and summary have the others"
+                    f"--calibrate {plain(str(one))}: choose supports only batch; use run and summary for the others"
                 )
+        for name in self.methods:
+            if name not in TRAINING_METHODS:
+                raise UserError(f"--method {plain(name)}: {TRAINING_METHODS.unknown(name)}, or none for prompts alone")
         for model in self.model:
             _ = self.of_model(model)
         return self
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that race beside prompts."""
+        return () if self.method == ("none",) else self.method
 
     def of_model(self, model: str) -> dict[str, Any]:
         """The options of one model that differ from those of all, as :class:`RunSpec` takes them. Raises
@@ -209,5 +251,5 @@ class ChooseSpec(BackendSpec):
         return self.price if own is None else given_prices(own)
 
 
-OF_THE_RACE = frozenset({"data", "spend", "margin", "queries", "price", "engine", "model"})
+OF_THE_RACE = frozenset({"data", "spend", "margin", "queries", "price", "engine", "model", "method", "train_k"})
 """Options that decide how settings are raced and what they cost, or that each model has of its own."""

@@ -38,7 +38,7 @@ INTERVAL_GAP = 0.1
 CHEAPER = 0.95
 """Share of another's cost up to which a candidate is cheaper: what saves less is not worth its predictions."""
 
-Why = Literal["worse", "dearer", "not better"]
+Why = Literal["worse", "dearer", "not better", "left out"]
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Standing:
     cheaper: bool
     """Whether it costs less than the choice and is not worse than it by more than the margin."""
     why: Why | None = None
-    """Why it is out: surely worse than another; not better by more than the margin, and dearer than the choice; or
-    not better by more than the margin."""
+    """Why it is out: surely worse than another; not better by more than the margin, and dearer than the choice; not
+    better by more than the margin; or withdrawn."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ class Race:
         settled = np.array([one.settles for one in self.candidates]) * np.where(self._drawn, rules.draws, 1)
         self._first = np.maximum(min(FIRST_LOOK, rules.rows), np.minimum(settled, self.length))
         """Positions of each candidate before its answers are compared: ``(candidates,)``."""
+        self._withdrawn = np.zeros(size, dtype=bool)
         self._leader = -1
         """The leader, or -1 where scores came since it was found."""
         self._threshold = math.log(max(size - 1, 1) / rules.error)
@@ -160,11 +161,17 @@ class Race:
         """Most so far that the first is better than the second."""
         self._compared = np.zeros((size, size), dtype=int)
         self._judged: _State | None = None
+        self._answered: Answer | None = None
 
     @property
     def length(self) -> int:
         """Positions of the whole schedule."""
         return self.rules.rows * self.rules.draws
+
+    @property
+    def looked(self) -> bool:
+        """Whether each candidate was asked, but for those that were withdrawn."""
+        return bool((self.asked > 0)[~self._withdrawn].all())
 
     @property
     def spent(self) -> np.ndarray:
@@ -192,7 +199,7 @@ class Race:
         self._scores[candidate].reshape(-1)[ask.start : stop] = taken
         begin = ask.start % self.rules.rows
         self._sums[candidate, begin : begin + len(taken)] += taken
-        self._leader, self._judged = -1, None
+        self._forget()
         if not self._drawn[candidate] and stop == self.rules.rows:
             self._scores[candidate] = self._scores[candidate, 0]
             self._sums[candidate] *= self.rules.draws
@@ -211,6 +218,15 @@ class Race:
             stop = min(start + self.rules.rows, len(scores))
             self.tell(Ask(candidate, start, stop), scores[start:stop])
 
+    def withdraw(self, candidate: int) -> None:
+        """Take out a candidate that cannot be asked (further): the race is about the others. Raises ValueError for the
+        last one.
+        """
+        self._withdrawn[candidate] = True
+        if self._withdrawn.all():
+            raise ValueError("a race needs a candidate")
+        self._leader, self._judged = -1, None
+
     def means(self) -> np.ndarray:
         """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
         passes, begun = np.divmod(self.asked, self.rules.rows)
@@ -228,13 +244,19 @@ class Race:
     def _best(self) -> int:
         reach = self._reach()
         means = np.where((reach == reach.max()) & (self.asked > 0), self.means(), -np.inf)
+        means[self._withdrawn] = -np.inf
         return int(np.lexsort((self._costs, -means))[0])
 
     def price(self, costs: Sequence[float] | np.ndarray) -> None:
         """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``, NaN where it
         is not known.
         """
-        self._costs, self._leader, self._judged = np.array(costs, dtype=float), -1, None
+        self._costs = np.array(costs, dtype=float)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was found from earlier scores and costs."""
+        self._leader, self._judged, self._answered = -1, None, None
 
     def running(self) -> np.ndarray:
         """Return who is not out: the choice, the leader, and those that might take the choice's place."""
@@ -259,9 +281,10 @@ class Race:
         self._compare(leader)
         beaten = self._evidence[leader] >= self._threshold
         beaten[leader] = True
-        sure, choice, cheaper = bool(beaten.all() and self.asked.all()), leader, 0
+        beaten |= self._withdrawn
+        sure, choice, cheaper = bool(beaten.all() and self.looked), leader, 0
         running = np.zeros(len(costs), dtype=bool)
-        saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader])
+        saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader]) & ~self._withdrawn
         cheap = [int(i) for i in np.argsort(costs, kind="stable") if saves[i]]
         self._compare(leader, np.array(cheap, dtype=int))
         for i in cheap:
@@ -273,7 +296,8 @@ class Race:
             self._compare(i)
             rivals = self._evidence[i] < self._threshold
             rivals[i] = False
-            if not rivals.any() and self.asked.all():
+            rivals &= ~self._withdrawn
+            if not rivals.any() and self.looked:
                 sure, choice = True, i
                 break
             for rival in np.flatnonzero(rivals):
@@ -311,6 +335,11 @@ class Race:
 
     def answer(self) -> Answer:
         """Return the choice so far and how each candidate stands."""
+        if self._answered is None:
+            self._answered = self._answer()
+        return self._answered
+
+    def _answer(self) -> Answer:
         choice, sure, running, cheaper = self._state()
         for i in np.flatnonzero(self._costs < self._costs[choice]):
             self._compare(int(i), np.array([choice]))
@@ -323,6 +352,8 @@ class Race:
 
     def _why(self, i: int, choice: int) -> Why:
         """Why a candidate is out."""
+        if self._withdrawn[i]:
+            return "left out"
         if self._worse(i, [choice, self.leader()]):
             return "worse"
         return "dearer" if self._costs[i] > self._costs[choice] else "not better"
@@ -340,6 +371,7 @@ class Race:
             found = self._differences(choice, which, int(asked), "new")
             shown[which] = log_evidence(found, self.rules.margin) >= self._threshold
         shown[choice] = False
+        shown[self._withdrawn] = False
         return shown
 
     def _standing(self, i: int, choice: int, out: bool, out_for_new: bool) -> Standing:
@@ -389,7 +421,8 @@ class Race:
     def _reach(self) -> np.ndarray:
         """Return how far each came; one without draws that has all rows is as far as any."""
         complete = ~self._drawn & (self.asked == self.length)
-        return np.where(complete, max(int(self.asked[~complete].max(initial=0)), 1), self.asked)
+        reach = np.where(complete, max(int(self.asked[~complete].max(initial=0)), 1), self.asked)
+        return np.where(self._withdrawn, 0, reach)
 
     def _grown(self, asked: int) -> int:
         """Return where the next round ends: after whole turns of draws, within the pass."""

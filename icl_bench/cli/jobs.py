@@ -123,26 +123,32 @@ def carry_out(
     # all requests of the command share one budget
     prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
 
-    def run_part(part: Part) -> Finished:
-        display.part(part)
-        outcome = part.run_alone(results, display)
-        display.outcome(outcome, results)
-        done = Finished(part.task, part.model, outcome)
+    def finish(part: Part) -> Finished:
+        done = Finished(part.task, part.model, run_part(part, results, display))
         on_finished(done)
         return done
 
     if not in_batches:
-        return do_each(spec, options, lambda request: run_part(prepared(request)), display.problem)
+        return do_each(spec, options, lambda request: finish(prepared(request)), display.problem)
     # the batches of all tasks and models are submitted before the first is waited for
     parts, problem = do_each(spec, options, prepared, display.problem)
     for part in parts:
         if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
             with suppress(UserError):  # its run raises the error again
                 part.sweep.submit(results)
-    works = [(f"{part.task} with {part.model}", partial(run_part, part)) for part in parts]
+    works = [(f"{part.task} with {part.model}", partial(finish, part)) for part in parts]
     finished, failed = _each(works, display.problem)
     problems = [str(one) for one in (problem, failed) if one is not None]
     return finished, UserError("; ".join(problems)) if problems else None
+
+
+def run_part(part: Part, results: Place, display: Display, begin: Callable[[], None] = lambda: None) -> Outcome:
+    """Compute a part here, and print how it ended. ``begin`` is called after its headline. Raises ``UserError``."""
+    display.part(part)
+    begin()
+    outcome = part.run_alone(results, display)
+    display.outcome(outcome, results)
+    return outcome
 
 
 def _on_cluster(

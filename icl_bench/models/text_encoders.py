@@ -67,6 +67,13 @@ class Reading(NamedTuple):
         return notes
 
 
+class EncoderCost(NamedTuple):
+    """What it takes to embed texts."""
+
+    tokens: float
+    flops: float
+
+
 UNKNOWN = 0.2
 """The share of unknown tokens above which an encoder does not support the texts' script."""
 
@@ -217,6 +224,26 @@ class SentenceEncoder:
         np.add.at(sums, owner, whole * weights[:, None])
         embeddings: np.ndarray = sums / np.linalg.norm(sums, axis=1, keepdims=True).clip(min=1e-12)
         return embeddings
+
+    def cost(self, texts: Sequence[str]) -> EncoderCost | None:
+        """What it takes to embed texts, truncated to its window and without padding, by formula.
+
+        Two operations for each parameter and token, four for each pair of tokens and unit of the hidden width. None
+        for models that are not transformers. Raises ``UserError`` if the model cannot be loaded.
+        """
+        model = self.load()
+        network, tokenizer = getattr(model[0], "auto_model", None), model.tokenizer
+        if network is None or not callable(tokenizer):
+            return None
+        window, config = model.max_seq_length, network.config
+        lengths = np.array([len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]], dtype=float)
+        lengths = lengths if window is None else np.minimum(lengths, window)
+        weights = sum(
+            p.numel() for name, p in network.named_parameters() if not name.startswith(("embeddings.", "pooler."))
+        )
+        pairs = config.num_hidden_layers * config.hidden_size * float(np.square(lengths).sum())
+        tokens = float(lengths.sum())
+        return EncoderCost(tokens, 2.0 * weights * tokens + 4.0 * pairs)
 
     def reading(self, texts: Sequence[str]) -> Reading:
         """How much of the texts the model reads. Raises ``UserError`` if the model cannot be loaded."""

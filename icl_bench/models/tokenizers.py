@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from icl_bench.errors import UserError
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.fingerprints import key_of_files
 from icl_bench.models.made_once import is_whole, made_once
@@ -73,6 +74,34 @@ def bos_of(tokenizer: Any) -> int | None:
     """The token that begins every prompt; None if there is none, or ``add_bos_token`` is false."""
     token = None if getattr(tokenizer, _WITHOUT_BOS, False) else tokenizer.bos_token_id
     return None if token is None else int(token)
+
+
+def special_texts(tokenizer: Tokenizer) -> list[str]:
+    """The texts of the tokens that are read as special."""
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+
+def check_offsets(tokenizer: Any, option: str) -> None:
+    """Raise ``UserError`` if a tokenizer does not return offsets, which ``option`` needs."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"{option}: this model's tokenizer does not return offsets; it needs a tokenizer.json")
+
+
+def with_offsets(
+    tokenizer: Any, text: str, *, split_special_tokens: bool
+) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    """Ids of a text, without special tokens around it, and the start and end of each token in characters.
+
+    The tokenizer must return offsets.
+    """
+    encoding = tokenizer(
+        [text],
+        add_special_tokens=False,
+        split_special_tokens=split_special_tokens,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    return tuple(encoding["input_ids"][0]), list(encoding["offset_mapping"][0])
 
 
 _WITHOUT_BOS = "without_bos"

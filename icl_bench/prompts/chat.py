@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icl_bench.errors import UserError
 from icl_bench.frozen import Frozen
+from icl_bench.models.tokenizers import special_texts
 from icl_bench.options import read_pair
 from icl_bench.prompts.chat_template import ChatTemplate, closed, thought_mark_in, thought_of
 from icl_bench.prompts.rendering import AS_THEY_ARE, Message, Piece, PlainForm, Writing, query_text
@@ -343,9 +344,7 @@ def chat_form(
     chat = ChatTemplate.of_folder(
         Path(model.source), model.name, arguments, day=settings.day, closes_thoughts=closes_thoughts
     )
-    added = tokenizer.added_tokens_decoder.values()
-    special = [token.content for token in added if token.special]
-    return ChatForm(template, settings, chat, special, writing, thought)
+    return ChatForm(template, settings, chat, special_texts(tokenizer), writing, thought)
 
 
 def around_turns(style: str, around: Sequence[str], template: AnyTemplate, piece: Piece) -> tuple[Piece, str, str]:

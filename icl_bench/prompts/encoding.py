@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_bench.errors import UserError
-from icl_bench.models.tokenizers import bos_of
+from icl_bench.models.tokenizers import bos_of, check_offsets, with_offsets
 from icl_bench.prompts.rendering import Message
 
 if TYPE_CHECKING:
@@ -210,23 +210,15 @@ class PromptTokenizer:
         self._anchor, start = self._tokenize([form.joint, form.start])
         self._lead = len(self.bos) + len(start)
 
-    def _tokens_before(self, text: str, cuts: Sequence[int]) -> np.ndarray:
-        """How many tokens of a text begin before each of these positions, in characters.
+    def _tokens_before(self, text: str, cuts: Sequence[int]) -> tuple[Ids, np.ndarray]:
+        """Ids of a text, and how many of its tokens begin before each of these positions, in characters.
 
         Raises ``UserError`` if the tokenizer does not return offsets.
         """
-        if not getattr(self._tokenizer, "is_fast", False):
-            raise UserError(
-                "--attention block: this model's tokenizer does not report token offsets; it needs a tokenizer.json"
-            )
-        encoding = self._tokenizer(
-            [text],
-            add_special_tokens=False,
-            split_special_tokens=not self.form.has_special_tokens,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        return np.searchsorted([start for start, _ in encoding["offset_mapping"][0]], cuts)
+        check_offsets(self._tokenizer, "--attention block")
+        split = not self.form.has_special_tokens
+        ids, offsets = with_offsets(self._tokenizer, text, split_special_tokens=split)
+        return ids, np.searchsorted([start for start, _ in offsets], cuts)
 
     def _ends(self, pieces: Sequence[str], text: str) -> tuple[int, ...]:
         """The ends of demonstrations in a prompt that begins with their pieces, in tokens.
@@ -234,7 +226,7 @@ class PromptTokenizer:
         A token that spans the end of a demonstration belongs to it. Raises ``UserError`` if the
         tokenizer does not return offsets.
         """
-        before = self._tokens_before(text, np.cumsum([len(piece) for piece in pieces]).tolist())
+        _, before = self._tokens_before(text, np.cumsum([len(piece) for piece in pieces]).tolist())
         return tuple(len(self.bos) + int(n) for n in before)
 
     def _tokenize(self, texts: Sequence[str]) -> list[Ids]:
@@ -302,13 +294,12 @@ class PromptTokenizer:
         begins = [0, *ends[:-1].tolist()]
         begins[:1] = [len(self.form.start)]
         starts = [begin + size for begin, size in zip(begins, query_lengths, strict=True)]
-        ids = self.whole(text)
         lead = len(self.bos)
         # a token that begins before a position and ends after it spans it
-        before = self._tokens_before(text, [*(start + 1 for start in starts), *ends.tolist()])
+        ids, before = self._tokens_before(text, [*(start + 1 for start in starts), *ends.tolist()])
         first = [lead + int(n) - 1 for n in before[: len(starts)]]
         last = [lead + int(n) for n in before[len(starts) :]]
-        return ids, tuple(last), list(zip(first, last, strict=True))
+        return self.bos + ids, tuple(last), list(zip(first, last, strict=True))
 
     def answers(self, answers: Sequence[str]) -> list[Ids]:
         """Ids of each answer with its ending, as the continuation of a query.

@@ -10,13 +10,14 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from icl_bench.errors import UserError
 from icl_bench.results.storage import Place
 from icl_bench.text_files import write_whole
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import socket
@@ -33,12 +34,16 @@ class Written:
 
     page: Path
     size: int
-    """Bytes of the page."""
+    """Bytes of the page, and of its data files."""
     figures: tuple[Path, ...] = ()
+    predictions: int = 0
+    """Predictions in data files beside the page."""
 
     def in_words(self) -> str:
         """Text about the written files."""
         text = f"{self.page} ({self.size / 1e6:.1f} MB)"
+        if self.predictions:
+            text = f"{self.page} ({self.size / 1e6:.1f} MB with {counted(self.predictions, 'prediction')})"
         if self.figures:
             text += f" and {len(self.figures)} figures in {self.figures[0].parent}"
         return text
@@ -52,34 +57,45 @@ def write_report(
     figures: Path | None = None,
     style: FigureStyle | None = None,
     data_dir: Path | None = None,
+    with_all: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a results folder, or of its part with these values (task, model).
 
-    ``figures`` is a folder for the charts as files, ``style`` is their style (:mod:`icl_bench.report.figure_style`).
-    Prompts are rebuilt from data in ``data_dir``. ``say`` receives progress messages. Raises ``UserError`` if there are
-    no results, a file cannot be written, or a library of the extra ``report`` is missing.
+    With ``with_all``, ``out`` is a folder, for the page and files with all predictions. ``figures`` is a folder for
+    the charts as files, ``style`` how they look (:mod:`icl_bench.report.figure_style`); ``data_dir`` is where prompts
+    are rebuilt from; ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
+    written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):
         from icl_bench.report.build import make_report
         from icl_bench.report.figure_style import PLAIN
         from icl_bench.report.figures import prepare, write_figures
         from icl_bench.report.page import page
-    _check(out)
+        from icl_bench.report.published.folder import check_folder, publish
+    if with_all:
+        check_folder(out)
+    else:
+        _check(out)
     _check_data(data_dir)
     if figures is not None:
         prepare(figures, style or PLAIN)
-    report = make_report(results, only, data_dir, say=say)
-    say("writing the page")
-    content = page(report).encode()
-    try:
-        write_whole(out, content)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
-    if figures is not None:
-        say("drawing figures")
-    written = write_figures(report, figures, style or PLAIN) if figures is not None else []
-    return Written(out, len(content), tuple(written))
+    report = make_report(results, only, data_dir, served=with_all, say=say)
+    if with_all:
+        found = publish(report, results, out, only=only, data_dir=data_dir, say=say)
+        written = Written(found.page, found.size, predictions=found.predictions)
+    else:
+        say("writing the page")
+        content = page(report).encode()
+        try:
+            write_whole(out, content)
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
+        written = Written(out, len(content))
+    if figures is None:
+        return written
+    say("drawing figures")
+    return replace(written, figures=tuple(write_figures(report, figures, style or PLAIN)))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
 from icl_bench.report.sections.panels import EmptySection, ReportSection
 from icl_bench.report.tables import Table, of_names
+from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.derived import reads_test_inputs
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
@@ -72,8 +73,9 @@ def make_report(
 ) -> Report:
     """Build the report of a results folder, or of its part with these values (task, model).
 
-    Prompts are rebuilt from data in ``data_dir``. If ``served``, it has no sample: the page requests predictions from
-    its server. ``say`` receives progress messages. Raises ``UserError`` without results.
+    ``data_dir`` is where prompts are rebuilt from. Where it is ``served``, it has no sample: the page asks
+    its server for predictions, or loads them from files beside it. ``say`` gets progress messages. Raises
+    ``UserError`` where there is nothing.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -96,7 +98,9 @@ def make_report(
         headlines(findings, naming),
         present,
         missing,
-        Sample.of_server(len(stored.own_predictions)) if served else sample(stored, naming, data_dir),
+        Sample.of_server(len(stored.own_predictions))
+        if served
+        else sample(stored, naming, data_dir, as_shown=shown_beside(results)),
         _failed(findings),
         naming.settings,
         records(findings.provenance),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.baseline_check import NEW, Check, point_name, refuse_limits
+from icl_bench.analysis.baseline_check import NEW, Check, check_results, point_name, refuse_limits
 from icl_bench.analysis.regression import COMPARED, PAIR, ROUNDING, Overall
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.errors import UserError
@@ -51,6 +51,12 @@ NOTE = (
 def is_table(baseline: Path) -> bool:
     """Whether a baseline is a CSV file, which has no facts."""
     return baseline.name.lower().endswith((".csv", ".csv.gz")) and not baseline.is_dir()
+
+
+def check_baseline(baseline: Path, results: Place, tolerance: float, alpha: float, allow_missing: bool) -> Check:
+    """Compare a results folder with a leaderboard's CSV file, or with predictions. Raises ``UserError``."""
+    compare = check_leaderboard if is_table(baseline) else check_results
+    return compare(baseline, results, tolerance, alpha, allow_missing)
 
 
 def check_leaderboard(

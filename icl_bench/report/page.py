@@ -13,16 +13,35 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from icl_bench import __version__
+from icl_bench.analysis.query_cost import PARTS
+from icl_bench.analysis.statistics.paired import ALPHA
 from icl_bench.escaping import in_script
 from icl_bench.report.answers import LOSS
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
 from icl_bench.report.sections.panels import Panel, ReportSection
+from icl_bench.report.sections.prompts import FRONTIER_AXES
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
-SCRIPTS = ("base", "address", "tables", "charts", "legends", "view", "reader", "following", "start")
+SCRIPTS = (
+    "base",
+    "address",
+    "tables",
+    "charts",
+    "costs",
+    "legends",
+    "view",
+    "published",
+    "reader",
+    "following",
+    "start",
+)
 """The parts of the page's program, in order."""
+
+
+GENERATOR = '<meta name="generator" content="icl-bench '
+"""How each page says what made it."""
 
 
 def page(report: Report, with_library: bool = True) -> str:
@@ -33,12 +52,12 @@ def page(report: Report, with_library: bool = True) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    template = environment.from_string(_own("page.html.j2"))
+    template = environment.from_string(own_file("page.html.j2"))
     return template.render(
         report=report,
         version=__version__,
         loss=LOSS,
-        css=Markup(_own("page.css")),
+        css=Markup(own_file("page.css")),
         library=Markup(_harmless(library()) if with_library else ""),
         program=Markup(_program()),
         data=Markup(in_script(_data(report))),
@@ -64,11 +83,11 @@ def library() -> str:
 
 def _program() -> str:
     """The page's own program."""
-    parts = "\n".join(_own(f"{name}.js") for name in SCRIPTS)
+    parts = "\n".join(own_file(f"{name}.js") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}}})();'
 
 
-def _own(name: str) -> str:
+def own_file(name: str) -> str:
     """One of the page's own files."""
     return files("icl_bench.report").joinpath("assets", name).read_text(encoding="utf-8")
 
@@ -92,11 +111,15 @@ def _data(report: Report) -> Mapping[str, Any]:
         "shapes": SHAPES,
         "dashes": DASHES,
         "most_bands": MOST_BANDS,
+        "cost_axes": FRONTIER_AXES,
+        "cost_parts": PARTS,
+        "alpha": ALPHA,
         "charts": [
             {
                 "spec": specs[id(panel)],
                 "name": panel.name,
                 "choices": [choice._asdict() for choice in panel.choices],
+                "costs": panel.costs,
                 **panel.about._asdict(),
             }
             for panel in _panels(report)

@@ -7,7 +7,7 @@ of them is included.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -107,11 +107,18 @@ class Sample:
     """The total number of predictions."""
     served: bool = False
     """Whether the page requests them from its server."""
+    index: str = ""
+    """The data file that says which others have them, where the page loads files beside it."""
 
     @classmethod
     def of_server(cls, total: int) -> Sample:
         """The sample of a page that contains no predictions."""
         return cls((), (), total, served=True)
+
+    @classmethod
+    def of_folder(cls, total: int, index: str) -> Sample:
+        """Of a page that has them in files beside it."""
+        return cls((), (), total, index=index)
 
     def as_json(self) -> dict[str, Any]:
         """The data of the page's program."""
@@ -123,17 +130,26 @@ class Sample:
             "rows": self.rows,
             "total": self.total,
             "served": self.served,
+            "index": self.index,
         }
 
 
 def sample(
-    stored: Stored, naming: Naming, data_dir: Path | None = None, most: int = MOST, most_bytes: int = MOST_BYTES
+    stored: Stored,
+    naming: Naming,
+    data_dir: Path | None = None,
+    most: int = MOST,
+    most_bytes: int = MOST_BYTES,
+    as_shown: Callable[[str], str] = str,
 ) -> Sample:
-    """Choose predictions and rebuild the ends of their prompts, if their data are available."""
+    """Choose predictions and rebuild the end of their prompts, where their data is at hand.
+
+    ``as_shown`` is that of :class:`icl_bench.report.prompt_ends.Prompts`.
+    """
     frame = stored.own_predictions
     order = in_turns(frame)[:most]
     chosen = naming.named(frame.iloc[order])
-    prompts = Prompts(stored.cells, stored.variants, data_dir)
+    prompts = Prompts(stored.cells, stored.variants, data_dir, as_shown)
     texts, rows = TextTable(), []
     records: list[Any] = chosen.to_dict("records")
     for position, record in zip(order, records, strict=True):
@@ -166,7 +182,7 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
     written = record.get("text") if prompts.computed(record) else None
     golds = golds_of(record.get("golds"), record["gold"])
     values: dict[str, Any] = {
-        **{name: _plain(record.get(name)) for name in sample_fields() if name not in TEXT_FIELDS},
+        **{name: plain_number(record.get(name)) for name in sample_fields() if name not in TEXT_FIELDS},
         **{name: "" if missing(record.get(name)) else str(record[name]) for name in NAME_FIELDS},
         "query": end.query,
         "separator": end.separator,
@@ -191,7 +207,7 @@ def _coded(values: Mapping[str, Any], texts: TextTable) -> list[Any]:
     return [number(values[name]) if name in TEXT_FIELDS else values[name] for name in sample_fields()]
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number with at most six digits, an unchanged boolean, or null for a missing value."""
     if isinstance(value, list):
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,42 @@ class End:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class _BeforeQuery:
+    """What stands before queries, which follow if the task's ``rows`` are known, and ``opening``, what follows them."""
+
+    end: End
+    rows: Rows | None = None
+    opening: str = ""
+
+
+def _no_row(name: str, count: int | None) -> End:
+    return End(count=count, why=f"The data holds no row {name} any more.")
+
+
 class Prompts:
     """Rebuilds the ends of prompts. Each task's data are read once."""
 
-    def __init__(self, cells: Mapping[str, CellMeta], variants: FactsOf, data_dir: Path | None) -> None:
-        """Arguments as in ``Stored``: metadata of cells' files, and the facts of variants."""
-        self._cells, self._variants = cells, variants
+    def __init__(
+        self,
+        cells: Mapping[str, CellMeta],
+        variants: FactsOf,
+        data_dir: Path | None,
+        as_shown: Callable[[str], str] = str,
+    ) -> None:
+        """As ``Stored`` has them: what the files of cells say, and the facts of variants.
+
+        ``as_shown`` makes what is shown of a message, which may name folders of this machine.
+        """
+        self._cells, self._variants, self._as_shown = cells, variants, as_shown
         self._data_dir = data_dir
         self._known: dict[str, Rows | str] = {}
         self._questions = ImportedQuestions(cells, data_dir)
+        self._of_last: tuple[CellMeta | None, _BeforeQuery] = None, _BeforeQuery(End())
 
     def of(self, cells: Mapping[str, CellMeta], variants: FactsOf) -> Prompts:
         """Rebuilds prompts of further cells. Known tasks are not read again; missing data are searched once more."""
-        prompts = Prompts(cells, variants, self._data_dir)
+        prompts = Prompts(cells, variants, self._data_dir, self._as_shown)
         prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
         return prompts
 
@@ -82,23 +105,36 @@ class Prompts:
             what = "" if question is None else " This is the question."
             return End(question, why=f"Imported from {source}: imported predictions carry no prompt.{what}")
         own = record["demonstration_ids"]
-        ids = list(meta.demonstration_ids or []) if missing(own) else list(own)
+        if not missing(own):
+            before = self._before_query(meta, list(own), record)
+        elif self._of_last[0] is meta:  # rows of a cell follow each other
+            before = self._of_last[1]
+        else:
+            before = self._before_query(meta, list(meta.demonstration_ids or []), record)
+            self._of_last = meta, before
+        if before.rows is None:
+            return before.end
+        queries = before.rows.train if record.get("queries") == "copied" else before.rows.test
+        if (query := queries.get(record["test_id"])) is None:
+            return _no_row(record["test_id"], before.end.count)
+        return replace(before.end, query=query_text(before.rows.spec.template, query) + before.opening)
+
+    def _before_query(self, meta: CellMeta, ids: list[str], record: Mapping[str, Any]) -> _BeforeQuery:
+        """What stands before a query with these demonstrations."""
         trained = meta.facts.scoring == CLASSIFIER
         if trained:
             ids = []  # they were training examples and are not in a prompt
         task = self.task(meta)
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
-            return End(listed=named, count=len(ids), why=task)
+            return _BeforeQuery(End(listed=named, count=len(ids), why=task))
         if task.spec.data.passages is None and not trained:
             # texts that are read as vectors are not in the prompt
             ids, _ = stored_as_text(ids, record["select"], record["attention"])
-        queries = task.train if record.get("queries") == "copied" else task.test
         try:
-            query = queries[record["test_id"]]
             last = tuple(task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:])
         except KeyError as error:
-            return End(count=len(ids), why=f"The data holds no row {error.args[0]} any more.")
+            return _BeforeQuery(_no_row(error.args[0], len(ids)))
         template = task.spec.template
         last, writing = as_shown(meta, last)
         separator, end = template.separator, opening_text(template, task.spec.thought)
@@ -106,14 +142,14 @@ class Prompts:
             piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
             end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
             writing = replace(writing, piece=piece)
-        texts = writing.texts(template, separator, last)  # a preamble precedes only the first demonstration of a prompt
-        return End(
-            query_text(template, query) + end,
-            [text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
-            [(example.id, example.answer) for example in last],
-            len(ids),
-            separator,
+        texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
+        shown = End(
+            shown=[text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
+            listed=[(example.id, example.answer) for example in last],
+            count=len(ids),
+            separator=separator,
         )
+        return _BeforeQuery(shown, task, end)
 
     def task(self, meta: CellMeta) -> Rows | str:
         """The cell's task with its rows, or why they are unavailable."""
@@ -121,7 +157,8 @@ class Prompts:
         key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:
             try:
-                self._known[key] = rows_of(TaskSpec.model_validate(spec), stored, self._data_dir)
+                rows = rows_of(TaskSpec.model_validate(spec), stored, self._data_dir)
             except (UserError, ValueError) as error:
-                self._known[key] = f"No prompt: {one_line(str(error))}"
+                rows = f"No prompt: {one_line(str(error))}"
+            self._known[key] = rows if isinstance(rows, Rows) else self._as_shown(rows)
         return self._known[key]

@@ -12,14 +12,14 @@ import json
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.cells import AXES, FINISHED, JOURNAL, short_hash
 from icl_bench.results.storage import Place, storage_at
-from icl_bench.results.stored_meta import CHECK, as_json, json_content
+from icl_bench.results.stored_meta import as_json, is_as_written, json_content
 from icl_bench.table_files import parquet_bytes, parquet_table
 from icl_bench.wording import first_line
 
@@ -54,6 +54,8 @@ _PATH = re.compile(
 class Anonymous:
     """A storage for reading that removes what identifies the author from the files of another storage."""
 
+    hides_author = True
+
     def __init__(self, place: Place) -> None:
         self._storage = storage_at(place)
 
@@ -65,10 +67,9 @@ class Anonymous:
         return _text(self._storage.where().rstrip("/").rpartition("/")[2]) or _LEFT_OUT
 
     def read(self, name: str) -> bytes:
-        """The file's anonymised content; empty for a file that cannot be read completely, which readers report as
-        damaged.
+        """The file's content without what identifies the author.
 
-        Raises ``OSError`` for content that cannot be shown.
+        Raises ``OSError`` for a file that cannot be parsed; readers report it as damaged.
         """
         raw = self._storage.read(name)
         try:
@@ -83,6 +84,13 @@ class Anonymous:
     def where(self, name: str = "") -> str:
         """The file's name without its folder, which the report may quote; errors have the whole place."""
         return name or self._storage.where()
+
+
+def shown_beside(place: Place) -> Callable[[str], str]:
+    """How a report of a place shows texts of this machine, such as a message that names a folder: as they are, or
+    without what identifies the author where the place's files are shown so.
+    """
+    return _text if getattr(storage_at(place), "hides_author", False) else str
 
 
 def anonymous(value: Any) -> Any:
@@ -140,10 +148,7 @@ def _json(raw: bytes) -> bytes:
     fields = json.loads(raw)
     if not isinstance(fields, dict):
         return as_json(anonymous(fields))
-    written = fields.pop(CHECK, None)
-    if written is not None and written != short_hash(fields):
-        return raw
-    return json_content(anonymous(fields))
+    return json_content(anonymous(fields)) if is_as_written(fields) else raw
 
 
 def _table(raw: bytes) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from icl_bench.escaping import no_formula
 from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
 from icl_bench.results.label_scores import HOW_TO_STORE
-from icl_bench.results.reading import EXPORT_META, IMPORTED, finished_cells, read_table
-from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.reading import EXPORT_META, finished_cells, imports, read_table
+from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import CellMeta, as_json
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
@@ -110,7 +109,7 @@ def read_origins(stored: bytes) -> dict[str, Origin]:
 
 
 def stated_origins(raw: bytes) -> bytes | None:
-    """The origins in a Parquet file's metadata; None for another file, or if there are none or they cannot be read."""
+    """The origins in an export's metadata; None if the file is not an export or its origins cannot be read."""
     import pyarrow.parquet as pq
 
     try:
@@ -123,12 +122,9 @@ def stated_origins(raw: bytes) -> bytes | None:
 
 
 def imported_origins(place: Place) -> dict[str, Origin]:
-    """Variant -> its origin, for imports that are exports of this program."""
-    storage, by_variant = storage_at(place), dict[str, Origin]()
-    for name in sorted(storage.names()):
-        if f"/{name}".rpartition("/")[0].rpartition("/")[2] != IMPORTED:
-            continue
-        with suppress(OSError):
-            if (stored := stated_origins(storage.read(name))) is not None:
-                by_variant |= read_origins(stored)
+    """Variant -> its origin, for imports of exports of this program."""
+    by_variant: dict[str, Origin] = {}
+    for _, content in imports(place):
+        if (stored := stated_origins(content)) is not None:
+            by_variant |= read_origins(stored)
     return by_variant

@@ -37,11 +37,12 @@ class PartialCells:
         """Text for the user."""
         span = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
         of = "" if self.rows is None else f" of {self.rows:,}"
-        are, each = ("is", "") if self.cells == 1 else ("are", " each")
+        are, each, them = ("is", "", "it") if self.cells == 1 else ("are", " each", "them")
         row = "row" if span == "1" and not of else "rows"
-        what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} {row}{each})"
-        how = f"to complete: {self.command}" if self.command else "run the same command again to complete"
-        return f"{self.task} · {self.model}: {what} and {are} not in the tables; {how}"
+        what = f"{counted(self.cells, 'cell')} {are} unfinished ({span}{of} {row}{each}) and not in the tables"
+        again = f"run the same command again to complete {them}"
+        how = again if self.command is None else f"to complete {them}: {self.command}"
+        return f"{self.task} · {self.model}: {what}; {how}"
 
 
 def partial_cells(

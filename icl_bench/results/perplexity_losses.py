@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from icl_bench.errors import UserError
 from icl_bench.results.reading import ASIDE
-from icl_bench.results.storage import Place, Storage, storage_at
+from icl_bench.results.storage import Place, Storage, put_or_refuse, storage_at
 from icl_bench.results.stored_meta import LossesMeta, as_stored, checked
 from icl_bench.table_files import parquet_bytes, parquet_table
 
@@ -32,13 +31,7 @@ def write_losses(storage: Storage, name: str, windows: Sequence[np.ndarray], met
     schema = pa.schema([("window", pa.int32()), ("losses", pa.list_(pa.float32()))])
     table = pa.Table.from_pylist(rows, schema)
     table = table.replace_schema_metadata({META: json.dumps(as_stored(meta)).encode()})
-    try:
-        storage.put(name, parquet_bytes(table))
-    except OSError as error:
-        where = storage.where()
-        raise UserError(
-            f"results folder {where}: {error.strerror or error}; run the same command again once there is space"
-        ) from None
+    put_or_refuse(storage, name, parquet_bytes(table))
 
 
 def read_losses(results: Place) -> Iterator[tuple[LossesMeta, np.ndarray]]:

@@ -5,10 +5,9 @@ The cells of a race may be finished or partial. Their answers are stored like th
 
 from __future__ import annotations
 
-from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
 from icl_bench.results.reading import RACES, readable_races
-from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.storage import Place, put_or_refuse, storage_at
 from icl_bench.results.stored_meta import RaceMeta, as_stored, json_content
 
 LONGEST = 60
@@ -22,14 +21,7 @@ def race_file(task: str, model: str, digest: str) -> str:
 
 def write_race(place: Place, file: str, race: RaceMeta) -> None:
     """Store a race under a name of :func:`race_file`. Raises ``UserError`` if the file cannot be written."""
-    storage = storage_at(place)
-    try:
-        storage.put(file, json_content(as_stored(race)))
-    except OSError as error:
-        raise UserError(
-            f"results folder {storage.where()}: {error.strerror or error}; run the same command again once there is "
-            "space"
-        ) from None
+    put_or_refuse(storage_at(place), file, json_content(as_stored(race)))
 
 
 def read_race(place: Place, file: str) -> RaceMeta | None:

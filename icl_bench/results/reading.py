@@ -197,7 +197,11 @@ def result_files(
 def _in_order(names: Iterable[str]) -> list[str]:
     """The Parquet files of predictions, imports last, else by folder and name."""
     predictions = [n for n in names if n.endswith(FINISHED) and ASIDE not in _parts(n)]
-    return sorted(predictions, key=lambda name: (_parts(name)[-2:-1] == [IMPORTED], _parts(name)))
+    return sorted(predictions, key=lambda name: (_is_import(name), _parts(name)))
+
+
+def _is_import(name: str) -> bool:
+    return _parts(name)[-2:-1] == [IMPORTED]
 
 
 def _parts(name: str) -> list[str]:
@@ -234,21 +238,31 @@ def find_imported(place: Place, axes: Mapping[str, Any], cell: str = "") -> str 
     return None
 
 
+def imports(place: Place) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the imports' files, in order. Files that cannot be read are skipped."""
+    storage = storage_at(place)
+    for name in _in_order(storage.names()):
+        if not _is_import(name):
+            continue
+        try:
+            content = storage.read(name)
+        except OSError:
+            continue
+        yield name, content
+
+
 def imported_hashes(place: Place) -> dict[str, set[str]]:
     """Variant -> hashes (at the end of file names) of the imports with its predictions."""
     import pyarrow as pa
 
-    storage, by_variant = storage_at(place), dict[str, set[str]]()
-    for name in _in_order(storage.names()):
-        folder, _, file = name.rpartition("/")
-        if folder.rpartition("/")[2] != IMPORTED:
-            continue
+    by_variant: dict[str, set[str]] = {}
+    for name, content in imports(place):
         try:
-            variants = parquet_table(storage.read(name))["variant"].unique().to_pylist()
+            variants = parquet_table(content)["variant"].unique().to_pylist()
         except (pa.ArrowException, OSError, KeyError, ValueError):
             continue  # damaged: its predictions are not read either
         for variant in variants:
-            by_variant.setdefault(variant, set()).add(file.removesuffix(FINISHED).rpartition("-")[2])
+            by_variant.setdefault(variant, set()).add(name.removesuffix(FINISHED).rpartition("-")[2])
     return by_variant
 
 
@@ -334,7 +348,7 @@ def nothing_in(place: Place) -> UserError:
     storage = storage_at(place)
     where = f"results folder {storage.where()}"
     if any(JOURNAL in name for name in storage.names()):
-        return UserError(f"{where}: no finished cell yet, only begun ones; run the same command again to continue")
+        return UserError(f"{where}: all cells are unfinished; run the same command again to complete them")
     return UserError(f"{where}: no results yet; run something first")
 
 

@@ -165,6 +165,17 @@ def storage_at(place: Place) -> Storage:
     return storage
 
 
+def put_or_refuse(storage: Storage, name: str, content: bytes) -> None:
+    """Store a file. Raises ``UserError`` if it cannot be written."""
+    try:
+        storage.put(name, content)
+    except OSError as error:
+        raise UserError(
+            f"results folder {storage.where()}: {error.strerror or error}; run the same command again once there is "
+            "space"
+        ) from None
+
+
 def folder_of(place: Place) -> Path | None:
     """The folder of a place; None if it is not a folder, as in object storage."""
     storage = storage_at(place)

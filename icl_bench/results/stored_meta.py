@@ -285,7 +285,7 @@ class RaceStanding(StoredModel):
     out: bool
     """Whether it was dropped."""
     why: str | None = None
-    """Why it was dropped, if known: ``worse``, ``dearer`` or ``not better`` than the choice."""
+    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
 
 
 class RaceRound(StoredModel):
@@ -370,14 +370,19 @@ def checked(raw: bytes, kind: type[Meta]) -> Meta:
     try:
         # not with pydantic's own parser, which refuses invalid Unicode, as in some file names
         fields = json.loads(raw)
-        written = fields.pop(CHECK, None) if isinstance(fields, dict) else None
-        if written is not None and written != short_hash(fields):
+        if isinstance(fields, dict) and not is_as_written(fields):
             raise ValueError("not as it was written")
         return kind.model_validate(fields)
     except ValidationError as error:
         raise ValueError(_first(error)) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def is_as_written(fields: dict[str, Any]) -> bool:
+    """Remove the hash from a JSON file's fields; whether they have not changed since :func:`json_content` wrote it."""
+    written = fields.pop(CHECK, None)
+    return written is None or written == short_hash(fields)
 
 
 def as_stored(meta: BaseModel) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from icl_bench.errors import UserError
 from icl_bench.results.cells import slug
 from icl_bench.results.reading import readable
-from icl_bench.results.storage import Place, storage_at
+from icl_bench.results.storage import Place, put_or_refuse, storage_at
 from icl_bench.results.stored_meta import StudyCell, StudyMeta, as_stored, json_content
 
 FOLDER = "_studies"
@@ -23,14 +22,7 @@ def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: b
     storage, file = storage_at(place), _file_of(name)
     before = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
     by_name = {cell.cell: cell for cell in (*before, *cells)}
-    content = json_content(as_stored(StudyMeta(study=name, cells=list(by_name.values()))))
-    try:
-        storage.put(file, content)
-    except OSError as error:
-        raise UserError(
-            f"results folder {storage.where()}: {error.strerror or error}; run the same command "
-            "again once there is space"
-        ) from None
+    put_or_refuse(storage, file, json_content(as_stored(StudyMeta(study=name, cells=list(by_name.values())))))
 
 
 def read_studies(place: Place) -> list[StudyMeta]:

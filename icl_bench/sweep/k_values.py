@@ -57,6 +57,16 @@ def parse_per_label(text: str) -> tuple[int, ...]:
     return tuple(sorted({_number(word, "--per-label", "1,2,5") for word in words}))
 
 
+def parse_train_k(text: str) -> tuple[int, ...]:
+    """Read ``--train-k``: numbers of examples, empty for ``auto``. Raises ``UserError``."""
+    words = comma_list(text)
+    if words == ["auto"]:
+        return ()
+    if not words:
+        raise UserError("--train-k: empty; give whole numbers, like 100,1000, or auto")
+    return tuple(sorted({_number(word, "--train-k", "100,1000, or auto") for word in words}))
+
+
 def _number(word: str, option: str, like: str, least: int = 1) -> int:
     number = r"0*[1-9][0-9]{0,8}"
     if not re.fullmatch(number if least else rf"0|{number}", word, re.ASCII):

@@ -24,6 +24,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern
 from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.rotary_positions import OWN_POSITIONS
 from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
@@ -86,12 +87,12 @@ class Perplexity:
         model = resolve(spec.model)
         for pattern in patterns:
             check_family(pattern, model)
-        if spec.rope_scale is not None or spec.rope_theta is not None:
-            spec.positions.config(model.source, model.revision)  # raises if they cannot be changed this way
-        texts, notes = [], []
         model, positions = replace(model, positions=spec.positions), spec.positions
+        if positions != OWN_POSITIONS:
+            positions.config(model.source, model.revision)  # raises if they cannot be changed so
+        texts, notes = [], []
         if lengths[-1] > (reach := positions.reach(model.context_tokens)):
-            if spec.rope_scale is None and spec.rope_theta is None:
+            if positions == OWN_POSITIONS:
                 raise UserError(
                     f"--lengths {lengths[-1]}: {model.name} reads {model.context_tokens:,} tokens; take smaller ones, "
                     f"or add --rope-scale {math.ceil(lengths[-1] / model.context_tokens)} (or 1, to read beyond it "
@@ -169,12 +170,11 @@ class Perplexity:
     def _compute(
         self, backend: Any, text: WindowedText, pattern: Pattern, facts: dict[str, Any], storage: Storage, name: str
     ) -> None:
-        losses, seconds, peak = [], 0.0, 0
+        losses, peak, start = [], 0, time.perf_counter()
         for window in text.windows:
-            start = time.perf_counter()
             losses.append(backend.losses(window, pattern))
-            seconds += time.perf_counter() - start
             peak = max(peak, backend.peak_prefix_bytes)
+        seconds = time.perf_counter() - start
         by_length = {
             str(length): {
                 "prefill_flops": flops(self._architecture, pattern, None, 0, length, read=0),

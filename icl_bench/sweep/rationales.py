@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from icl_bench.demonstrations.random import draw
 from icl_bench.errors import UserError
+from icl_bench.models.tokenizers import special_texts
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import short_hash
 from icl_bench.results.facts import FOR_RATIONALES
@@ -139,9 +141,14 @@ class RationaleRun:
         texts = record.get("sample_texts" if self.data.spec.thought is None else "sample_thoughts")
         return list(texts) if isinstance(texts, Iterable) else []  # a server refused every sample
 
+    @cached_property
+    def _special(self) -> list[str]:
+        """The texts of special tokens, which a chat template would read as such in a rationale."""
+        return special_texts(self.sweep.task.tokenizer)
+
     def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:
         """The rationale of a row; None if no sample qualifies. Complete rationales are preferred to truncated ones."""
-        keep, special = self.options.keep, getattr(self.sweep.task.tokenizer, "all_special_tokens", ())
+        keep = self.options.keep
         texts, answers = self._texts(record), list(record["samples"])
         scores = record.get("sample_scores", ())
         thought = self.data.spec.thought
@@ -149,7 +156,7 @@ class RationaleRun:
         limit = thought.limit if thought is not None else self.data.spec.max_answer_tokens
         places = []
         for place, text in enumerate(texts):
-            if not text or not text.strip() or any(token in text for token in special):
+            if not text or not text.strip() or any(token in text for token in self._special):
                 continue
             if answers[place] is None and (keep == "right" or thought is None):
                 continue

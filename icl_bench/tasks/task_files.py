@@ -81,7 +81,7 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
         if name in groups:
             raise UserError(f"{name}: is a group of tasks, and one is needed here: {', '.join(groups[name])}")
         if name not in shipped:
-            if Path(name).exists():
+            if name and Path(name).exists():
                 raise UserError(_no_rows(Path(name)))
             hint = "a task file of your own is given by its path, like ./mine.yaml"
             raise UserError(f"no task {name!r}; {nearest(name, [*shipped, *groups])} ({hint})")

@@ -59,11 +59,14 @@ class Examples:
     @cached_property
     def train(self) -> tuple[LabelledQuery, ...]:
         """Rows to train on. Raises ``CellError`` if they have fewer than two labels."""
-        rows = self._rows(self._parts[0])
-        if len({row.label for row in rows}) < 2:
+        self.check()
+        return self._rows(self._parts[0])
+
+    def check(self) -> None:
+        """Raise ``CellError`` if the rows to train on have fewer than two labels."""
+        if len({example.answer for example in self._parts[0]}) < 2:
             name = short(self.shown[0].answer) if self.shown else "none"
             raise CellError(f"k={self.k}: the examples to train on have one label, {name}; take a larger k")
-        return rows
 
     @cached_property
     def held_out(self) -> tuple[LabelledQuery, ...]:

@@ -6,6 +6,7 @@ test rows, as in the study). Axes, files and summaries are those of a sweep.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,12 +31,16 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import refuse_thoughts
+from icl_bench.text_files import write_whole
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import accuracy
 
 Say = Callable[[str], None]
+
+LABELS = "labels.json"
+"""The file of a kept folder with the labels in the order of the classifier's outputs; it is written last."""
 
 
 @dataclass
@@ -106,9 +111,23 @@ class Finetuning:
         """Each method with its examples, in order."""
         for k in self.spec.k.numbers:
             for draw in range(self.spec.draws):
-                examples = Examples(self.task, draw, k, self.spec.validation)
+                examples = self.examples(k, draw)
                 for method in self.methods.values():
                     yield method, examples
+
+    def examples(self, k: int, draw: int) -> Examples:
+        """The rows of one training."""
+        return Examples(self.task, draw, k, self.spec.validation)
+
+    def train(self, store: Store, method: str, examples: Examples) -> Outcome:
+        """Train one cell unless it is finished. Raises ``UserError``."""
+        outcome = Outcome()
+        self._run(store, self.methods[method], examples, outcome, lambda _: None)
+        return outcome
+
+    def release(self) -> None:
+        """Let go of the models that methods hold; they are loaded again when they are needed."""
+        self.__dict__.pop("methods", None)
 
     def identity(self, select: str, examples: Examples) -> Identity:
         """The identity of a cell."""
@@ -135,20 +154,23 @@ class Finetuning:
             named = self.identity(select, examples)
             outcome.names[named.name] = named.spec
         with store.claim(identity, rows) as opened:
+            again = opened is None and store.has(identity) and self._lacks(identity)
             if opened is None:
                 outcome.kept.append(identity.spec)
-                return
+                if not again:
+                    return
             unseen = len(examples.missing)
             without = f" ({unseen} of {len(self.task.data.labels)} labels have no example)"
-            say(f"{where}: training{without if unseen else ''}")
+            say(f"{where}: training{' again, to keep what it learns' if again else ''}{without if unseen else ''}")
             try:
-                if examples.k > len(self.task.pool):
-                    raise CellError(f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}")
-                learned = method.learn(examples, self._kept(identity))
+                learned = self._learn(method, examples, identity)
             except CellError as error:
-                opened.fail(str(error))
+                if opened is not None:
+                    opened.fail(str(error))
                 outcome.failed[identity.spec] = str(error)
                 say(f"{where}: failed: {error}")
+                return
+            if opened is None:
                 return
             # the upper bound first, so that the method's cell implies both
             for learnt in sorted(learned, key=lambda learnt: learnt.select == method.name):
@@ -165,8 +187,27 @@ class Finetuning:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in right.items())
         say(f"{where}: {shares}")
 
+    def _learn(self, method: TrainingMethod, examples: Examples, identity: Identity) -> list[Learned]:
+        """Train, and keep what was learned if that is asked for. Raises ``CellError``."""
+        if examples.k > len(self.task.pool):
+            raise CellError(f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}")
+        folder = self._kept(identity)
+        learned = method.learn(examples, folder)
+        if folder is not None and folder.is_dir():
+            labels = json.dumps(list(self.task.data.labels), ensure_ascii=False, indent=1)
+            try:
+                write_whole(folder / LABELS, f"{labels}\n".encode())
+            except OSError as error:
+                raise CellError(f"checkpoint: {error.strerror or error}") from None
+        return learned
+
+    def _lacks(self, identity: Identity) -> bool:
+        """Whether what a cell learned is to be kept and is not there."""
+        folder = self._kept(identity)
+        return folder is not None and not (folder / LABELS).is_file()
+
     def _kept(self, identity: Identity) -> Path | None:
-        """The folder for a cell's weights; None if they are not kept."""
+        """The folder for what a cell learned; None if it is not kept."""
         cell, folder = identity.spec, self.spec.keep_checkpoints
         name = f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
         return None if folder is None else folder / name

@@ -15,9 +15,11 @@ import numpy as np
 from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture, architecture_of
 from icl_bench.models.attention_patterns import Pattern
+from icl_bench.models.text_encoders import SentenceEncoder
 from icl_bench.models.trained import own_pattern
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.training.embeddings import Embeddings
 from icl_bench.training.examples import Examples
 from icl_bench.training.spec import FinetuneSpec
 
@@ -38,6 +40,31 @@ class Learned:
     """Operations of answering a single test row without padding (mean); None if unknown."""
 
 
+@dataclass(frozen=True)
+class LearningCost:
+    """What a method takes for one k and draw, by formula, before it has learned."""
+
+    tokens: float
+    """Of the training."""
+    flops: float
+    """Operations of the training."""
+    query_tokens: float
+    query_flops: float
+    """Operations of answering a test row alone (mean)."""
+    flops_of_answers: float
+    """Operations of answering the test rows as often as the training does."""
+
+    @property
+    def all_flops(self) -> float:
+        """Operations of the training and of all these answers."""
+        return self.flops + self.flops_of_answers
+
+    @property
+    def all_tokens(self) -> float:
+        """Tokens of the training and of all these answers."""
+        return self.tokens + self.query_tokens * self.flops_of_answers / max(self.query_flops, 1.0)
+
+
 @dataclass
 class TrainingRun:
     """Settings that all methods of one run share."""
@@ -51,6 +78,11 @@ class TrainingRun:
     def architecture(self) -> Architecture:
         """The model's architecture, which decides its cost."""
         return architecture_of(self.task.model.source)
+
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """Sentence embeddings by the packaged encoder. Raises ``UserError`` if it is missing."""
+        return Embeddings(SentenceEncoder.find())
 
     @property
     def pattern(self) -> Pattern:
@@ -88,10 +120,15 @@ class TrainingMethod(ABC):
         del select
         return {}
 
+    def cost(self, examples: Examples) -> LearningCost | None:
+        """What :meth:`learn` takes; None if no formula gives it. Raises ``CellError`` as it does."""
+        del examples
+        return None
+
     @abstractmethod
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """Train on the examples and answer the test rows. The results include the method's own cell.
 
-        ``keep`` is a folder for weights; None if they are not kept. Raises ``CellError`` if these
+        ``keep`` is a folder for what was learned; None if it is not kept. Raises ``CellError`` if these
         examples cannot be trained on.
         """

@@ -57,7 +57,8 @@ class FinetuneSpec(Options):
         NAMES,
         Option(
             "lora, full (fine-tuning), probe (logistic regression on the frozen model's states), knn (nearest "
-            "neighbours by sentence embeddings). Several with commas.",
+            "neighbours by sentence embeddings), encoder-probe (logistic regression on sentence embeddings). Several "
+            "with commas.",
             TRAINING,
             "LIST",
             more=TRAINING_METHODS.added,
@@ -100,7 +101,12 @@ class FinetuneSpec(Options):
     ] = False
     keep_checkpoints: Annotated[
         Path | None,
-        Option("Folder for the weights of each chosen epoch (default: weights are not kept).", TRAINING, "DIR"),
+        Option(
+            "Folder for what each cell learned: weights of the chosen epoch, or a classifier of scikit-learn (default: "
+            "not kept). Finished cells that are not in it are trained again.",
+            TRAINING,
+            "DIR",
+        ),
     ] = None
     device: Device = None
     dtype: Dtype = "auto"

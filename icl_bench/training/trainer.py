@@ -288,6 +288,12 @@ class LengthBatches:
             yield parts[place]
 
 
+def planned_batches(lengths: Sequence[int], recipe: Recipe, seed: int) -> list[tuple[int, ...]]:
+    """Tokens of the rows of each batch of all epochs, as :func:`fine_tune` trains on them."""
+    order = LengthBatches(lengths, recipe.batch, generator(seed, "batches"))
+    return [tuple(lengths[i] for i in batch) for _ in range(recipe.epochs) for batch in order]
+
+
 def with_batches(trainer: Any, batches_of_rows: Iterable[list[int]]) -> Any:
     """A Trainer class with these batches of rows."""
     from torch.utils.data import DataLoader

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -12,46 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from support.browser import DOWN, ENTER, drawn, focus, press, set_to, settled, texts, visible, wait
+from support.needs import missing
+from support.places import predictions
 
 from icl_bench.report import write_report
 from icl_bench.results.importing import import_predictions
 
 pytestmark = pytest.mark.slow
 
-TOKENS = {1: 30.0, 5: 90.0, 20: 400.0}
 AXE = "axe-core@4.10.3"
-
-
-def predictions() -> pd.DataFrame:
-    """Two tasks, two models, random and BM25 selection, every question beside its answer."""
-    rows = [
-        {
-            "task": task,
-            "model": model,
-            "select": select,
-            "order": "drawn" if select == "random" else "relevance",
-            "k": k,
-            "draw": draw,
-            "test_id": f"row {test}",
-            "question": f"Ticket {(test * 17) % 40:02}: what is wrong with my {task}?",
-            "gold": f"label {test % 3}",
-            "prediction": f"label {(test if right else test + 1) % 3}",
-            "prompt_tokens": TOKENS[k] + test % 7,
-            "cached_tokens": 10.0,
-            "answer_tokens": 1.0,
-        }
-        for task in ("cards", "travel")
-        for model in ("one", "two")
-        for select, draws in (("random", 3), ("bm25", 1))
-        for k in TOKENS
-        for draw in range(draws)
-        for test in range(40)
-        for right in [(test * 7 + draw + k + len(model + select)) % 23 < 5 + k // 2 + (6 if select == "bm25" else 0)]
-    ]
-    return pd.DataFrame(rows)
 
 
 @pytest.fixture(scope="module")
@@ -250,9 +220,7 @@ def axe(folder: Path) -> str:
     """The program of axe-core, from the npm registry."""
     npm = shutil.which("npm")
     if npm is None:
-        if os.environ.get("CI"):
-            pytest.fail("needs npm (apt-get install npm), which brings axe-core")
-        pytest.skip("needs npm (apt-get install npm), which brings axe-core")
+        missing("npm (apt-get install npm), which brings axe-core")
     done = subprocess.run([npm, "pack", AXE, "--silent"], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with tarfile.open(folder / done.stdout.split()[-1]) as packed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from support.needs import missing
 from support.program import as_words
 
 FLAGS = as_words(
@@ -26,10 +24,7 @@ def chromium(profile: Path) -> Iterator[Any]:
     """Headless Chromium; in CI it must be there."""
     browser, chauffeur = shutil.which("chromium"), shutil.which("chromedriver")
     if not browser or not chauffeur:
-        reason = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("chromium and chromedriver (apt-get install chromium chromium-driver)")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()

@@ -202,7 +202,7 @@ ALL = {
     "tokenizer": paths(),
     "system": names("be short", "1"),
     "chat_arg": variables(),
-    "method": lists("lora", "full", "probe", "knn"),
+    "method": lists("lora", "full", "probe", "knn", "encoder-probe"),
     "head": names("lm", "random"),
     "validation": names("pool", "examples"),
     "learning_rate": st.floats(1e-6, 1).map(lambda x: ([repr(x)], x)),

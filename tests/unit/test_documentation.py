@@ -311,25 +311,6 @@ def test_scripts_for_clusters_are_whole():
         assert (done.returncode, done.stderr) == (0, ""), script
 
 
-UNPINNED: dict[str, str] = {}
-"""Actions that cannot be pinned to a commit -> why."""
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_actions_of_workflows_are_pinned_to_commits(path: Path):
-    used = re.findall(r"uses: (\S+)", text_of(path))
-    assert used
-    assert [
-        name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name) and name not in UNPINNED
-    ] == []
-    assert {"name", "jobs", "permissions"} <= yaml.safe_load(text_of(path)).keys()  # "on" is a truth value in YAML 1.1
-
-
-def test_the_workflow_to_copy_has_limits_of_time():
-    jobs = yaml.safe_load(text_of(ROOT / ".github" / "workflows" / "regression.yml"))["jobs"]
-    assert all({"runs-on", "timeout-minutes", "steps"} <= job.keys() for job in jobs.values())
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_with_options_in_inline_code_have_these_options(page: Path):
     """Also without the program's name, as in ``study --plan``."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "design.md"})
-"""The documentation, without the record of decisions."""
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+"""The documentation."""
 MODULES = sorted((ROOT / "icl_bench").rglob("*.py"))
 
 

@@ -26,9 +26,10 @@ WHY = {
     "worse": "dropped: worse than another",
     "dearer": "dropped: not better, and dearer",
     "not better": "dropped: not better",
+    "left out": "left out",
 }
-"""Why a setting was dropped, in words: shown to be worse than another one, or shown not to be better than the choice by
-more than the margin."""
+"""Why a setting is out, in words: surely worse than another, surely not better than the choice by more than the
+margin, or because it could not be trained."""
 
 
 def races(context: Context) -> pd.DataFrame:
@@ -48,7 +49,7 @@ def races(context: Context) -> pd.DataFrame:
         for place in order:
             setting = race.settings[place]
             standing = last.standings[place]
-            state = "may be as good, cheaper" if race.decided else "may be better"  # once decided, only these run
+            state = "cheaper, may be as good" if race.decided else "may be better"  # once it is decided, only these run
             if standing.out:
                 state = WHY.get(standing.why or "not better", "dropped")
             if setting.setting == race.choice:

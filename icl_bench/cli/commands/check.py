@@ -50,17 +50,15 @@ def check(
     may differ: their effect is what is checked. Against a leaderboard's CSV, means are compared with
     their intervals, which finds large losses only.
     """
-    from icl_bench.analysis.baseline_check import check_results
     from icl_bench.cli.output.baseline_check import print_check
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
-    from icl_bench.report.leaderboard_check import check_leaderboard, is_table
+    from icl_bench.report.leaderboard_check import check_baseline
 
-    compare = check_leaderboard if is_table(baseline) else check_results
     with working() as say:
         place = watched(results, say)
-        comparison = compare(baseline, place, tolerance, alpha, allow_missing)
+        comparison = check_baseline(baseline, place, tolerance, alpha, allow_missing)
     if json:
         print_json(comparison.as_json())
     elif not quiet:

@@ -21,19 +21,12 @@ def choose(
     import typer
 
     from icl_bench.choosing.contest import INTERRUPTED
-    from icl_bench.choosing.data import with_task
     from icl_bench.cli.output.choose import answer_lines, raced
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
 
-    display = Display(quiet=quiet or json)
-    with display.preparing() as say:
-        say("reading the data")
-        given, found = with_task(options, results)
-    for text in found:
-        display.note(text)
-    contest = raced(ChooseSpec(**given), results, display)
+    contest = raced(options, results, Display(quiet=quiet or json))
     if json:
         print_json(contest.as_json())
     elif not quiet:

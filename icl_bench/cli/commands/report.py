@@ -9,7 +9,20 @@ import typer
 
 from icl_bench.cli import options as o
 
-Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")]
+PAGE = Path("report.html")
+
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The page to write.", show_default=str(PAGE))]
+
+
+All = Annotated[
+    Path | None,
+    typer.Option(
+        "--all",
+        metavar="DIR",
+        help="Write a folder instead, with the page and all predictions, for a web server or to open from a disk.",
+    ),
+]
 
 
 FIGURES = "Figures"
@@ -66,7 +79,8 @@ Panels = Annotated[
 
 def report(
     results: o.ResultsDir = o.DEFAULT_RESULTS,
-    out: Out = Path("report.html"),
+    out: Out = None,
+    everything: All = None,
     task: o.Only = None,
     model: o.Only = None,
     figures: Figures = None,
@@ -83,7 +97,8 @@ def report(
     """Write one HTML page of all findings.
 
     It opens in any browser without a network: charts with intervals, sortable tables and a reader for
-    single predictions. Prompts are rebuilt from the data folder, if it is available.
+    single predictions, with a sample of them or, with --all, all. Prompts are rebuilt from the data
+    folder, if it is available.
     """
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
@@ -100,6 +115,8 @@ def report(
         "--dpi": dpi,
         "--panels": panels,
     }
+    if everything is not None and out is not None:
+        raise UserError("--out: the page of --all is DIR/index.html; leave out one of the two")
     if figures is None and (given := [name for name, value in asked.items() if value is not None]):
         raise UserError(f"{given[0]}: applies to figures; add --figures DIR")
     style = FigureStyle(
@@ -115,5 +132,14 @@ def report(
     only = {name: value for name, value in filters.items() if value}
     with working() as say:
         place = watched(results, say, anonymous)
-        written = write_report(place, out, only=only, figures=figures, style=style, data_dir=data_dir, say=say)
+        written = write_report(
+            place,
+            everything or out or PAGE,
+            only=only,
+            figures=figures,
+            style=style,
+            data_dir=data_dir,
+            with_all=everything is not None,
+            say=say,
+        )
     console().print(written.in_words(), soft_wrap=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
+from icl_bench.choosing.data import with_task
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import Answer, Standing
 from icl_bench.choosing.record import Record
@@ -20,8 +22,17 @@ from icl_bench.sweep.this_run import cleaned
 from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
-def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
-    """Plan a race and run it, with its rounds and cautions on the display. Raises ``UserError``."""
+def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
+    """Lay out the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
+
+    Raises ``UserError``.
+    """
+    with display.preparing() as say:
+        say("reading the data")
+        given, notes = with_task(options, results)
+    for note in notes:
+        display.note(note)
+    spec = ChooseSpec(**given)
     with display.preparing() as say:
         contest = Contest.prepare(spec, say, results)
     record = Record(
@@ -38,7 +49,7 @@ def raced(spec: ChooseSpec, results: Place, display: Display) -> Contest:
         record.round()
 
     with progress.showing():
-        contest.run(results, progress, after_round)
+        contest.run(results, progress, after_round, progress.training)
     record.keep()
     contest.outcome.notes += contest.outcome.notes_on_thoughts
     display.cautions(contest.outcome)
@@ -56,7 +67,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     measure = title(contest.sweep.task.first_measure)
     yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
     yield f"Cost: {cost(contest, answer.choice)}"
-    others = [place for place in range(len(pairs)) if place != answer.choice]
+    others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.why != "left out"]
     if others:
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
@@ -64,6 +75,10 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
+    if setting.learner is not None:
+        words = [*_finetune_words(contest, [setting], results, 1), "--keep-checkpoints", "trained"]
+        yield f"Next: {command(words)}  # trains the first draw again and keeps the classifier in the folder trained"
+        return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
     yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes the prompt to a file"
 
@@ -76,18 +91,27 @@ DEMONSTRATIONS = {
 }
 """Selector -> the content of its prompts."""
 
+LEARNING = {
+    "knn": "a query has the label of the most similar of {} examples, by sentence embeddings, without a language model",
+    "encoder-probe": "a linear classifier of sentence embeddings learns from {} examples, without a language model",
+    "probe": "a linear classifier of the model's states learns from {} examples",
+    "lora": "the model is fine-tuned on {} examples (LoRA)",
+    "full": "the model is fine-tuned on {} examples",
+}
+"""Training method -> what it is."""
+
 
 def _means(setting: Setting) -> str:
     """A description of the setting for users who do not know its name."""
     if not setting.k:
         return "the prompt has no examples; "
-    known = DEMONSTRATIONS.get(setting.select)
+    known = (DEMONSTRATIONS if setting.learner is None else LEARNING).get(setting.select)
     return "" if known is None else f"{known.format(f'{setting.k:,}')}; "
 
 
 def why(contest: Contest, answer: Answer) -> str:
     """The reason of the choice, or why the race is undecided."""
-    count, margin = len(answer.standings), f"{contest.spec.margin:g} points"
+    count, margin = len(_raced(answer)), f"{contest.spec.margin:g} points"
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
@@ -106,8 +130,8 @@ def why(contest: Contest, answer: Answer) -> str:
 
 def unknown(contest: Contest, answer: Answer) -> str:
     """The open questions of the race, and the settings that it did not try."""
-    margin, others = f"{contest.spec.margin:g} points", len(answer.standings) - 1
-    new = sum(not one.out_for_new for one in answer.standings) - 1
+    margin, others = f"{contest.spec.margin:g} points", len(_raced(answer)) - 1
+    new = sum(not one.out_for_new for one in _raced(answer)) - 1
     beyond = f"no other setting is better by more than {margin} on new queries either (error 5%)"
     if new > 0:
         are = "is" if new == 1 else "are"
@@ -118,7 +142,22 @@ def unknown(contest: Contest, answer: Answer) -> str:
     if not answer.decided:
         beyond = "which setting is the best; the same command continues where it stopped"
     asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
-    return f"{beyond} ({asked}); not tried: {NOT_TRIED}"
+    methods = not_trained(contest, answer)
+    training = f", training ({', '.join(methods)})" if methods else ""
+    return f"{beyond} ({asked}); not tried: {NOT_TRIED}{training}"
+
+
+def not_trained(contest: Contest, answer: Answer) -> list[str]:
+    """The methods of ``--method`` and ``full`` that did not race."""
+    pairs = zip(contest.settings, answer.standings, strict=True)
+    raced = {setting.select for setting, one in pairs if setting.learner is not None and one.why != "left out"}
+    known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])
+    return [name for name in known if name not in raced]
+
+
+def _raced(answer: Answer) -> list[Standing]:
+    """The standings of settings that were not withdrawn."""
+    return [one for one in answer.standings if one.why != "left out"]
 
 
 def _rank(standing: Standing) -> tuple[bool, float]:
@@ -175,10 +214,35 @@ def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
 
 def whole_command(contest: Contest, results: Place) -> str:
     """The runs that compute the cells of all settings completely, one per model, in the form that is stored."""
-    each: dict[int, list[Setting]] = {}
-    for one in contest.settings:
-        each.setdefault(one.entrant, []).append(one)
-    return " && ".join(cleaned(_run_words(contest, settings, results)) for settings in each.values())
+    commands = []
+    for place in range(len(contest.entrants)):
+        mine = [one for one in contest.settings if one.entrant == place]
+        if prompts := [one for one in mine if one.learner is None]:
+            commands.append(cleaned(_run_words(contest, prompts, results)))
+        if learning := [one for one in mine if one.learner is not None]:
+            commands.append(cleaned(_finetune_words(contest, learning, results)))
+    return " && ".join(commands)
+
+
+def _finetune_words(
+    contest: Contest, settings: Sequence[Setting], results: Place, draws: int | None = None
+) -> list[str]:
+    """The trainings of some settings of one model, all draws by default."""
+    learners = [one.learner for one in settings if one.learner is not None]
+    spec, model = learners[0].finetuning.spec, contest.entrants[settings[0].entrant].asked_for
+    words = ["icl-bench", "finetune", "--task", str(contest.spec.task), "--model", model]
+    words += ["--method", ",".join(dict.fromkeys(one.method for one in learners))]
+    words += [
+        "--k",
+        ",".join(map(str, sorted({one.k for one in learners}))),
+        "--draws",
+        str(draws or learners[0].draws),
+    ]
+    for name, option in spec.declared().items():
+        value = getattr(spec, name)
+        if name not in {"task", "model", "method", "k", "draws"} and value not in (None, option.field.default):
+            words += [option.flag, str(value)]
+    return [*words, *place_words(results)]
 
 
 def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) -> list[str]:

@@ -46,6 +46,10 @@ class RaceProgress(Watcher):
         self._rounds = 0
         self._dropped: dict[int, int] = {}
         """Setting -> the round in which it was dropped."""
+        self._left_out = 0
+        """How much of what was left out is printed."""
+        self._trained = ""
+        """The setting that trained last."""
         self._doing = Text()
         self._changed: Callable[[], None] | None = None
 
@@ -53,10 +57,10 @@ class RaceProgress(Watcher):
     def showing(self) -> Iterator[None]:
         """Print the settings; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
-        for text in dict.fromkeys(text for one in contest.entrants for text in notes(one.sweep)):
+        said = [text for one in contest.entrants for text in notes(one.sweep)]
+        for text in dict.fromkeys([*said, *contest.notes_on_learning]):
             self._display.note(f"note: {text}")
-        for text in contest.left_out:
-            self._display.note(f"left out: {text}")
+        self._note_left_out()
         self._display.note(
             f"{counted(len(contest.settings), 'setting')} race on {counted(rules.rows, 'test row')} and "
             f"{counted(rules.draws, 'draw')} of demonstrations; a full sweep asks {contest.full_sweep:,} questions"
@@ -68,9 +72,16 @@ class RaceProgress(Watcher):
             if self._changed is not None and self._rounds:
                 self._display.keep(self._table())
 
+    def _note_left_out(self) -> None:
+        """Print what was left out since the last time."""
+        for text in self._contest.left_out[self._left_out :]:
+            self._display.note(f"left out: {text}")
+        self._left_out = len(self._contest.left_out)
+
     def round(self) -> None:
         """Receive the state after a round; without a terminal, print it in a line."""
         self._rounds += 1
+        self._note_left_out()
         self._answer = self._contest.answer()
         out = {place for place, one in enumerate(self._answer.standings) if one.out}
         now = sorted(out - self._dropped.keys())
@@ -114,6 +125,13 @@ class RaceProgress(Watcher):
         shown = f"{cell.spec.select}, k={cell.spec.k:,}" if cell.spec.k else "no demonstrations"
         self._say(f"round {self._rounds + 1}: asking {shown}, draw {cell.spec.draw + 1}")
 
+    def training(self, setting: str, draw: int) -> None:
+        """A setting is trained; without a terminal, its first training is a line."""
+        self._say(f"round {self._rounds + 1}: training {setting}, draw {draw + 1}")
+        if self._changed is None and setting != self._trained:
+            self._display.note(f"training {setting}")
+        self._trained = setting
+
     def _say(self, text: str) -> None:
         self._doing.plain = visible(text)
         if self._changed is not None:
@@ -138,13 +156,14 @@ class RaceProgress(Watcher):
         for place in order[:LINES]:
             one = answer.standings[place]
             style = "bold" if place == answer.choice else "dim" if one.out else ""
-            numbers = f"{percent(one.score)} ({percent(one.low)} to {percent(one.high)})"
+            numbers = f"{percent(one.score)} ({percent(one.low)} to {percent(one.high)})" if one.predictions else "–"
             cells = (visible(one.candidate.name), f"{one.predictions:,}", f"{one.draws:,}", numbers, self._state(place))
             table.add_row(*(Text(cell, style) for cell in cells))
         more = order[LINES:]
         margin = f"{self._contest.spec.margin:g} points"
         below = (
-            f"worse, not better (by more than {margin}): each is sure; the number is the round in which it was dropped"
+            f"worse, dearer (and not better), not better (by more than {margin}): each is sure; the number is the "
+            "round in which it was dropped"
         )
         hidden = [Text(f"and {counted(len(more), 'setting')} more", "dim")] if more else []
         why = [Text(below, "dim")] if self._dropped else []

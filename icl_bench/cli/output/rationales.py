@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from icl_bench.cli.jobs import give_budget, purse
+from icl_bench.cli.jobs import give_budget, purse, run_part
 from icl_bench.studies.parts import PromptPart
 from icl_bench.sweep.rationales import RationaleRun
 from icl_bench.wording import counted, percent, plain
@@ -29,13 +29,13 @@ def carried_out(
     with display.preparing() as say:
         made = RationaleRun.prepare(options, say)
     give_budget(made.sweep, purse)
-    part = PromptPart.of(made.sweep)
-    display.part(part)
-    for note in made.notes():
-        display.note(f"  {note}")
-    planned(made.sweep)
-    outcome = part.run_alone(str(options.cells), display)
-    display.outcome(outcome, str(options.cells))
+
+    def begin() -> None:
+        for note in made.notes():
+            display.note(f"  {note}")
+        planned(made.sweep)
+
+    outcome = run_part(PromptPart.of(made.sweep), str(options.cells), display, begin)
     if outcome.failed or outcome.stopped:
         return outcome, None
     origin, paths = made.write()
@@ -49,7 +49,7 @@ def written_in_words(origin: RationaleOrigin, paths: Sequence[Path]) -> list[str
     kept = f"kept: {origin.kept:,} of {counted(origin.tried, 'row')} ({percent(origin.kept / origin.tried)}%)"
     lines = [f"{kept}, {origin.take} of the samples with --keep {origin.keep}"]
     if origin.cut:
-        lines.append(f"  {origin.cut:,} of them were cut at the limit of tokens: their rows have no whole one")
+        lines.append(f"  {origin.cut:,} of the kept texts were cut at the token limit: their rows have no complete one")
     if origin.kept_of_label:
         each = [f"{plain(label)} {kept} of {tried}" for label, (kept, tried) in origin.kept_of_label.items()]
         lines.append(f"  by label: {', '.join(each)}")

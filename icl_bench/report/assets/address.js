@@ -33,8 +33,9 @@ function opened() {
 }
 
 // The rows of a chart that are about the model: those of charts of several models name theirs.
-function rowsAbout(number, { model }) {
-  const { rows } = data.charts[number].spec.datasets;
+const rowsAbout = (number, open) => rowsOfModel(data.charts[number].spec.datasets.rows, open);
+
+function rowsOfModel(rows, { model }) {
   return model ? rows.filter((row) => row.model === undefined || row.model === model || row.base_model === model) : rows;
 }
 

@@ -23,10 +23,10 @@ function inTheme(node) {
 
 async function draw(box) {
   const number = Number(box.dataset.chart);
-  const { spec } = data.charts[number];
+  const spec = atOwnCost(number) || data.charts[number].spec;
   const section = box.dataset.section;
   const open = opened();
-  const rows = rowsAbout(number, open);
+  const rows = rowsOfModel(spec.datasets.rows, open);
   box.dataset.about = open.model;
   const values = { ...(section && legends[section].signals()), point: picked[number] };
   const params = (spec.params || []).map((p) => (values[p.name] === undefined ? p : { ...p, value: values[p.name] }));
@@ -128,7 +128,10 @@ function pick(number, value) {
 
 function signal(number, name, value) {
   const found = views.get(number);
-  if (found) shownAnew($(`#report .chart[data-chart="${number}"]`), found.view.signal(name, value));
+  if (found && atOwnCost(number)) {
+    waiting.add($(`#report .chart[data-chart="${number}"]`));
+    drawWaiting();
+  } else if (found) shownAnew($(`#report .chart[data-chart="${number}"]`), found.view.signal(name, value));
 }
 
 function setCharts() {

@@ -86,6 +86,7 @@ class Reader {
   constructor(section, source) {
     this.section = section;
     this.source = source;
+    source.say = (text) => { $(".found", section).textContent = text; };
     this.form = $(".filters", section);
     this.list = $(".list", section);
     this.found = { total: 0, rows: [] };
@@ -115,8 +116,7 @@ class Reader {
   }
 
   async begin() {
-    await this.fillIn();
-    await this.follow({ anew: true });
+    if (await this.alone(async () => (await this.fillIn(), true))) await this.follow({ anew: true });
   }
 
   async fillIn() {
@@ -345,8 +345,13 @@ class Reader {
 
   async read(row) {
     const mine = (this.reading = row);
-    const both = await Promise.all([row, row.other].filter(Boolean).map((one) => this.source.detail(one)));
+    const wanted = [row, row.other].filter(Boolean).map((one) => this.source.detail(one));
+    const both = await Promise.all(wanted).catch((error) => error);
     if (mine !== this.reading) return;
+    if (both instanceof Error) {
+      $(".shown", this.section).replaceChildren(make("p", { class: "found" }, `The prediction could not be read: ${both.message}`));
+      return;
+    }
     const sides = both.map((one) => make("div", {}, ...detail(one, this.source)));
     $(".shown", this.section).replaceChildren(make("div", { class: sides.length > 1 ? "sides" : "" }, ...sides));
   }
@@ -460,5 +465,6 @@ let reader = null;
 
 function setReader() {
   const section = $("#reader");
-  if (section) reader = new Reader(section, data.reader.served ? served(data.reader) : sampled(data.reader));
+  const source = data.reader.served ? served : data.reader.index ? published : sampled;
+  if (section) reader = new Reader(section, source(data.reader));
 }

@@ -5,6 +5,7 @@ function setReport() {
   setTables();
   setLegends();
   setCharts();
+  setCosts();
   showOpened();
   watchSections();
 }

@@ -111,6 +111,7 @@ addEventListener("hashchange", () => {
   const parts = address.read();
   showOpened();
   showPicked();
+  showCosts();
   for (const legend of Object.values(legends)) {
     legend.take();
     legend.tell();

@@ -63,6 +63,8 @@ class Panel:
     """Whether the choices are steps of a slider, in their order."""
     in_files: tuple[Choice, ...] = ()
     """Choices with a file of their own each; if empty, only the first choice has one."""
+    costs: Mapping[str, Any] | None = None
+    """What the page draws the chart from where its reader names a cost, prices or a number of queries."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification including its rows."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.analysis.across_models import compared_within
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding
-from icl_bench.analysis.frontier import leading, undominated
+from icl_bench.analysis.frontier import Compared, leading, undominated
 from icl_bench.analysis.query_cost import MEASURES, QUERIES, query_costs
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.metrics.scores import measure
@@ -18,7 +18,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import Naming, unshuffled
-from icl_bench.report.sections.panels import Choice, Drawing, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import Choice, Drawing, Panel, chart_rows, common_look, groups, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import capital, counted_queries
@@ -93,7 +93,13 @@ FRONTIER_AXES = {
     "operations": ("operations a query (GFLOP)", "~g", 1e9),
     "seconds": ("seconds a query", "~g", 1.0),
     "tokens": ("tokens computed a query", "~s", 1.0),
+    "money": ("money a query", "~g", 1.0),
 }
+"""Measure -> the axis, its format, and what 1 on it is."""
+
+
+MOST_TESTED = 150
+"""Points of a chart up to which the page has what verdicts at other costs follow from."""
 
 
 USUAL_SETTINGS = ("calibration=none", "scoring=greedy")
@@ -141,6 +147,8 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
     series = _shortest_names(frame, dict(naming.settings))
     series = frame["model"] + ", " + series if across else series
     frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
+    whole: Compared = findings.context.beside[finding.name]
+    frame["id"] = np.arange(len(frame)) % len(whole.here)
     first = leading(frame, None, across)
     axis, form, unit = FRONTIER_AXES[first]
     shown = frame[frame[first] > 0]
@@ -172,8 +180,44 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
         chart = charts.frontier(part, look, of, axis, form, usual, says)
         name, title = ["frontier", task, model], f"{task} · {model}"
-        panels.append(panel(name, title, chart, part, names, choices=steps, slides=True, in_files=in_files))
+        own = _own_costs(_points_of(frame, by, key), whole, first)
+        panels.append(panel(name, title, chart, part, names, choices=steps, slides=True, in_files=in_files, costs=own))
     return Drawing(panels, [of_finding(finding, frame)], look)
+
+
+def _points_of(frame: pd.DataFrame, by: Sequence[str], key: Sequence[str]) -> pd.DataFrame:
+    """The points of a panel, each once, by their numbers."""
+    of = (frame[list(by)].astype(str) == list(key)).all(axis=1)
+    return with_limits(frame[of], "score").drop_duplicates("id").set_index("id", drop=False).sort_index()
+
+
+def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[str, Any]:
+    """What the page reckons with where its reader names a cost: each point's, for every query and once, by ``PARTS``;
+    and the p values that verdicts follow from, of ``tested`` points, which are places in ``points``.
+    """
+    places = {number: place for place, number in enumerate(points["id"])}
+    tested = next((one for one in compared.tested if len(one.points) and one.points[0] in places), None)
+    if tested is None or len(tested.points) > MOST_TESTED:
+        numbers, p_leads = [], np.empty((0, 0))
+    else:
+        numbers, p_leads = [places[number] for number in tested.points.tolist()], tested.p_leads
+    names = "series cascade k value low high other_tests" + " model" * (points["model"].nunique() > 1)
+    rows = chart_rows(points, names)
+    each, once = (part[points["id"]] for part in compared.taken)
+    return {
+        "first": first,
+        "points": [
+            {**row, "each": _digits(of_each), "once": _digits(of_once), "here": bool(here)}
+            for row, of_each, of_once, here in zip(rows, each, once, compared.here[points["id"]], strict=True)
+        ],
+        "tested": numbers,
+        "p_leads": [_digits(of_point, 6) for of_point in p_leads],
+    }
+
+
+def _digits(values: np.ndarray, digits: int = 9) -> list[float | None]:
+    """Numbers of so many digits, None where they are not known."""
+    return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
 CASCADE_AXES = {"gflops": ("operations a query (GFLOP)", "~g"), "computed_tokens": ("tokens computed a query", "~s")}

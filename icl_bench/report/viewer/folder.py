@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,14 +18,17 @@ from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
+from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.reading import (
+    DamagedError,
     Seen,
     cells_of,
     models_apart,
     nothing_in,
     nothing_of,
     read_row,
+    read_whole,
     result_files,
     variants_of,
 )
@@ -97,10 +100,37 @@ class Folder:
 
     def start(self) -> None:
         """Begin to read. Raises ``UserError`` where there is no such folder, or nothing in it."""
+        self._there()
+        self._thread.start()
+
+    def read(self) -> Now:
+        """Read the folder once, without its findings. Raises ``UserError`` where there is nothing."""
+        self._read(self._there())
+        return self.wait()
+
+    def tables(self, columns: Collection[str]) -> Iterator[pa.Table]:
+        """These columns of what was read, a file after the other: the rows of the predictions, in their order.
+
+        Raises ``UserError`` for a file that is gone or damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for file in self._files:
+            try:
+                table = read_whole(self._storage, file.name, columns=columns).table
+            except DamagedError as problem:
+                raise UserError(f"{self._storage.where(file.name)}: {problem}") from None
+            if len(table) > len(file.table):  # other tasks, or cells that another file has, too
+                cells = pa.array(file.table["cell"].unique().to_pylist(), pa.string())
+                table = table.filter(pc.is_in(table["cell"].cast(pa.string()), cells))
+            yield table
+
+    def _there(self) -> frozenset[str]:
         names = self._relevant() if self._storage.exists() else frozenset()
         if not any(name.endswith(FINISHED) for name in names):
             raise nothing_in(self._storage)
-        self._thread.start()
+        return names
 
     def stop(self) -> None:
         """End what was begun."""
@@ -200,7 +230,7 @@ class Folder:
         files = {cell["cell"]: file.name for file in whole for cell in file.cells()}
         revision = before.revision + 1 if before else 0
         self.problem = ""
-        earlier = before.prompts if before else Prompts({}, {}, self.data_dir)
+        earlier = before.prompts if before else Prompts({}, {}, self.data_dir, shown_beside(self.results))
         prompts = earlier.of(cells, variants)
         self.now = Now(revision, predictions, files, cells, prompts)
         self._first.set()

@@ -57,8 +57,20 @@ SIDE = ("model", "series", "perturbation", "k")
 """What tells a point of a task, where another is shown beside it."""
 
 
+WINDOW = {"first": 0, "count": 200}
+"""Which of the rows are listed: names of the filters, and their defaults."""
+
+
+MOST_LISTED = 1000
+"""Rows of one answer."""
+
+
 OF_ROWS = ("word", "correct", "gold", "prediction")
 """Filters of single rows, which say nothing of the point beside."""
+
+
+MOST_OPTIONS = 400
+"""Values of a filter: the page lets nobody choose from a list of more."""
 
 
 MOST_SHOWN = 401
@@ -198,7 +210,7 @@ class Predictions:
         if name not in SORTED_BY:
             return np.arange(len(positions))
         if name == QUESTION:
-            keys = self._question_ranks(positions)
+            keys = self.question_ranks(positions)
         elif name in self.texts:
             keys = self.texts[name].ranks[self.texts[name].codes[positions]]
         else:
@@ -212,6 +224,21 @@ class Predictions:
             return own
         of_task = self.questions.get(self.texts["task"].at(place) or "", {})
         return of_task.get(self.texts["test_id"].at(place) or "", "")
+
+    def question_ranks(self, positions: np.ndarray) -> np.ndarray:
+        """A number for each question, in their alphabetical order: ``(positions,)``."""
+        asked = self._keys(positions, ["task", "test", *([QUESTION] if QUESTION in self.texts else [])])
+        _, first, which = np.unique(asked, return_index=True, return_inverse=True)
+        texts = [self.question(int(positions[place])).casefold() for place in first]
+        ranks = np.empty(len(texts), dtype=np.int64)
+        ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
+        return np.asarray(ranks[which])
+
+    def drawn(self) -> np.ndarray:
+        """Which predictions have demonstrations that are drawn: ``(predictions,)``."""
+        column = self.texts["select"]
+        drawn = np.array([*map(is_drawn, column.values), False])
+        return np.asarray(drawn[column.codes] & (self.numbers["k"] > 0))
 
     def golds_of(self, task: str) -> dict[str, str]:
         """Test id -> the right answer, of the test examples of a task."""
@@ -254,6 +281,28 @@ class Predictions:
         kept = wanted.get(flips, np.ones(len(here), dtype=bool))
         return Pairs(here[kept], there[kept], counts, flip_p(flipped) if judged else None)
 
+    def matching(self, asked: Mapping[str, str]) -> dict[str, Any]:
+        """A page of the predictions that the filters let through, with another point's answers if wanted.
+
+        Beside filters, ``asked`` may have ``first`` and ``count``, ``sort``, ``flips``, and what is different of
+        another point (``other_model``, ...).
+        """
+        filters = dict(asked)
+        first, count = (_whole(filters.pop(name, ""), usual) for name, usual in WINDOW.items())
+        window = slice(first, first + min(count, MOST_LISTED))
+        flips, sort = filters.pop("flips", ""), filters.pop("sort", "")
+        other = {name: filters.pop(f"other_{name}", "") for name in SIDE}
+        other = {name: value for name, value in other.items() if value}
+        if not other:
+            places = self.find(filters)
+            places = places[self.order(places, sort)]
+            return {"total": len(places), "rows": self.rows(places[window])}
+        pairs = self.pairs(filters, other, flips)
+        order = self.order(pairs.here, sort)[window]
+        here, there = (self.rows(side[order]) for side in (pairs.here, pairs.there))
+        rows = [{**row, "other": beside} for row, beside in zip(here, there, strict=True)]
+        return {"total": len(pairs.here), "rows": rows, "pairs": {**pairs.counts, "p": pairs.p}}
+
     def rows(self, positions: Iterable[int]) -> list[dict[str, Any]]:
         """What the list shows of predictions."""
         names = ("task", "model", "series", "perturbation", "test_id", "gold", "prediction", "cell")
@@ -271,15 +320,6 @@ class Predictions:
     def _values(self, name: str) -> list[str]:
         column = self.texts[name]
         return [column.values[code] if code >= 0 else "" for code in np.unique(column.codes)]
-
-    def _question_ranks(self, positions: np.ndarray) -> np.ndarray:
-        """A number for each question, in their alphabetical order: ``(positions,)``."""
-        asked = self._keys(positions, ["task", "test", *([QUESTION] if QUESTION in self.texts else [])])
-        _, first, which = np.unique(asked, return_index=True, return_inverse=True)
-        texts = [self.question(int(positions[place])).casefold() for place in first]
-        ranks = np.empty(len(texts), dtype=np.int64)
-        ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
-        return np.asarray(ranks[which])
 
     def _with_word(self, word: str) -> np.ndarray:
         if not word:
@@ -301,7 +341,7 @@ class Predictions:
 
     def _matching(self, here: np.ndarray, beside: np.ndarray, same: Sequence[str]) -> np.ndarray:
         """For each position here that of its partner, -1 where there is none."""
-        drawn = self._drawn()
+        drawn = self.drawn()
         with_draw = self._keys(here, [*same, "draw"]), self._keys(beside, [*same, "draw"])
         partners = _partners(*with_draw, beside)
         without = self._keys(here, same), self._keys(beside, same)
@@ -309,11 +349,6 @@ class Predictions:
         # of one that is not drawn there is one draw, which stands beside every draw of the other
         loose = ~drawn[here] | ((any_draw >= 0) & ~drawn[np.maximum(any_draw, 0)])
         return np.where((partners < 0) & loose, any_draw, partners)
-
-    def _drawn(self) -> np.ndarray:
-        column = self.texts["select"]
-        drawn = np.array([*map(is_drawn, column.values), False])
-        return np.asarray(drawn[column.codes] & (self.numbers["k"] > 0))
 
     def _keys(self, positions: np.ndarray, names: Sequence[str]) -> np.ndarray:
         """One number for each combination of these columns' values."""
@@ -323,6 +358,10 @@ class Predictions:
             codes = self.texts["test_id" if name == "test" else name].codes if of is None else of
             keys = keys * (int(codes.max(initial=0)) + 2) + codes[positions] + 1
         return keys
+
+
+def _whole(text: str, usual: int) -> int:
+    return int(text) if text.isdecimal() and len(text) < 12 else usual
 
 
 def flip_p(sums: np.ndarray) -> float:

@@ -21,17 +21,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from icl_bench.errors import UserError
 from icl_bench.report.page import library
 from icl_bench.report.viewer.folder import Folder
-from icl_bench.report.viewer.predictions import SIDE
 
 HOST = "127.0.0.1"
 
 
 HOST_NAMES = (HOST, "localhost")
 """Names that a request may have for this server: any other was led here by a foreign page."""
-
-
-MOST_LISTED = 1000
-"""Rows of one answer."""
 
 
 HEADERS = {
@@ -94,7 +89,7 @@ def application(folder: Folder, token: str, cookie: str) -> Starlette:
         return _json(folder.wait().predictions.options())
 
     def predictions(request: Request) -> Response:
-        return _json(_matching(folder, dict(request.query_params)))
+        return _json(folder.wait().predictions.matching(request.query_params))
 
     def prediction(request: Request) -> Response:
         query = request.query_params
@@ -127,33 +122,6 @@ def _not_there(_: Request, error: Exception) -> Response:
 
 def _json(content: Any) -> Response:
     return JSONResponse(content, headers=HEADERS)
-
-
-def _matching(folder: Folder, filters: dict[str, str]) -> dict[str, Any]:
-    """A page of the predictions that the filters let through, with another point's answers if wanted."""
-    predictions = folder.wait().predictions
-    first, count = (_whole(filters.pop(name, ""), usual) for name, usual in WINDOW.items())
-    window = slice(first, first + min(count, MOST_LISTED))
-    flips, sort = filters.pop("flips", ""), filters.pop("sort", "")
-    other = {name: filters.pop(f"other_{name}", "") for name in SIDE}
-    other = {name: value for name, value in other.items() if value}
-    if not other:
-        places = predictions.find(filters)
-        places = places[predictions.order(places, sort)]
-        return {"total": len(places), "rows": predictions.rows(places[window])}
-    pairs = predictions.pairs(filters, other, flips)
-    order = predictions.order(pairs.here, sort)[window]
-    here, there = (predictions.rows(side[order]) for side in (pairs.here, pairs.there))
-    rows = [{**row, "other": beside} for row, beside in zip(here, there, strict=True)]
-    return {"total": len(pairs.here), "rows": rows, "pairs": {**pairs.counts, "p": pairs.p}}
-
-
-WINDOW = {"first": 0, "count": 200}
-"""Query parameters of the window of rows, and their defaults."""
-
-
-def _whole(text: str, usual: int) -> int:
-    return int(text) if text.isdecimal() and len(text) < 12 else usual
 
 
 def listen(port: int) -> socket.socket:

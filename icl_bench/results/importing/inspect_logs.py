@@ -53,7 +53,7 @@ def of_archive(raw: bytes, shown: str) -> Log:
             check_archive(archive, shown)
             entries = {info.filename: info for info in archive.infolist()}
             read = {
-                name: json_value(decode(_entry(raw, archive, info), f"{shown}:{name}"), f"{shown}:{name}")
+                name: _entry(raw, archive, info, f"{shown}:{name}")
                 for name, info in entries.items()
                 if name.startswith("samples/") or name in ("header.json", "_journal/start.json")
             }
@@ -74,7 +74,12 @@ def of_archive(raw: bytes, shown: str) -> Log:
     return of_log({"status": "started", **header, "samples": samples}, shown)
 
 
-def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo, shown: str) -> Any:
+    """The JSON value of an entry. Raises ``UserError``."""
+    return json_value(decode(_content(raw, archive, info, shown), shown), shown)
+
+
+def _content(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo, shown: str) -> bytes:
     if info.compress_type != ZSTANDARD:
         return archive.read(info)
     header = raw[info.header_offset : info.header_offset + LOCAL_HEADER]
@@ -84,7 +89,7 @@ def _entry(raw: bytes, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes
     while more := stream.read(2**20):
         content += more
         if len(content) > LARGEST:
-            raise LargerThanAllowedError(info.filename)
+            raise LargerThanAllowedError(shown)
     return bytes(content)
 
 

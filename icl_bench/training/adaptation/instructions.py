@@ -16,15 +16,15 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.models.registry import Model
-from icl_bench.models.tokenizers import Tokenizer
+from icl_bench.models.tokenizers import Tokenizer, check_offsets, special_texts, with_offsets
 from icl_bench.prompts.chat import ending_of
 from icl_bench.prompts.chat_template import ChatTemplate
 from icl_bench.prompts.rendering import Message
 from icl_bench.seeds import generator
 from icl_bench.tasks.file_readers import read_split
-from icl_bench.tasks.splits import StoredRow
+from icl_bench.tasks.splits import StoredRow, encodable
 from icl_bench.training.adaptation.examples import HELD, HELD_SEQUENCES, Lesson
-from icl_bench.wording import counted, plain, short
+from icl_bench.wording import counted, listed_or, plain, short
 
 DAY = "2024-07-26"
 """The date for chat templates, so that a training does not depend on its day."""
@@ -50,6 +50,8 @@ class Instructions:
     """Tokens of the longest conversation of the file."""
     dated: bool = False
     """Whether the chat template may write a date."""
+    reading: tuple[str, ...] = ()
+    """How the file was read, if a user should know."""
     _passes: list[list[list[int]]] = field(default_factory=list, compare=False)
     """The conversations of each sequence of each pass so far."""
 
@@ -63,24 +65,20 @@ class Instructions:
         fitting = [lesson for lesson in lessons if len(lesson.ids) <= length]
         if len(fitting) < 2:
             raise UserError(
-                f"--instructions {plain(str(file))}: {len(fitting)} of {counted(len(lessons), 'conversation')} within "
-                f"--length {length:,}, and 2 are needed; the longest has {longest:,} tokens"
+                f"--instructions {plain(str(file))}: {len(fitting)} of {counted(len(lessons), 'conversation')} fit "
+                f"--length {length:,}; at least 2 are needed; the longest has {longest:,} tokens"
             )
         order = generator(seed, "instructions").permutation(len(fitting))
         cut = max(1, int(HELD * len(fitting)))
         held, learnt = (tuple(fitting[i] for i in part) for part in (order[:cut], order[cut:]))
         too_long = len(lessons) - len(fitting)
-        return cls((split.sha256,), learnt, held, length, seed, too_long, longest, writer.chat.writes_date)
+        dated = writer.chat.writes_date
+        return cls((split.sha256,), learnt, held, length, seed, too_long, longest, dated, split.notes)
 
     @property
     def tokens(self) -> int:
         """Number of tokens to train on."""
         return sum(len(lesson.ids) for lesson in self.conversations)
-
-    @property
-    def held_tokens(self) -> int:
-        """Number of held-out tokens."""
-        return sum(len(lesson.ids) for lesson in self.held)
 
     @property
     def mean_tokens(self) -> float:
@@ -124,17 +122,17 @@ class Instructions:
         """Notes for the user before a training of this number of sequences."""
         answers = sum(last - first for lesson in self.conversations for first, last in lesson.learnt or ())
         notes = [
-            f"{counted(len(self.conversations), 'conversation')} to train on, with {self.tokens:,} tokens, of which "
-            f"{answers:,} are of answers, and {len(self.held):,} held out; conversations in one sequence do not "
-            "attend to each other"
+            *self.reading,
+            f"{counted(len(self.conversations), 'conversation')} to train on ({self.tokens:,} tokens, {answers:,} in "
+            f"answers), {len(self.held):,} held out; conversations in one sequence do not attend to each other",
         ]
         if self.too_long:
             notes.append(
-                f"{counted(self.too_long, 'conversation')} longer than --length {self.length:,} left out; the longest "
+                f"{counted(self.too_long, 'conversation')} left out, longer than --length {self.length:,}; the longest "
                 f"has {self.longest:,} tokens"
             )
         if (times := sequences / len(self._turn(0))) > 1.5:
-            notes.append(f"each conversation is read about {times:,.0f} times")
+            notes.append(f"the training reads each conversation about {times:,.0f} times")
         if self.dated:
             notes.append(f"the chat template may write a date: {DAY}")
         return notes
@@ -165,21 +163,17 @@ class ConversationWriter:
     def of(cls, model: Model, tokenizer: Any) -> ConversationWriter:
         """The writer of a model. Raises ``UserError`` if it has no chat template."""
         chat = ChatTemplate.of_folder(Path(model.source), model.name, {}, day=DAY, option="--instructions")
-        if not getattr(tokenizer, "is_fast", False):
-            raise UserError(
-                f"--instructions: the tokenizer of model {model.name} does not report token offsets; it "
-                "needs a tokenizer.json"
-            )
-        added = tokenizer.added_tokens_decoder.values()
-        return cls(chat, tokenizer, [token.content for token in added if token.special])
+        check_offsets(tokenizer, "--instructions")
+        return cls(chat, tokenizer, special_texts(tokenizer))
 
     def lesson(self, row: StoredRow) -> Lesson:
         """The tokens of a row, and the ranges of its answers, each with the end of its turn.
 
         A token that spans the start of an answer belongs to the answer. Raises ``UserError`` with the row.
         """
+        messages = messages_in(row)
         try:
-            return self._lesson(messages_of(row.cells))
+            return self._lesson(messages)
         except UserError as error:
             raise UserError(f"{row.where}: {str(error).removeprefix('--instructions: ')}") from None
 
@@ -191,15 +185,12 @@ class ConversationWriter:
         text = self.chat.render(messages, answer_follows=False)
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         ranges = [self._answer(messages, i, text) for i in answers]
-        encoding = self.tokenizer(
-            [text], add_special_tokens=False, split_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        # a token's start may exclude its blank, but its end is after the start of its text in any tokenizer
-        starts, ends = zip(*encoding["offset_mapping"][0], strict=True)
+        ids, offsets = with_offsets(self.tokenizer, text, split_special_tokens=False)
+        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        starts, ends = zip(*offsets, strict=True)
         first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
-        learnt = tuple(zip(first.tolist(), last.tolist(), strict=True))
-        return Lesson(tuple(encoding["input_ids"][0]), learnt)
+        return Lesson(ids, tuple(zip(first.tolist(), last.tolist(), strict=True)))
 
     def _answer(self, messages: Sequence[Message], place: int, text: str) -> tuple[int, int]:
         """The range of an answer with its end in the conversation's text, in characters."""
@@ -209,8 +200,8 @@ class ConversationWriter:
         at = through.find(content, len(prompt)) if through.startswith(prompt) else -1
         if at < 0 or not text.startswith(through[: at + len(content)]):
             raise UserError(
-                f"turn {place + 1}: the chat template of model {self.chat.model_name} writes the answer differently "
-                "than after the prompt that asks for it, or changes it; icl-bench cannot train on such a template"
+                f"turn {place + 1}: the chat template of model {self.chat.model_name} changes the answer or its place "
+                "after the prompt; adapt cannot train with such a template"
             )
         end = at + len(content)
         # the template's text after the answer, whether or not the conversation continues
@@ -220,6 +211,17 @@ class ConversationWriter:
                 f"turn {place + 1}: the chat template of model {self.chat.model_name} does not end an answer"
             )
         return len(prompt), end + len(ending)
+
+
+def messages_in(row: StoredRow) -> list[Message]:
+    """The conversation of a row, whose texts can be tokenized. Raises ``UserError`` with the row."""
+    try:
+        messages = messages_of(row.cells)
+    except UserError as error:
+        raise UserError(f"{row.where}: {error}") from None
+    for number, message in enumerate(messages, 1):
+        encodable(message["content"], row, f"turn {number}")
+    return messages
 
 
 def messages_of(cells: Mapping[str, Any]) -> list[Message]:
@@ -244,16 +246,18 @@ def _checked(messages: Any) -> list[Message]:
         raise UserError(f"messages: expected a list of turns, not {short(messages)}")
     found: list[Message] = []
     for number, message in enumerate(messages, 1):
-        role, content = (message.get(name) for name in ("role", "content")) if isinstance(message, dict) else ("", "")
-        if role not in ROLES or not isinstance(content, str):
-            raise UserError(
-                f"turn {number}: expected a role (system, user or assistant) and content, not {short(message)}"
-            )
+        if not isinstance(message, dict):
+            raise UserError(f"turn {number}: expected a role and content, not {short(message)}")
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            raise UserError(f"turn {number}: the role is {short(role)}; expected {listed_or(ROLES)}")
+        if not isinstance(content, str):
+            raise UserError(f"turn {number}: the content is {short(content)}; expected text")
         if not content or content.isspace():
             raise UserError(f"turn {number}: the text of the {role} is empty")
         found.append({"role": role, "content": content})
     if found[-1]["role"] != "assistant":
         raise UserError(f"the last turn is the {found[-1]['role']}'s; expected an answer of the assistant")
     if len(found) < 2:
-        raise UserError("one turn alone; expected a question before the answer")
+        raise UserError("only one turn; expected a question before the answer")
     return found

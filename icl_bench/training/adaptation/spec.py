@@ -56,7 +56,7 @@ class AdaptationSpec(PositionOptions):
         Path | None,
         Option(
             "A file of conversations instead of texts (instruction tuning): JSONL whose rows have messages, or "
-            "instruction and output. The loss covers only the answers.",
+            "instruction and output. Only the answers are targets.",
             TASK,
             "FILE",
         ),
@@ -159,11 +159,11 @@ class AdaptationSpec(PositionOptions):
             return
         for name, given in (("--texts", self.texts), ("--demonstrations-too", self.demonstrations_too)):
             if given:
-                raise UserError(f"--instructions: trains on conversations alone; omit {name}, and train on it before")
+                raise UserError(f"--instructions: cannot be combined with {name}; train on {name} first")
         if pattern.blocks or any(span.chunk for span in pattern.spans((None,))):
             raise UserError(
-                f"--attention {pattern}: --instructions keeps the conversations of a sequence apart, which blocks of "
-                "demonstrations and means of chunks do not; take full or grouped"
+                f"--attention {pattern}: cannot keep the conversations of a sequence apart, as --instructions needs; "
+                "take full or grouped"
             )
 
     def decisive(self) -> dict[str, object]:

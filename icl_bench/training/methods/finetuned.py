@@ -12,8 +12,9 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.training.classification_head import first_tokens, sharing_rows
 from icl_bench.training.examples import VALIDATION_ROWS, Examples
-from icl_bench.training.interface import Learned, TrainingMethod
-from icl_bench.training.trainer import FinetuningResult, Recipe, fine_tune
+from icl_bench.training.interface import Learned, LearningCost, TrainingMethod
+from icl_bench.training.operations import Adapters
+from icl_bench.training.trainer import FinetuningResult, Recipe, fine_tune, planned_batches
 
 
 class FullFinetuning(TrainingMethod):
@@ -61,6 +62,22 @@ class FullFinetuning(TrainingMethod):
             "validation": self.run.spec.validation,
             "checkpoint": "test" if select.endswith(UPPER) else "validation",
         }
+
+    def cost(self, examples: Examples) -> LearningCost:
+        """See ``TrainingMethod``; without those of the head and of adapters, which are few."""
+        recipe, shape, pattern, test = self.recipe, self.run.architecture, self.run.pattern, examples.test
+        seed = self.run.spec.seed + examples.draw
+        planned = FinetuningResult(
+            batches=planned_batches([len(row.ids) for row in examples.train], recipe, seed),
+            adapters=Adapters(0, 0) if self.method == "lora" else None,
+        )
+        return LearningCost(
+            tokens=sum(map(sum, planned.batches)),
+            flops=planned.flops(shape, examples, recipe, pattern),
+            query_tokens=float(np.mean([len(row.ids) for row in test])),
+            query_flops=planned.prediction_flops(shape, test, 1, pattern) / len(test),
+            flops_of_answers=recipe.epochs * planned.prediction_flops(shape, test, 2 * recipe.batch, pattern),
+        )
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""

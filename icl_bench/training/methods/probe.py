@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from icl_bench.quiet_libraries import spare_imports
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.examples import Examples, LabelledQuery, padded
-from icl_bench.training.interface import Learned, TrainingMethod
+from icl_bench.training.interface import Learned, LearningCost, TrainingMethod
+from icl_bench.training.methods.classifiers import fitted_probabilities, linear_classifier
 from icl_bench.training.operations import batch_of, forward_flops
 
 if TYPE_CHECKING:
@@ -99,18 +99,31 @@ class Probe(TrainingMethod):
         test = states.of(rows)
         return test, time.perf_counter() - start
 
+    def cost(self, examples: Examples) -> LearningCost:
+        """See ``TrainingMethod``."""
+        train, test = examples.train, examples.test
+        query = self._flops([row.ids] for row in test) / len(test)
+        return LearningCost(
+            tokens=sum(len(row.ids) for row in train),
+            flops=self._flops(_batches(list(dict.fromkeys(row.ids for row in train)))),
+            query_tokens=float(np.mean([len(row.ids) for row in test])),
+            query_flops=query,
+            flops_of_answers=query * len(test),
+        )
+
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
         from icl_bench.backends.transformers.device_memory import memory_errors_as_cell_errors
 
-        del keep
-        train = examples.train
+        train, cost = examples.train, self.cost(examples)
         with memory_errors_as_cell_errors(f"on {self.run.device} while reading examples"):
             test, inference = self._test_states
             start = time.perf_counter()
             states = self._states.of(train)
         labels = np.array([row.label for row in train])
-        probabilities = probe(states, labels, test, len(self.run.task.data.labels))
+        probabilities = fitted_probabilities(
+            linear_classifier(), states, labels, test, len(self.run.task.data.labels), keep
+        )
         return [
             Learned(
                 self.name,
@@ -119,11 +132,11 @@ class Probe(TrainingMethod):
                 TrainingMeta(
                     method=self.name,
                     seconds=round(time.perf_counter() - start, 3),
-                    tokens=sum(len(row.ids) for row in train),
-                    flops=self._flops(_batches(list(dict.fromkeys(row.ids for row in train)))),
+                    tokens=int(cost.tokens),
+                    flops=cost.flops,
                     labels_without_example=list(examples.missing),
                 ),
-                self._flops([row.ids] for row in examples.test) / len(examples.test),
+                cost.query_flops,
             )
         ]
 
@@ -131,27 +144,3 @@ class Probe(TrainingMethod):
         """Operations of the states of batches of queries, including padding."""
         shape, spans = self.run.architecture, self.run.pattern.spans(self.run.architecture.windows)
         return sum(forward_flops(shape, *batch_of(spans, list(map(len, batch)))) for batch in batches)
-
-
-def probe(train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
-    """Probabilities of each label for the test states, ``(test, count)``.
-
-    States are standardised; other settings are scikit-learn's defaults (L2, C=1).
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    return fitted_probabilities(model, train, labels, test, count)
-
-
-def fitted_probabilities(model: Any, train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int) -> np.ndarray:
-    """Fit a classifier of scikit-learn. Probabilities of each label, ``(test, count)``, 0 without an example."""
-    with warnings.catch_warnings():
-        # few examples of many labels are intended here, not a regression
-        warnings.filterwarnings("ignore", message="The number of unique classes")
-        model.fit(train, labels)
-    every = np.zeros((len(test), count))
-    every[:, model.classes_] = model.predict_proba(test)
-    return every

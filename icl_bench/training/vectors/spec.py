@@ -53,7 +53,7 @@ class VectorSpec(Options):
     loss: Annotated[
         Literal["answer", "sequence"],
         Option(
-            "answer: of the answer's tokens; sequence: of all tokens of prompt and answer, as in the paper.",
+            "answer: loss of the answer's tokens; sequence: loss of all tokens of prompt and answer, as in the paper.",
             TRAINING,
             "OF",
         ),

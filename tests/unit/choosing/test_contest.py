@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,13 @@ from icl_bench.choosing.contest import Setting, first_round, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.spending import Spend
-from icl_bench.errors import UserError
+from icl_bench.cli.output.choose import raced
+from icl_bench.cli.output.progress import Display
+from icl_bench.cli.output.race import RaceProgress
+from icl_bench.errors import StopRunError, UserError
 from icl_bench.results.reading import finished_cells, read_results, read_stored
 from icl_bench.results.store import OpenCell
+from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner
 from icl_bench.tasks.examples import Example
@@ -61,6 +66,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
 
     monkeypatch.setattr(OpenCell, "append", counted)
     return counts
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A function that makes each look at the clock take so many seconds."""
+
+    def every(seconds: float) -> None:
+        moments = itertools.count(seconds, seconds)
+        monkeypatch.setattr(module.time, "monotonic", lambda: next(moments))
+
+    return every
 
 
 def choose(*words: object, results: Path) -> Ended:
@@ -138,16 +154,36 @@ def test_an_interrupted_race_answers_and_goes_on_when_it_is_started_again(
     assert set(asked.values()) == {1}
 
 
-def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_are_kept(
-    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [(KeyboardInterrupt(), "interrupted"), (StopRunError("the server is away"), "the server is away")],
+)
+def test_the_answers_of_a_request_that_is_stopped_are_counted(
+    task: Path,
+    tiny: Path,
+    tmp_path: Path,
+    asked: Counter[tuple[str, str]],
+    error: BaseException,
+    ended: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = [0.0]
+    calls = itertools.count(1)
 
-    def later() -> float:
-        now[0] += 10
-        return now[0]
+    def stopped(*_: object) -> None:
+        if next(calls) > 16:  # in the second round
+            raise error
 
-    monkeypatch.setattr(module.time, "monotonic", later)
+    monkeypatch.setattr(RaceProgress, "predicted", stopped)
+    options = {"k": "0,1,2", "select": "random,bm25", "draws": 3, "margin": 0.01, "device": "cpu", "dtype": "float32"}
+    contest = raced({"task": str(task), "model": str(tiny), **options}, tmp_path / "results", Display(quiet=True))
+    assert contest.ended == ended
+    assert contest.outcome.answers == sum(asked.values())
+
+
+def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_are_kept(
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
+) -> None:
+    tick(10)
     ended = choose(*words, "--spend", "30s", results=tmp_path / "results")
     assert ended.code == 2
     assert "--spend 30s: too short for a first look at 5 settings" in ended.err
@@ -155,30 +191,18 @@ def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_ar
 
 
 def test_a_spent_time_ends_the_race_with_what_it_knows(
-    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
 ) -> None:
-    now = [0.0]
-
-    def later() -> float:
-        now[0] += 1
-        return now[0]
-
-    monkeypatch.setattr(module.time, "monotonic", later)
+    tick(1)
     record = json.loads(choose(*words, "--margin", 0.01, "--spend", "34s", "--json", results=tmp_path / "results").out)
     assert (record["decided"], record["ended"]) == (False, "the time is spent")
     assert record["choice"]
 
 
 def test_the_time_of_this_machine_is_paid_by_the_hour_where_money_is_spent(
-    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
 ) -> None:
-    now = [0.0]
-
-    def later() -> float:
-        now[0] += 1
-        return now[0]
-
-    monkeypatch.setattr(module.time, "monotonic", later)
+    tick(1)
     priced = ("--margin", "0.01", "--price", "hour=3600", "--spend", "$18", "--json")
     record = json.loads(said("choose", *words, *priced, "--results", tmp_path / "results"))
     assert (record["decided"], record["ended"]) == (False, "the money is spent")
@@ -241,8 +265,14 @@ def test_a_wrong_value_is_one_line(words: tuple[str, ...], message: str) -> None
 
 def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> None:
     cells = [(None, None)] * 10
-    cheap = Setting("a", "random", 1, tuple(cells), query_flops=2.0, shared_flops=1.0)  # type: ignore[arg-type]
-    dear = Setting("b", "random", 9, tuple(cells), query_flops=3.0, shared_flops=99.0)  # type: ignore[arg-type]
+    cheap = Setting("a", "random", 1, tuple(cells), compute=(ComputeCost(1.0, 2.0, 3.0, 0.0),))  # type: ignore[arg-type]
+    dear = Setting(
+        "b",
+        "random",
+        9,
+        tuple(cells),  # type: ignore[arg-type]
+        compute=(ComputeCost(90.0, 2.0, 92.0, 0.0), ComputeCost(108.0, 4.0, 112.0, 0.0)),
+    )
     assert first_round([cheap]) == FIRST_LOOK
     assert first_round([cheap, dear]) == 10 * (1 + 99) / (2 + 3)
     assert first_round([Setting("c", "random", 1, ())]) == FIRST_LOOK
@@ -336,6 +366,22 @@ def test_calibrated_settings_race_at_no_further_predictions_and_have_the_scores_
         ]
         assert one["score"] == pytest.approx(mine["correct"].mean(), abs=1e-9), one["setting"]
     assert [one["calibration"] for one in record["settings"]] == [None, None, "batch", "batch"]
+
+
+def test_a_calibrated_setting_is_out_no_earlier_than_after_ten_rows_of_every_draw(
+    task: Path, tiny: Path, tmp_path: Path
+) -> None:
+    words = ("--task", task, "--model", tiny, "--k", "1,2", "--select", "random", "--draws", "6", *HERE)
+    exact = ("--score", "exact", "--calibrate", "batch", "--margin", "60", "--json")
+    record = json.loads(said("choose", *words, *exact, "--results", tmp_path / "results"))
+    out = {
+        calibrated: [
+            one["predictions"] for one in record["settings"] if one["out"] and bool(one["calibration"]) is calibrated
+        ]
+        for calibrated in (True, False)
+    }
+    assert min(out[True]) >= 60
+    assert min(out[False]) < 60
 
 
 @pytest.mark.parametrize("whole", [True, False])

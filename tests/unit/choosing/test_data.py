@@ -97,6 +97,23 @@ def test_in_python_options_are_checked_before_a_task_file_is_written(tmp_path: P
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"text": ["body"]}, "--text a list: expected text"),
+        ({"label": {"queue"}}, "--label a set: expected text"),
+        ({"text": 3}, "data:1: no column '3'"),
+        ({"model": [["a"]]}, "--model a list: expected a model's name"),
+    ],
+)
+def test_in_python_a_wrong_type_is_one_line(tmp_path: Path, wrong: dict[str, object], message: str) -> None:
+    frame = pd.read_csv(table(tmp_path / "tickets.csv"))
+    with pytest.raises(UserError) as caught:
+        icl_bench.choose(**{"data": frame, "model": "m", "results": tmp_path / "results", "quiet": True, **wrong})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_task_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "tickets.csv"
     frame = pd.read_csv(table(data))
@@ -127,7 +144,7 @@ def test_leaks_duplicates_and_labels_of_one_row_are_named(tmp_path: Path) -> Non
     made = task_of_data(tmp_path / "tickets.csv", "body", "queue", tmp_path / "results")
     check = next(line for line in made.said if line.startswith("check: "))
     assert "also among the demonstrations" in check
-    assert "no test row of 20 labels with few rows (rare 0, rare 1, rare 10 and 17 more)" in check
+    assert "20 labels have too few rows for a test row (rare 0, rare 1, rare 10 and 17 more)" in check
     assert "more than once" in "".join(made.said)
 
 

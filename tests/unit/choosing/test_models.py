@@ -14,6 +14,7 @@ from support.api_server import Server, completion, serving
 from support.in_process import Ended, run_command, said
 
 import icl_bench
+from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results
 
@@ -71,6 +72,7 @@ def test_answers_of_a_server_are_rows_of_the_cells_that_a_run_completes(
     record = json.loads(ended.out)
     assert record["decided"]
     assert record["compared_by"] == "tokens"
+    assert record["left_out"] == ["knn, encoder-probe, probe, lora: good is behind a server"]
     assert 0 < record["predictions"] < record["predictions_of_full_sweep"]
     raced = len(server.requests)
     said("run", *words, "--model", "good", "--quiet", "--results", tmp_path / "results")
@@ -122,6 +124,17 @@ def test_a_model_here_races_with_one_behind_a_server_by_engines_of_their_own(
     assert {one["model"] for one in record["settings"]} == {"good", tiny.name}
     with pytest.raises(UserError, match="good: --device: applies to --backend transformers only, this is openai"):
         icl_bench.choose(task=task, model=[tiny, "good"], engine=engine, device="cpu", quiet=True)
+
+
+def test_options_that_may_be_repeated_are_read_of_a_dictionary_as_of_the_command_line() -> None:
+    engine = {"a": {"chat_arg": {"enable_thinking": False, "level": "low"}, "price": {"input": 1, "cached": 0.5}}}
+    spec = ChooseSpec(task="t", model=["a", "b"], engine={**engine, "b": {"server-arg": ['top_p=1, "x"', "user=me"]}})
+    assert spec.of_model("a")["chat_arg"] == ("enable_thinking=false", 'level="low"')
+    assert spec.of_model("a")["price"] == "input=1,cached=0.5"
+    assert spec.of_model("b")["server_arg"] == ('top_p=1, "x"', "user=me")
+    assert ChooseSpec(task="t", model="a", engine={"a": {"chat_arg": "n=1"}}).of_model("a") == {"chat_arg": ("n=1",)}
+    with pytest.raises(UserError, match="--engine"):
+        ChooseSpec(task="t", model="a", engine={"a": {"chat_arg": {"n": object()}}})
 
 
 def test_tokens_end_a_race_before_more_than_the_budget_are_billed_and_it_goes_on_where_it_stopped(
@@ -181,7 +194,7 @@ def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which
         (("--engine", "m:k=3"), "k is no option of a model"),
         (("--engine", "m:context=5", "--engine", "m:context=6"), "--context of m is there twice"),
         (("--engine", "m:context=x"), "--context x: expected a whole number"),
-        (("--calibrate", "contextual", "--score", "exact"), "--calibrate contextual: a race has batch alone"),
+        (("--calibrate", "contextual", "--score", "exact"), "--calibrate contextual: choose supports only batch"),
         (("--calibrate", "batch"), "--calibrate batch"),
     ],
 )

@@ -368,3 +368,22 @@ def test_a_setting_that_costs_nothing_is_cheaper_and_one_of_unknown_cost_is_not(
     assert run(Race(free, rules), scores).choice == 1
     both_free = [Candidate(name, False, 0.0) for name in "ab"]
     assert run(Race(both_free, rules), scores).choice == 0  # none is cheaper than the other
+
+
+def test_a_withdrawn_candidate_is_neither_chosen_nor_waited_for() -> None:
+    race = Race([Candidate("a"), Candidate("b"), Candidate("gone", cost=0.0)], Rules(rows=40, draws=2, margin=0.2))
+    while asks := race.next():
+        for ask in asks:
+            if ask.candidate == 2:
+                race.withdraw(2)
+            else:
+                draws, rows = race.schedule(ask.start, ask.stop)
+                race.tell(ask, np.full(len(rows), 1.0 - ask.candidate))
+                assert len(draws) == len(rows)
+    answer = race.answer()
+    assert (answer.choice, answer.decided, race.looked) == (0, True, True)
+    assert [one.why for one in answer.standings] == [None, "worse", "left out"]
+    assert answer.standings[2].predictions == 0
+    race.withdraw(1)
+    with pytest.raises(ValueError, match="needs a candidate"):
+        race.withdraw(0)

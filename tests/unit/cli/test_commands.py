@@ -68,7 +68,7 @@ def test_an_error_of_the_program_itself_is_no_loss_and_no_users_mistake(
     def broken(*_: object, **__: object) -> None:
         raise bug("a bug")
 
-    monkeypatch.setattr("icl_bench.analysis.baseline_check.check_results", broken)
+    monkeypatch.setattr("icl_bench.report.leaderboard_check.check_results", broken)
     monkeypatch.setattr("icl_bench.cli.output.terminal.console", broken)
     done = icl(*words)
     assert done.code == 70

@@ -7,7 +7,6 @@ import gzip
 import json
 import platform
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from support.in_process import said
 import icl_bench
 from icl_bench.results import anonymous as module
 from icl_bench.results.anonymous import Anonymous, anonymous
-from icl_bench.results.cells import FINISHED
+from icl_bench.results.cells import FINISHED, CellSpec, Identity
 from icl_bench.results.reading import CELL_META, read_results, read_stored
 from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import StudyMeta, checked, json_content
@@ -57,10 +56,9 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ]
         meta["model_source"] = f"{HOME}/secret-project/m"
         file.write_bytes(parquet_bytes(table.replace_schema_metadata({CELL_META: json.dumps(meta)})))
-    store = Store(folder)
-    identity = made.groups[0].cells[0].identity if hasattr(made.groups[0].cells[0], "identity") else None
-    if identity is not None:
-        store.mark_failed(replace(identity), f"{HOME}/secret-project/m: cannot be read")
+    (finished, *_) = read_stored(folder).cells.values()
+    failed = Identity(CellSpec(**{**finished.spec.model_dump(), "k": 4}), finished.facts)
+    Store(folder).mark_failed(failed, f"{HOME}/secret-project/m: cannot be read")
     yield folder
     module._names.cache_clear()
 
@@ -109,6 +107,8 @@ def test_results_stay_as_they_are(results: Path):
     one, other = read_stored(shown), read_stored(results)
     assert one.cells.keys() == other.cells.keys()
     assert all(one.cells[cell].spec == other.cells[cell].spec for cell in one.cells)
+    assert [mark.reason for mark in one.failed] == ["m: cannot be read"]
+    assert [mark.cell for mark in one.failed] == [mark.cell for mark in other.failed]
 
 
 def test_a_damaged_file_is_left_out_as_ever(results: Path):

@@ -22,7 +22,7 @@ from support.in_process import run_command
 
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import UserError
-from icl_bench.results.importing import Import, Stated, import_predictions
+from icl_bench.results.importing import Import, Stated, import_predictions, inspect_logs
 from icl_bench.results.reading import read_results, read_stored
 
 LM_EVAL = Path(__file__).parent / "lm_eval_logs" / "tiny__dummy"
@@ -312,6 +312,21 @@ def test_a_log_of_inspect_is_read_in_each_of_its_formats(
     assert (row["task"], row["model"], row["k"], row["test_id"]) == ("wines", "org/model", 4, "1")
     tokens = ["prompt_tokens", "cached_tokens", "answer_tokens", "reasoning_tokens"]
     assert row[tokens].tolist() == [30, 10, 3, 1]
+
+
+def long_log() -> dict[str, Any]:
+    return inspect_log(of_inspect(1, output={"completion": "It is red." * 300_000}))
+
+
+def test_an_entry_of_megabytes_is_read_whole(tmp_path: Path):
+    _, found = imported(as_zstandard(tmp_path / "log", long_log()), tmp_path / "results")
+    assert found["text"].tolist() == ["It is red." * 300_000]
+
+
+def test_an_entry_that_is_too_large_is_named_with_its_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(inspect_logs, "LARGEST", 2**21)
+    file = as_zstandard(tmp_path / "log", long_log())
+    assert refusal(file, tmp_path / "r").startswith(f"{file}:samples/1_epoch_1.json: holds more than ")
 
 
 def test_epochs_and_scorers_of_inspect_are_variants_and_not_draws(tmp_path: Path):

@@ -490,7 +490,7 @@ def test_unfinished_cells_of_a_task_with_a_long_name_are_found_by_it(tmp_path: P
     journal.write_text('{"test_id": "a"}\n')
     (found,) = partial_cells(tmp_path, {"task": task})
     assert found.in_words().endswith(
-        "1 cell is unfinished (1 row) and is in no table; run the same command again to complete"
+        "1 cell is unfinished (1 row) and not in the tables; run the same command again to complete it"
     )
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.fakes import FakeBackend, planned, row, runner, tokenized_task, write_rows, write_task
 from support.in_process import Ended, run_command, said
 from support.models import llama_tokenizer, tiny_checkpoint
+from tokenizers import AddedToken
 
 import icl_bench
 from icl_bench.analysis.all_findings import read_findings
@@ -135,11 +136,13 @@ def test_a_whole_text_is_taken_before_one_that_was_cut_and_cut_ones_are_counted(
     whole = {name for name, sizes in cell["sample_thought_tokens"].items() if min(sizes) < 2}
     cut = sum(one["row_id"] not in whole for one in pool)
     assert yaml.safe_load((tmp_path / "own.yaml").read_text())["rationales"].get("cut", 0) == cut > 0
-    assert f"{cut} of them were cut at the limit of tokens" in " ".join(ended.err.split())
+    assert f"{cut} of the kept texts were cut at the token limit" in " ".join(ended.err.split())
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["a", "bb", " "]), st.booleans(), st.integers(1, 9)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from(["a", "bb", " ", "c<end>"]), st.booleans(), st.integers(1, 9)), min_size=1, max_size=6
+    ),
     st.integers(1, 9),
 )
 def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]], limit: int):
@@ -149,12 +152,14 @@ def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]], limit:
         "sample_scores": [float(right) for _, right, _ in samples],
         "sample_thought_tokens": [tokens for _, _, tokens in samples],
     }
-    good = [(tokens, place) for place, (text, right, tokens) in enumerate(samples) if right and text.strip()]
+    good = [(tokens, place) for place, (text, right, tokens) in enumerate(samples) if right and text in ("a", "bb")]
     for take in ("shortest", "first"):
         made: Any = RationaleRun.__new__(RationaleRun)
         made.options = RationalesOptions(task="t", model="m", out="o.yaml", take=take)
         made.data = type("Data", (), {"spec": type("Spec", (), {"thought": ThoughtRule("", "So", limit)})})
-        made.sweep = type("Sweep", (), {"task": type("Task", (), {"tokenizer": None})})
+        added = {0: AddedToken("<end>", special=True), 1: AddedToken("a", special=False)}
+        tokenizer = type("Tokenizer", (), {"added_tokens_decoder": added})
+        made.sweep = type("Sweep", (), {"task": type("Task", (), {"tokenizer": tokenizer})})
         found = made._taken(Example("row", {}, "x"), record)
         if not good:
             assert found is None

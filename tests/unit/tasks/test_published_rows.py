@@ -137,7 +137,7 @@ def test_the_hubs_rows_are_asked_in_the_order_of_the_study(
     assert [row.fields["text"] for row in data.test] == [row.fields["text"] for row in local.test]
     assert [row.answer for row in data.test] == [row.answer for row in local.test]
     assert [row.fields["text"] for row in data.test] == [texts[row.place] for row in published_rows(name)]
-    assert not any("not found" in note for note in data.notes)
+    assert not any("does not have the paper's" in note for note in data.notes)
     assert "bertsch2025_test_rows.json" in data.files
 
 
@@ -146,13 +146,19 @@ def test_mistrals_rows_are_asked_where_they_are_wanted(data_dir: Path):
     assert [row.id for row in data.test] == [f"banking77-test-{n}" for n in (905, 1982, 2766)]
 
 
-def test_rows_of_another_set_of_the_tasks_name_are_drawn_by_seed(tmp_path: Path):
+@pytest.fixture
+def other_trec(tmp_path: Path) -> Path:
+    """A data folder whose rows of TREC are not the published ones."""
     folder = tmp_path / "trec"
     folder.mkdir()
     for split in ("train", "test"):
         rows = [{"text": f"{split} {n}", "label": label} for n, label in enumerate(["human", "numeric"] * 2)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = load_data(load_task("trec"), data_dir=tmp_path)
+    return tmp_path
+
+
+def test_rows_of_another_set_of_the_tasks_name_are_drawn_by_seed(other_trec: Path):
+    data = load_data(load_task("trec"), data_dir=other_trec)
     assert "this data does not have the paper's test rows: 4 rows are drawn with seed 43" in data.notes
 
 
@@ -161,13 +167,8 @@ def test_published_rows_of_a_task_that_has_none_are_refused():
         load_data(load_task("stdlib_six"), test_ids="paper")
 
 
-def test_published_rows_that_are_asked_for_by_name_are_not_replaced_by_others(tmp_path: Path):
-    folder = tmp_path / "trec"
-    folder.mkdir()
-    for split in ("train", "test"):
-        rows = [{"text": f"{split} {n}", "label": label} for n, label in enumerate(["human", "numeric"] * 2)]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_published_rows_that_are_asked_for_by_name_are_not_replaced_by_others(other_trec: Path):
     with pytest.raises(
         UserError, match="--test-ids paper: this data does not have all of the paper's test rows of trec"
     ):
-        load_data(load_task("trec"), data_dir=tmp_path, test_ids="paper")
+        load_data(load_task("trec"), data_dir=other_trec, test_ids="paper")

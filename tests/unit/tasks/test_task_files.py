@@ -242,6 +242,11 @@ def test_the_hubs_label_names_are_written_as_in_the_data_folder(
     assert set(labels.names) <= keys
 
 
+def test_an_empty_name_is_no_folder():
+    with pytest.raises(UserError, match=r"^no task ''; known: .*banking77"):
+        load_task("")
+
+
 def test_a_mistyped_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no task 'bankng77'; did you mean banking77\?"):
         load_task("bankng77")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,9 +34,9 @@ from icl_bench.seeds import generator
 from icl_bench.training import trainer as training
 from icl_bench.training.classification_head import first_tokens, load_classifier, sharing_rows
 from icl_bench.training.examples import VALIDATION_ROWS, Examples, LabelledQuery, batches, padded
-from icl_bench.training.finetune import Finetuning
+from icl_bench.training.finetune import LABELS, Finetuning
 from icl_bench.training.methods import finetuned
-from icl_bench.training.methods.probe import probe
+from icl_bench.training.methods.classifiers import CLASSIFIER_FILE, fitted_probabilities, linear_classifier
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import FinetuningResult, LengthBatches, Recipe, accuracy, predict
 
@@ -469,6 +471,41 @@ def test_checkpoints_are_kept_where_asked_and_nowhere_else(tmp_path: Path, tiny:
     assert not list((tmp_path / "results").rglob("*.safetensors"))
 
 
+def test_what_a_finished_cell_learned_is_kept_by_training_it_again(tmp_path: Path, tiny: Path):
+    results, kept = tmp_path / "results", tmp_path / "kept"
+    prepared(tmp_path, tiny, method=("probe", "encoder-probe")).run(results)
+    before = read_results(results)
+    made = prepared(tmp_path, tiny, method=("probe", "encoder-probe"), keep_checkpoints=kept)
+    assert len(made.run(results).kept) == 2
+    folders = sorted(kept.iterdir())
+    assert [folder.name.partition("-k")[0] for folder in folders] == ["encoder-probe", "probe"]
+    for folder in folders:
+        labels = json.loads((folder / LABELS).read_text())
+        assert labels == list(made.task.data.labels)
+        classifier = joblib.load(folder / CLASSIFIER_FILE)
+        assert set(classifier.classes_) <= set(range(len(labels)))
+    pd.testing.assert_frame_equal(read_results(results), before)
+    stamps = [(folder / LABELS).stat().st_mtime_ns for folder in folders]
+    made.run(results)
+    assert [(folder / LABELS).stat().st_mtime_ns for folder in folders] == stamps
+
+
+@pytest.mark.parametrize("method", ["lora", "probe", "knn", "encoder-probe"])
+def test_a_training_takes_what_was_predicted(tmp_path: Path, tiny: Path, method: str):
+    made = prepared(tmp_path, tiny, method=(method,))
+    examples = made.examples(12, 0)
+    expected = made.methods[method].cost(examples)
+    assert expected is not None
+    made.run(tmp_path / "results")
+    metas = {meta.spec.select: meta for _, meta in finished_cells(tmp_path / "results")}
+    took = metas[method].training
+    few = 0.2 if method == "lora" else 1e-9  # adapters and head, which are a larger part of a tiny model
+    assert took.flops == pytest.approx(expected.flops, rel=few)
+    assert metas[method].compute["query_flops"] == pytest.approx(expected.query_flops, rel=few)
+    if took.tokens is not None:
+        assert took.tokens == expected.tokens
+
+
 def test_another_head_is_another_variant(tmp_path: Path, tiny: Path):
     for head in ("lm", "random"):
         prepared(tmp_path, tiny, head=head).run(tmp_path / "results")
@@ -557,7 +594,7 @@ def test_a_probe_separates_what_can_be_separated():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 2], 20)
     states = rng.normal(size=(40, 5)) + 6 * labels[:, None]
-    found = probe(states, labels, states, 3)
+    found = fitted_probabilities(linear_classifier(), states, labels, states, 3)
     assert (found.argmax(axis=1) == labels).all()
     assert (found[:, 1] == 0).all()
     np.testing.assert_allclose(found.sum(axis=1), 1)
@@ -640,7 +677,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     even = found.break_even[found.break_even["select"] == "lora"]
     assert sorted(set(even["beside"])) == ["bm25", "random, cached", "random, not cached"]
     assert even["queries"].dropna().between(0, 1e7).all()
-    assert "knn" not in set(found.break_even["select"])  # no operations of its encoder are known
+    assert set(found.break_even["select"]) == {"lora", "lora-paper", "knn"}
     out = said("summary", "--results", results, "--cost")
     assert "training: accuracy minus that of a prompt" in out
     assert "queries until training is cheaper" in out
@@ -657,7 +694,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     ("words", "message"),
     [
         (["--method", "loar"], "--method loar: not a training method; did you mean lora?"),
-        (["--method", ","], "--method: empty; give lora, full, probe, knn"),
+        (["--method", ","], "--method: empty; give lora, full, probe, knn, encoder-probe"),
         (["--dtype", "float31"], "--dtype float31: not a dtype; did you mean float32 or"),
         (["--dtype", "float16"], "--dtype float16: a CPU trains in float32 or bfloat16"),
         (["--device", "gpu7"], "--device gpu7: not usable here"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 from rich.cells import cell_len
 from support.in_process import run_command
+from support.needs import data_folder
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding
@@ -229,10 +229,7 @@ def test_of_the_ways_that_fit_the_shortest_is_taken():
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder of some of the published predictions."""
-    folder = Path(os.environ.get("ICL_BENCH_DATA") or "../shared/data")
-    if not folder.is_dir():
-        pytest.skip("needs the data folder: set ICL_BENCH_DATA")
-    frame = pd.read_parquet(folder / "published" / "predictions.parquet")
+    frame = pd.read_parquet(data_folder() / "published" / "predictions.parquet")
     some = frame[frame["k"].isin([1, 5, 10, 50, 100, 1000, 1500]) & (frame["draw"] < 3)]
     made = tmp_path_factory.mktemp("published")
     some.to_parquet(made / "some.parquet")

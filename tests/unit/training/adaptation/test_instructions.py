@@ -230,7 +230,7 @@ def test_it_learns_the_answers_and_says_what_was_left_out(tmp_path: Path, tiny: 
     spec = asked(tmp_path, tiny, written(tmp_path, [*ROWS * 4, long]), attention="grouped:2,9", tokens=6000)
     training = Adaptation.prepare(spec)
     (left_out,) = [note for note in training.notes() if "left out" in note]
-    assert left_out.startswith("1 conversation longer than --length 96 left out; the longest has ")
+    assert left_out.startswith("1 conversation left out, longer than --length 96; the longest has ")
     assert any(
         "held out; conversations in one sequence do not attend to each other" in note for note in training.notes()
     )
@@ -267,6 +267,13 @@ def test_the_rate_is_the_papers_for_instructions(tmp_path: Path, tiny: Path):
     assert spec.model_copy(update={"instructions": None}).rate == 1e-4
 
 
+def test_how_the_file_was_read_is_noted(tmp_path: Path, tiny: Path):
+    file = tmp_path / "instructions.csv"
+    file.write_text("instruction;output\n" + "Say yes.;yes\n" * 20)
+    notes = Adaptation.prepare(asked(tmp_path, tiny, file)).notes()
+    assert any("semicolon" in note for note in notes)
+
+
 # -- mistakes -------------------------------------------------------------------------------------
 
 
@@ -281,11 +288,16 @@ def test_the_rate_is_the_papers_for_instructions(tmp_path: Path, tiny: Path):
         ({"instruction": "", "output": "b"}, "turn 1: the text of the user is empty"),
         ({"messages": "hi"}, "messages: expected a list of turns, not 'hi'"),
         ({"messages": []}, "messages: expected a list of turns"),
-        ({"messages": ["hi"]}, "turn 1: expected a role (system, user or assistant) and content, not 'hi'"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "turn 1: expected a role"),
-        ({"messages": [{"role": "user", "content": None}]}, "turn 1: expected a role"),
+        ({"messages": ["hi"]}, "turn 1: expected a role and content, not 'hi'"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "turn 1: the role is 'tool'; expected system, user or assistant",
+        ),
+        ({"messages": [{"content": "x"}]}, "turn 1: the role is None; expected system"),
+        ({"messages": [{"role": "user", "content": None}]}, "turn 1: the content is None; expected text"),
         ({"messages": [{"role": "user", "content": "x"}]}, "the last turn is the user's; expected an answer"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "one turn alone; expected a question"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "only one turn; expected a question"),
+        ({"instruction": "a", "output": "\ud83d"}, r"turn 2 holds \ud83d, half a character"),
         (
             {"instruction": "a<|im_end|>", "output": "b"},
             "has the text '<|im_end|>', which this model reads as a special",
@@ -327,13 +339,13 @@ def test_any_row_is_a_conversation_or_a_users_error(value: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"texts": Path()}, "omit --texts, and train on it before"),
-        ({"demonstrations_too": ("trec",)}, "omit --demonstrations-too, and train on it before"),
-        ({"attention": "approx:9,3"}, "--attention approx:9,3: --instructions keeps the conversations"),
+        ({"texts": Path()}, "cannot be combined with --texts; train on --texts first"),
+        ({"demonstrations_too": ("trec",)}, "cannot be combined with --demonstrations-too"),
+        ({"attention": "approx:9,3"}, "--attention approx:9,3: cannot keep the conversations of a sequence apart"),
         ({"attention": "block:2"}, "take full or grouped"),
         ({"instructions": None}, "--texts: is missing; give a folder of texts, or --instructions FILE"),
         ({"instructions": Path("/no/such.jsonl")}, "/no/such.jsonl: cannot be read"),
-        ({"length": 4, "tokens": 40}, "0 of 6 conversations within --length 4, and 2 are needed; the longest has"),
+        ({"length": 4, "tokens": 40}, "0 of 6 conversations fit --length 4; at least 2 are needed; the longest has"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(tmp_path: Path, tiny: Path, changes: dict[str, Any], said: str):
@@ -345,8 +357,8 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path, tiny: Path, changes: d
     ("source", "said"),
     [
         (None, "--instructions: model none has no chat template; give an instruct model, or leave --instructions out"),
-        (FORGETFUL, "jsonl:2: turn 2: the chat template of model none writes the answer otherwise"),
-        (NUMBERED, "jsonl:1: turn 3: the chat template of model none writes the answer otherwise"),
+        (FORGETFUL, "jsonl:2: turn 2: the chat template of model none changes the answer"),
+        (NUMBERED, "jsonl:1: turn 3: the chat template of model none changes the answer"),
         (LLAMA, "jsonl:1: the chat template of model none refuses a conversation of system/user"),
         (ENDLESS, "does not end an answer"),
     ],

@@ -1,0 +1,26 @@
+"""Logistic regression on sentence embeddings, without a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icl_bench.training.methods.classifiers import fitted_probabilities, linear_classifier
+from icl_bench.training.methods.on_embeddings import OnEmbeddings
+
+
+class EncoderProbe(OnEmbeddings):
+    """A linear classifier of sentence embeddings."""
+
+    name = "encoder-probe"
+    backend = "encoder-probe"
+
+    def classify(
+        self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
+    ) -> tuple[np.ndarray, Mapping[str, Any]]:
+        """See ``OnEmbeddings``."""
+        count = len(self.run.task.data.labels)
+        return fitted_probabilities(linear_classifier(), train, labels, test, count, keep), {}

@@ -1,0 +1,91 @@
+"""What methods on sentence embeddings share: they need no language model."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icl_bench.models.text_encoders import PACKAGED
+from icl_bench.results.stored_meta import TrainingMeta
+from icl_bench.tasks.examples import Example
+from icl_bench.training.examples import Examples
+from icl_bench.training.interface import Learned, LearningCost, TrainingMethod
+
+
+class OnEmbeddings(TrainingMethod):
+    """A classifier of sentence embeddings. Operations are the encoder's, without padding."""
+
+    packages = ("sklearn",)
+    has_architecture = False
+
+    def facts(self, select: str) -> Mapping[str, Any]:
+        """See ``TrainingMethod``."""
+        del select
+        return {"sentence_encoder": PACKAGED}
+
+    def notes(self) -> list[str]:
+        """See ``TrainingMethod``."""
+        data = self.run.task.data
+        reading = self.run.embeddings.encoder.reading(self._inputs([*data.train, *data.test]))
+        return reading.notes(PACKAGED, "embeds", hint="")
+
+    def cost(self, examples: Examples) -> LearningCost | None:
+        """See ``TrainingMethod``."""
+        encoder, test = self.run.embeddings.encoder, self._inputs(self.run.task.data.test)
+        train = encoder.cost(self._learned(examples))
+        queries = encoder.cost(test)
+        if train is None or queries is None:
+            return None
+        return LearningCost(
+            tokens=train.tokens,
+            flops=train.flops,
+            query_tokens=queries.tokens / len(test),
+            query_flops=queries.flops / len(test),
+            flops_of_answers=queries.flops,
+        )
+
+    @abstractmethod
+    def classify(
+        self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
+    ) -> tuple[np.ndarray, Mapping[str, Any]]:
+        """Probabilities of each label, ``(test, labels)``, and what the cell's file says of the training."""
+
+    def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
+        """See ``TrainingMethod``."""
+        labels = np.array([row.label for row in examples.train])
+        train, training_seconds = self.run.embeddings.of(self._learned(examples))
+        test, seconds = self.run.embeddings.of(self._inputs(self.run.task.data.test))
+        start = time.perf_counter()
+        probabilities, further = self.classify(train, labels, test, keep)
+        seconds += time.perf_counter() - start
+        cost = self.cost(examples)
+        return [
+            Learned(
+                self.name,
+                probabilities,
+                seconds,
+                TrainingMeta(
+                    method=self.name,
+                    seconds=round(training_seconds, 3),
+                    flops=None if cost is None else cost.flops,
+                    sentence_encoder=PACKAGED,
+                    labels_without_example=list(examples.missing),
+                    **further,
+                ),
+                None if cost is None else cost.query_flops,
+            )
+        ]
+
+    def _learned(self, examples: Examples) -> list[str]:
+        """The texts of the examples to train on. Raises ``CellError`` if they have fewer than two labels."""
+        learnt = {row.id for row in examples.train}
+        return self._inputs(row for row in examples.shown if row.id in learnt)
+
+    def _inputs(self, rows: Iterable[Example]) -> list[str]:
+        names = self.run.task.data.spec.template.input_fields
+        return [" ".join(row.fields[name] for name in names) for row in rows]

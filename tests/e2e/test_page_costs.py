@@ -1,0 +1,176 @@
+"""The frontier at the reader's own cost: the page's numbers against Python's, its controls and its address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from support.browser import drawn, texts, visible, wait
+from support.fakes import FakeBackend, plan, runner
+from support.places import predictions
+
+from icl_bench.analysis.frontier import frontier_of_folder, undominated
+from icl_bench.analysis.words import USUAL_ORDERS
+from icl_bench.models.prices import Prices
+from icl_bench.report import write_report
+from icl_bench.report.page import SCRIPTS, own_file
+from icl_bench.results.importing import import_predictions
+
+pytestmark = pytest.mark.slow
+
+SOURCE = "\n".join(own_file(f"{name}.js") for name in SCRIPTS if name != "start")
+ROWS = f"""
+const [measure, price, queries] = arguments;
+const made = new Function({json.dumps(SOURCE)} + "; return {{ data, rowsAtCost, ownCost }};")();
+location.hash = `price=${{encodeURIComponent(price)}}`;
+const {{ prices }} = made.ownCost();
+return made.data.charts.filter(({{ costs, name }}) => costs && !name.endsWith("all-models"))
+  .map((chart) => [chart.task, chart.model, made.rowsAtCost(chart.costs, measure, prices, queries, "p")]);
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cascades and retrieval that ran here."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = plan(folder / "task", "1,2,6", draws=3, selects=("random", "bm25"), scoring="exact", test_rows=30)
+    runner(made, folder / "results", FakeBackend()).run()
+    write_report(folder / "results", folder / "report.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Predictions of which nobody knows where they ran, with their tokens."""
+    folder = tmp_path_factory.mktemp("imports")
+    predictions().to_csv(folder / "made.csv", index=False)
+    import_predictions(folder / "made.csv", folder / "results")
+    write_report(folder / "results", folder / "report.html")
+    return folder
+
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(driver: Any, imports: Path) -> Opened:
+    def open_page(at: str, folder: Path = imports) -> Any:
+        driver.get("about:blank")
+        driver.get_log("browser")
+        driver.get((folder / "report.html").as_uri() + at)
+        wait(driver, "document.querySelector('#frontier figure:not([hidden]) .chart[data-drawn]')")
+        return driver
+
+    return open_page
+
+
+def shown(table: pd.DataFrame, measure: str) -> dict[tuple[str, int, str], tuple[Any, ...]]:
+    """Series, k and margin of each point -> its cost, verdict, p, and whether its mean is on the frontier."""
+    found = {}
+    kept = table[table[measure] > 0]
+    on = set(kept.index[undominated(kept["score"].to_numpy(dtype=float), kept[measure].to_numpy(dtype=float))])
+    for place, row in kept.iterrows():
+        name = row["select"] + ("" if row["order"] in USUAL_ORDERS else f", {row['order']}")
+        name += "" if row["cascade"] is None else ", cascade"
+        verdict, p = row[f"verdict_{measure}"], row[f"p_{measure}"]
+        known = verdict is not None and verdict == verdict
+        of = row[measure], verdict if known else "not compared", p if known else None, place in on
+        found[name, int(row["k"]), row["cascade"] or ""] = of
+    return found
+
+
+@pytest.mark.parametrize(
+    ("measure", "price", "queries"),
+    [
+        ("seconds", "", 1),
+        ("tokens", "", 10),
+        ("tokens", "", 123_456),
+        ("money", "input=0.5,cached=0.05,output=1.5", 1000),
+        ("money", "input=0.5,cached=0,output=30,write=0.7", 7),
+        ("money", "hour=2.5", 1_000_000),
+        ("money", "input=3,cached=0.3,output=15,hour=0.01", 40),
+    ],
+)
+def test_costs_and_verdicts_are_those_of_python(
+    opened: Opened, runs: Path, imports: Path, measure: str, price: str, queries: int
+):
+    prices = Prices.parse(price) if price else None
+    charts = 0
+    for folder in (runs, imports):
+        driver = opened("#task=*&at=frontier", folder)
+        for task, model, rows in driver.execute_script(ROWS, measure, price, queries):
+            table = frontier_of_folder(folder / "results", queries, prices, {"task": task, "model": model})
+            expected = shown(table, measure)
+            found = {
+                (row["series"], row["k"], row["cascade"] or ""): (row["cost"], row["verdict"], row["p"], row["on"])
+                for row in rows
+            }
+            assert found.keys() == expected.keys()
+            for key, (cost, verdict, p, on) in expected.items():
+                assert found[key][0] == pytest.approx(cost, rel=1e-6)
+                assert found[key][1:] == (verdict, None if p is None else pytest.approx(p, rel=1e-4), on), key
+            charts += len(expected) > 5
+    assert charts == (1 if "seconds" in measure or price == "hour=2.5" else 5)
+
+
+def axis(driver: Any) -> str:
+    return driver.execute_script(
+        "return document.querySelector('#frontier figure:not([hidden]) .chart svg').textContent"
+    )
+
+
+def choose(driver: Any, **values: str) -> None:
+    driver.execute_script(
+        "const form = document.querySelector('#frontier form.costs');"
+        "for (const [name, value] of Object.entries(arguments[0])) {"
+        "form.elements[name].value = value;"
+        "form.elements[name].dispatchEvent(new Event('input', { bubbles: true })) }",
+        values,
+    )
+
+
+def test_the_chart_moves_and_the_address_holds_what_was_chosen(opened: Opened):
+    driver = opened("#task=cards&model=one&at=frontier")
+    assert "tokens computed a query" in axis(driver)
+    prices = "document.querySelector('#frontier form.costs fieldset')"
+    assert driver.execute_script(f"return {prices}.hidden")
+    choose(driver, cost="money")
+    wait(driver, "document.querySelector('#frontier form.costs .found').textContent.startsWith('Give the prices')")
+    choose(driver, input="0.5", cached="0.05", output="1.5", queries="5000")
+    wait(driver, "document.querySelector('#frontier .chart svg').textContent.includes('money a query')")
+    hash_ = "#" + driver.current_url.partition("#")[2]
+    assert "cost=money" in hash_
+    assert "price=input%3D0.5%2Ccached%3D0.05%2Coutput%3D1.5" in hash_
+    assert "queries=5000" in hash_
+    slider = "document.querySelector('#frontier figure:not([hidden]) [data-slide]')"
+    assert driver.execute_script(f"return {slider}.disabled")
+    assert visible(driver, "#frontier figure output") == ["5,000 queries"]
+    before = axis(driver)
+    opened(hash_)
+    assert axis(driver) == before
+    fields = "[...document.querySelector('#frontier form.costs').elements].map((e) => e.value)"
+    assert driver.execute_script(f"return {fields}.filter(Boolean)") == ["money", "5000", "0.5", "0.05", "1.5"]
+    choose(driver, queries="", cost="tokens")
+    wait(driver, "document.querySelector('#frontier .chart svg').textContent.includes('tokens computed')")
+    assert "cost=" not in driver.current_url
+    assert "queries=" not in driver.current_url
+    assert not driver.execute_script(f"return {slider}.disabled")
+    driver.execute_script("location.hash = 'task=cards&model=one&cost=money&price=input=1,cached=1,output=1'")
+    wait(driver, "document.querySelector('#frontier .chart svg').textContent.includes('money a query')")
+    assert [entry["message"] for entry in driver.get_log("browser")] == []
+
+
+def test_the_slider_moves_the_points_at_another_cost_too(opened: Opened):
+    driver = opened("#task=cards&model=one&cost=money&price=input=1,cached=1,output=1&at=frontier")
+    drawn(driver)
+    before = axis(driver)
+    driver.execute_script(
+        "const s = document.querySelector('#frontier figure:not([hidden]) [data-slide]');"
+        "s.value = 0; s.dispatchEvent(new Event('input'))"
+    )
+    wait(driver, f"document.querySelector('#frontier .chart svg').textContent !== {json.dumps(before)}")
+    assert texts(driver, "#frontier figure:not([hidden]) output")[0] == "10 queries"
