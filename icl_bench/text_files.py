@@ -85,7 +85,7 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 WRITING = ".writing-"
-"""How names begin of files that are not written whole yet."""
+"""Prefix of the names of unfinished files."""
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -89,7 +89,7 @@ class Context:
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Group name -> its tasks, for means over them."""
     beside: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What findings leave for their charts, beside their tables, by their names."""
+    """Data of findings for their charts, in addition to their tables, by name."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:

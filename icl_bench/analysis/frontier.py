@@ -100,8 +100,8 @@ def frontier(
     across: bool = False,
     facts: FactsOf = NO_FACTS,
 ) -> pd.DataFrame:
-    """Every point of each task and model with its score, its costs and whether it is dominated: the table of
-    :func:`compare`.
+    """The table of :func:`compare`: every point of each task and model with its score, its costs and whether it is
+    dominated.
     """
     return compare(predictions, costs, queries, prices, across, facts).table
 
@@ -183,23 +183,23 @@ def compare(
 
 
 class Tested(NamedTuple):
-    """Points that are compared with each other."""
+    """A set of compared points."""
 
     points: np.ndarray
-    """Their numbers."""
+    """Their indices."""
     p_leads: np.ndarray
-    """``(points, points)``, as :func:`icl_bench.analysis.statistics.dominance.dominance` takes it."""
+    """``(points, points)``, as for :func:`icl_bench.analysis.statistics.dominance.dominance`."""
 
 
 class Compared(NamedTuple):
-    """A frontier, and what costs and verdicts at other prices and numbers of queries follow from."""
+    """A frontier, with the data for costs and verdicts at other prices and numbers of queries."""
 
     table: pd.DataFrame
-    """The points for the first number of queries, then the same points for the next one."""
+    """The points for the first number of queries, then the same points for the next number."""
     taken: QueryCosts
-    """What each point takes, by ``PARTS``."""
+    """Costs of each point by ``PARTS``."""
     here: np.ndarray
-    """Which points a machine of the user's answered: ``(points,)`` bool."""
+    """Which points were answered by the user's machine: ``(points,)`` bool."""
     tested: tuple[Tested, ...]
 
 
@@ -211,7 +211,7 @@ class _Cascade(NamedTuple):
     grid: Grid
     """The grid of its predictions."""
     taken: QueryCosts
-    """What it takes, by ``PARTS``: one point."""
+    """The cost of one cascade, by ``PARTS``."""
     last: int
     """Position of the point that asks all queries at the largest k."""
 

@@ -34,10 +34,10 @@ MEASURES = ("tokens", "operations", "seconds", "money")
 
 
 UNITS = (*TOKENS, "write", "hour")
-"""The prices that money is added up from."""
+"""The prices that money is the sum of."""
 
 PARTS = (*MEASURES[:-1], *UNITS)
-"""What money at any prices follows from: the other measures, and money where one price is 1 and the others are 0."""
+"""The data for money at any prices: the other measures, and money with one price at 1 and the others at 0."""
 
 
 PricesOf: TypeAlias = Prices | Mapping[str, Prices]
@@ -52,7 +52,7 @@ def check_queries(queries: int) -> None:
 
 
 class QueryCosts(NamedTuple):
-    """What points take, by ``MEASURES`` or ``PARTS``: ``(points, measures)`` each, NaN where it is not known."""
+    """Costs of points by ``MEASURES`` or ``PARTS``: ``(points, measures)`` each, NaN if unknown."""
 
     each: np.ndarray
     """Costs per query."""
@@ -60,12 +60,12 @@ class QueryCosts(NamedTuple):
     """One-time costs for all queries together."""
 
     def of(self, queries: int) -> np.ndarray:
-        """What a query takes where as many share what is computed once: ``(points, measures)``."""
+        """Costs per query if this number of queries shares one-time costs: ``(points, measures)``."""
         total: np.ndarray = self.each + self.once / queries
         return total
 
     def with_one(self, more: QueryCosts) -> QueryCosts:
-        """The same and, as the last point, one more, whose parts are ``(measures,)``."""
+        """Append a point with costs ``(measures,)`` each."""
         return QueryCosts(*(np.vstack(pair) for pair in zip(self, more, strict=True)))
 
 
@@ -180,17 +180,19 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
 
 
 def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
-    """What queries take at these prices, in the rows of ``costs``: :func:`cost_parts` with their money."""
+    """Costs of queries at these prices, in the rows of ``costs``: :func:`cost_parts` with money."""
     return with_money(cost_parts(costs), costs["model"].astype(str).to_numpy(), served_share(costs), prices)
 
 
 def served_share(costs: pd.DataFrame) -> np.ndarray:
-    """The share of cells that a server answered, ``(points,)``; NaN where it is not known."""
+    """The share of cells that a server answered, ``(points,)``; NaN if unknown."""
     return costs["served"].to_numpy(dtype=float) if "served" in costs else np.full(len(costs), np.nan)
 
 
 def with_money(parts: QueryCosts, models: np.ndarray, served: np.ndarray, prices: PricesOf | None) -> QueryCosts:
-    """Costs by ``MEASURES`` of costs by ``PARTS``, for the points' models and the share that a server answered."""
+    """Convert costs by ``PARTS`` to costs by ``MEASURES``, for the points' models and the share that a server
+    answered.
+    """
     first = len(MEASURES) - 1
     money = [np.full(len(models), np.nan) for _ in parts]
     for model in dict.fromkeys(models.tolist()):

@@ -143,7 +143,9 @@ def carry_out(
 
 
 def run_part(part: Part, results: Place, display: Display, begin: Callable[[], None] = lambda: None) -> Outcome:
-    """Compute a part here, and print how it ended. ``begin`` is called after its headline. Raises ``UserError``."""
+    """Compute a part on this machine, and print its outcome. ``begin`` is called after its headline. Raises
+    ``UserError``.
+    """
     display.part(part)
     begin()
     outcome = part.run_alone(results, display)

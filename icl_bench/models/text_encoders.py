@@ -68,7 +68,7 @@ class Reading(NamedTuple):
 
 
 class EncoderCost(NamedTuple):
-    """What it takes to embed texts."""
+    """The cost of embedding texts."""
 
     tokens: float
     flops: float
@@ -226,10 +226,10 @@ class SentenceEncoder:
         return embeddings
 
     def cost(self, texts: Sequence[str]) -> EncoderCost | None:
-        """What it takes to embed texts, truncated to its window and without padding, by formula.
+        """The cost of embedding texts, truncated to its window and without padding, by formula.
 
-        Two operations for each parameter and token, four for each pair of tokens and unit of the hidden width. None
-        for models that are not transformers. Raises ``UserError`` if the model cannot be loaded.
+        Two operations per parameter and token, four per pair of tokens and unit of the hidden width. None for models
+        that are not transformers. Raises ``UserError`` if the model cannot be loaded.
         """
         model = self.load()
         network, tokenizer = getattr(model[0], "auto_model", None), model.tokenizer

@@ -77,7 +77,7 @@ def bos_of(tokenizer: Any) -> int | None:
 
 
 def special_texts(tokenizer: Tokenizer) -> list[str]:
-    """The texts of the tokens that are read as special."""
+    """The texts of tokens that are parsed as special tokens."""
     return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 

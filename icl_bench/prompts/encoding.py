@@ -211,7 +211,7 @@ class PromptTokenizer:
         self._lead = len(self.bos) + len(start)
 
     def _tokens_before(self, text: str, cuts: Sequence[int]) -> tuple[Ids, np.ndarray]:
-        """Ids of a text, and how many of its tokens begin before each of these positions, in characters.
+        """Token ids of a text, and the number of its tokens that begin before each of these positions, in characters.
 
         Raises ``UserError`` if the tokenizer does not return offsets.
         """

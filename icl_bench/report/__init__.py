@@ -37,7 +37,7 @@ class Written:
     """Bytes of the page, and of its data files."""
     figures: tuple[Path, ...] = ()
     predictions: int = 0
-    """Predictions in data files beside the page."""
+    """Number of predictions in data files next to the page."""
 
     def in_words(self) -> str:
         """Text about the written files."""

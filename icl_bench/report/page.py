@@ -41,7 +41,7 @@ SCRIPTS = (
 
 
 GENERATOR = '<meta name="generator" content="icl-bench '
-"""How each page says what made it."""
+"""The tag that identifies the generator of a page."""
 
 
 def page(report: Report, with_library: bool = True) -> str:

@@ -108,7 +108,7 @@ class Sample:
     served: bool = False
     """Whether the page requests them from its server."""
     index: str = ""
-    """The data file that says which others have them, where the page loads files beside it."""
+    """The index of data files, if the page loads predictions from files next to it."""
 
     @classmethod
     def of_server(cls, total: int) -> Sample:
@@ -117,7 +117,7 @@ class Sample:
 
     @classmethod
     def of_folder(cls, total: int, index: str) -> Sample:
-        """Of a page that has them in files beside it."""
+        """The sample of a page that loads predictions from files next to it."""
         return cls((), (), total, index=index)
 
     def as_json(self) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def sample(
     most_bytes: int = MOST_BYTES,
     as_shown: Callable[[str], str] = str,
 ) -> Sample:
-    """Choose predictions and rebuild the end of their prompts, where their data is at hand.
+    """Choose predictions and rebuild the ends of their prompts, if their data are available.
 
-    ``as_shown`` is that of :class:`icl_bench.report.prompt_ends.Prompts`.
+    ``as_shown`` is as for :class:`icl_bench.report.prompt_ends.Prompts`.
     """
     frame = stored.own_predictions
     order = in_turns(frame)[:most]

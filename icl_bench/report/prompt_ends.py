@@ -49,7 +49,7 @@ class End:
 
 @dataclass(frozen=True)
 class _BeforeQuery:
-    """What stands before queries, which follow if the task's ``rows`` are known, and ``opening``, what follows them."""
+    """The prompt before queries. They follow if the task's ``rows`` are known, and are followed by ``opening``."""
 
     end: End
     rows: Rows | None = None
@@ -70,9 +70,9 @@ class Prompts:
         data_dir: Path | None,
         as_shown: Callable[[str], str] = str,
     ) -> None:
-        """As ``Stored`` has them: what the files of cells say, and the facts of variants.
+        """Arguments as in ``Stored``: metadata of cells' files, and the facts of variants.
 
-        ``as_shown`` makes what is shown of a message, which may name folders of this machine.
+        ``as_shown`` converts a message for display, because it may name folders of this machine.
         """
         self._cells, self._variants, self._as_shown = cells, variants, as_shown
         self._data_dir = data_dir
@@ -120,7 +120,7 @@ class Prompts:
         return replace(before.end, query=query_text(before.rows.spec.template, query) + before.opening)
 
     def _before_query(self, meta: CellMeta, ids: list[str], record: Mapping[str, Any]) -> _BeforeQuery:
-        """What stands before a query with these demonstrations."""
+        """The prompt before a query with these demonstrations."""
         trained = meta.facts.scoring == CLASSIFIER
         if trained:
             ids = []  # they were training examples and are not in a prompt

@@ -87,8 +87,8 @@ class Anonymous:
 
 
 def shown_beside(place: Place) -> Callable[[str], str]:
-    """How a report of a place shows texts of this machine, such as a message that names a folder: as they are, or
-    without what identifies the author where the place's files are shown so.
+    """How a report of a place shows texts of this machine, such as a message that names a folder: unchanged, or without
+    what identifies the author if the place's files are anonymised.
     """
     return _text if getattr(storage_at(place), "hides_author", False) else str
 

@@ -285,7 +285,7 @@ class RaceStanding(StoredModel):
     out: bool
     """Whether it was dropped."""
     why: str | None = None
-    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
+    """Why it was dropped, if known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
 
 
 class RaceRound(StoredModel):
@@ -380,7 +380,9 @@ def checked(raw: bytes, kind: type[Meta]) -> Meta:
 
 
 def is_as_written(fields: dict[str, Any]) -> bool:
-    """Remove the hash from a JSON file's fields; whether they have not changed since :func:`json_content` wrote it."""
+    """Remove the hash from a JSON file's fields. Returns whether they are unchanged since :func:`json_content` wrote
+    them.
+    """
     written = fields.pop(CHECK, None)
     return written is None or written == short_hash(fields)
 

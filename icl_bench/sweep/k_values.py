@@ -58,7 +58,7 @@ def parse_per_label(text: str) -> tuple[int, ...]:
 
 
 def parse_train_k(text: str) -> tuple[int, ...]:
-    """Read ``--train-k``: numbers of examples, empty for ``auto``. Raises ``UserError``."""
+    """Parse ``--train-k``: numbers of examples, empty for ``auto``. Raises ``UserError``."""
     words = comma_list(text)
     if words == ["auto"]:
         return ()

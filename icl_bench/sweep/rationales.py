@@ -143,7 +143,7 @@ class RationaleRun:
 
     @cached_property
     def _special(self) -> list[str]:
-        """The texts of special tokens, which a chat template would read as such in a rationale."""
+        """The texts of special tokens, which a chat template would parse as such in a rationale."""
         return special_texts(self.sweep.task.tokenizer)
 
     def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:

@@ -42,10 +42,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class LearningCost:
-    """What a method takes for one k and draw, by formula, before it has learned."""
+    """The cost of a method for one k and draw, by formula, before training."""
 
     tokens: float
-    """Of the training."""
+    """Tokens of the training."""
     flops: float
     """Operations of the training."""
     query_tokens: float
@@ -121,7 +121,7 @@ class TrainingMethod(ABC):
         return {}
 
     def cost(self, examples: Examples) -> LearningCost | None:
-        """What :meth:`learn` takes; None if no formula gives it. Raises ``CellError`` as it does."""
+        """The cost of :meth:`learn`; None without a formula. Raises ``CellError`` like it."""
         del examples
         return None
 
@@ -129,6 +129,6 @@ class TrainingMethod(ABC):
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """Train on the examples and answer the test rows. The results include the method's own cell.
 
-        ``keep`` is a folder for what was learned; None if it is not kept. Raises ``CellError`` if these
-        examples cannot be trained on.
+        ``keep`` is a folder for the trained model; None if it is not kept. Raises ``CellError`` if these examples
+        cannot be trained on.
         """

@@ -289,7 +289,7 @@ class LengthBatches:
 
 
 def planned_batches(lengths: Sequence[int], recipe: Recipe, seed: int) -> list[tuple[int, ...]]:
-    """Tokens of the rows of each batch of all epochs, as :func:`fine_tune` trains on them."""
+    """Tokens of the rows of each batch of all epochs in :func:`fine_tune`."""
     order = LengthBatches(lengths, recipe.batch, generator(seed, "batches"))
     return [tuple(lengths[i] for i in batch) for _ in range(recipe.epochs) for batch in order]
 

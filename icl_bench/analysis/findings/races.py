@@ -28,8 +28,9 @@ WHY = {
     "not better": "dropped: not better",
     "left out": "left out",
 }
-"""Why a setting is out, in words: surely worse than another, surely not better than the choice by more than the
-margin, or because it could not be trained."""
+"""Why a setting was dropped, in words: shown to be worse than another one, shown not to be better than the choice by
+more than the margin, or because it could not be trained.
+"""
 
 
 def races(context: Context) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
-    """Lay out the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
+    """Plan the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
 
     Raises ``UserError``.
     """
@@ -98,7 +98,7 @@ LEARNING = {
     "lora": "the model is fine-tuned on {} examples (LoRA)",
     "full": "the model is fine-tuned on {} examples",
 }
-"""Training method -> what it is."""
+"""Training method -> its description."""
 
 
 def _means(setting: Setting) -> str:
@@ -148,7 +148,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
-    """The methods of ``--method`` and ``full`` that did not race."""
+    """The methods of ``--method`` and ``full`` that were not in the race."""
     pairs = zip(contest.settings, answer.standings, strict=True)
     raced = {setting.select for setting, one in pairs if setting.learner is not None and one.why != "left out"}
     known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])

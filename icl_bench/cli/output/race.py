@@ -47,9 +47,9 @@ class RaceProgress(Watcher):
         self._dropped: dict[int, int] = {}
         """Setting -> the round in which it was dropped."""
         self._left_out = 0
-        """How much of what was left out is printed."""
+        """The number of printed notes on omitted settings."""
         self._trained = ""
-        """The setting that trained last."""
+        """The setting that was trained last."""
         self._doing = Text()
         self._changed: Callable[[], None] | None = None
 
@@ -73,7 +73,7 @@ class RaceProgress(Watcher):
                 self._display.keep(self._table())
 
     def _note_left_out(self) -> None:
-        """Print what was left out since the last time."""
+        """Print new notes on omitted settings."""
         for text in self._contest.left_out[self._left_out :]:
             self._display.note(f"left out: {text}")
         self._left_out = len(self._contest.left_out)
@@ -126,7 +126,7 @@ class RaceProgress(Watcher):
         self._say(f"round {self._rounds + 1}: asking {shown}, draw {cell.spec.draw + 1}")
 
     def training(self, setting: str, draw: int) -> None:
-        """A setting is trained; without a terminal, its first training is a line."""
+        """A setting is trained; without a terminal, its first training is printed."""
         self._say(f"round {self._rounds + 1}: training {setting}, draw {draw + 1}")
         if self._changed is None and setting != self._trained:
             self._display.note(f"training {setting}")

@@ -64,7 +64,7 @@ class Panel:
     in_files: tuple[Choice, ...] = ()
     """Choices with a file of their own each; if empty, only the first choice has one."""
     costs: Mapping[str, Any] | None = None
-    """What the page draws the chart from where its reader names a cost, prices or a number of queries."""
+    """The data from which the page draws the chart if its reader sets a cost, prices or a number of queries."""
 
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification including its rows."""

@@ -95,11 +95,11 @@ FRONTIER_AXES = {
     "tokens": ("tokens computed a query", "~s", 1.0),
     "money": ("money a query", "~g", 1.0),
 }
-"""Measure -> the axis, its format, and what 1 on it is."""
+"""Measure -> the axis, its format, and the unit of the axis."""
 
 
 MOST_TESTED = 150
-"""Points of a chart up to which the page has what verdicts at other costs follow from."""
+"""The maximum number of points of a chart for which the page has the data of verdicts at other costs."""
 
 
 USUAL_SETTINGS = ("calibration=none", "scoring=greedy")
@@ -186,14 +186,14 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
 
 
 def _points_of(frame: pd.DataFrame, by: Sequence[str], key: Sequence[str]) -> pd.DataFrame:
-    """The points of a panel, each once, by their numbers."""
+    """The distinct points of a panel, by number."""
     of = (frame[list(by)].astype(str) == list(key)).all(axis=1)
     return with_limits(frame[of], "score").drop_duplicates("id").set_index("id", drop=False).sort_index()
 
 
 def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[str, Any]:
-    """What the page reckons with where its reader names a cost: each point's, for every query and once, by ``PARTS``;
-    and the p values that verdicts follow from, of ``tested`` points, which are places in ``points``.
+    """The page's data for costs that its reader sets: the costs of each point, per query and one-time, by ``PARTS``;
+    and the p values for verdicts on ``tested`` points, which are positions in ``points``.
     """
     places = {number: place for place, number in enumerate(points["id"])}
     tested = next((one for one in compared.tested if len(one.points) and one.points[0] in places), None)
@@ -216,7 +216,7 @@ def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[
 
 
 def _digits(values: np.ndarray, digits: int = 9) -> list[float | None]:
-    """Numbers of so many digits, None where they are not known."""
+    """Numbers with this number of digits, None if unknown."""
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values.tolist()]
 
 

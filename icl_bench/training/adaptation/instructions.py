@@ -51,7 +51,7 @@ class Instructions:
     dated: bool = False
     """Whether the chat template may write a date."""
     reading: tuple[str, ...] = ()
-    """How the file was read, if a user should know."""
+    """Notes for the user on how the file was read."""
     _passes: list[list[list[int]]] = field(default_factory=list, compare=False)
     """The conversations of each sequence of each pass so far."""
 
@@ -214,7 +214,7 @@ class ConversationWriter:
 
 
 def messages_in(row: StoredRow) -> list[Message]:
-    """The conversation of a row, whose texts can be tokenized. Raises ``UserError`` with the row."""
+    """The conversation of a row with texts that can be tokenized. Raises ``UserError`` with the row."""
     try:
         messages = messages_of(row.cells)
     except UserError as error:
