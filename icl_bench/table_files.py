@@ -168,7 +168,7 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
     if columns is not None:
         fields = [f for f in pq.read_schema(source) if f.name in columns]
         wanted = [f.name for f in fields]
-        # millions of texts take longer to write out than all the rest; lists of texts are read as they are
+        # decoding millions of texts takes longer than everything else; lists of texts are read as they are
         texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)]
     elif without:
         wanted = [f.name for f in pq.read_schema(source) if f.name not in without]

@@ -111,7 +111,7 @@ def writing_whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.parent / f"{WRITING}{secrets.token_hex(8)}{path.suffix}"
-    # tempfile's are readable by their owner alone, whatever the umask says
+    # files of tempfile are readable only by their owner, regardless of the umask
     handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:

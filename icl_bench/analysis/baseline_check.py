@@ -219,7 +219,7 @@ def _perturbations(side: Side) -> dict[str, str]:
 
 def read_folder(path: Place) -> Side:
     """Read a results folder. Raises ``UserError``."""
-    # one name on both sides, whatever its files are, because a changed model is the subject of the check
+    # one name on both sides for any files, because a changed model is the subject of the check
     stored = read_stored(path, apart=False)
     if stored.predictions.empty:
         raise nothing_in(path)
@@ -292,7 +292,7 @@ def _comparable(base: Side, now: Side) -> set[tuple[str, str]]:
 
 
 def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
-    """Why two variants cannot be compared; empty where they can."""
+    """Why two variants cannot be compared; empty if they can."""
     if before == after:
         return ""  # a hash of all facts; of an import, of its content
     for side, variant in ((base, before), (now, after)):

@@ -121,14 +121,14 @@ def compare(
     probabilities are points (:func:`icl_bench.analysis.cascade.cascades`): ``cascade`` is their margin, or ``chosen``,
     and None for other points; k is their largest.
 
-    Costs are taken as known. ``verdict_`` says, for each of them, ``on the frontier``, ``dominated`` or
-    ``undecided``, and ``p_`` is the p value of the verdict or of the one that is nearer
-    (:func:`icl_bench.analysis.statistics.dominance.dominance`): in at most 5% of samples of draws and
-    test examples is any verdict of one kind wrong, of a task and model. Points are compared on
-    the test examples that both have. Both are None where the cost is not known, for points that were
-    asked other test examples than most (``other_tests``), and for those with a single draw of what is
-    drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
-    highest score of those that cost no more, nor does one ``on the frontier`` have less.
+    Costs are treated as exact. The columns ``verdict_...`` are ``on the frontier``, ``dominated`` or ``undecided`` for
+    each cost, and ``p_...`` is the p value of the verdict or of the nearest one
+    (:func:`icl_bench.analysis.statistics.dominance.dominance`). For a task and model, any verdict of one kind is wrong
+    in at most 5% of samples of draws and test examples. Points are compared on the test examples that both have. Both
+    columns are None if the cost is unknown, for points that were asked other test examples than most (``other_tests``),
+    and for points with a single random draw (``interval_over``). A ``dominated`` point never has the highest score
+    among points that cost no more, and a point ``on the frontier`` always has.
+
     With ``across``, points of all models of a task are compared, and verdicts hold over all of them
     (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants identify their data). Tokens are not compared,
     because models have different tokens.

@@ -166,7 +166,7 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     seconds_once = prefill + more["seconds"]
     tokens = np.where(trained, np.nan, query) / 1e6
     tokens_once, hours_once = once / 1e6, seconds_once / 3600
-    tokens_once[:, elsewhere > 0] = hours_once[elsewhere > 0] = np.nan  # at the prices of another model
+    tokens_once[:, elsewhere > 0] = hours_once[elsewhere > 0] = np.nan  # at the other model's prices
     each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone]
     of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once]
     # as in UNITS: an answer has the third price of tokens

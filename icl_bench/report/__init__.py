@@ -62,9 +62,9 @@ def write_report(
 ) -> Written:
     """Write the page of a results folder, or of its part with these values (task, model).
 
-    With ``with_all``, ``out`` is a folder, for the page and files with all predictions. ``figures`` is a folder for
-    the charts as files, ``style`` how they look (:mod:`icl_bench.report.figure_style`); ``data_dir`` is where prompts
-    are rebuilt from; ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
+    With ``with_all``, ``out`` is a folder, for the page and files with all predictions. ``figures`` is a folder for the
+    charts as files, ``style`` is their style (:mod:`icl_bench.report.figure_style`). Prompts are rebuilt from data in
+    ``data_dir``. ``say`` receives progress messages. Raises ``UserError`` if there are no results, a file cannot be
     written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):

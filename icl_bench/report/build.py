@@ -73,9 +73,9 @@ def make_report(
 ) -> Report:
     """Build the report of a results folder, or of its part with these values (task, model).
 
-    ``data_dir`` is where prompts are rebuilt from. Where it is ``served``, it has no sample: the page asks
-    its server for predictions, or loads them from files beside it. ``say`` gets progress messages. Raises
-    ``UserError`` where there is nothing.
+    Prompts are rebuilt from data in ``data_dir``. If ``served``, it has no sample: the page requests predictions from
+    its server, or loads them from files next to it. ``say`` receives progress messages. Raises ``UserError`` without
+    results.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -142,7 +142,7 @@ class Prompts:
             piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
             end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
             writing = replace(writing, piece=piece)
-        texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
+        texts = writing.texts(template, separator, last)  # a preamble precedes only the first demonstration of a prompt
         shown = End(
             shown=[text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
             listed=[(example.id, example.answer) for example in last],

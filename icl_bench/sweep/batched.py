@@ -431,7 +431,7 @@ class BatchRunner(Runner):
                     index, content, decoding, tokens, partial(bill, tokens), bare=record.bare, sent=record.sent
                 )
             except AnotherModelError:
-                raise  # the answers are good if the user says so
+                raise  # the answers are valid if the user allows the change
             except CellError as error:
                 problem = problem or error
                 continue

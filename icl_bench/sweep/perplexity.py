@@ -89,7 +89,7 @@ class Perplexity:
             check_family(pattern, model)
         model, positions = replace(model, positions=spec.positions), spec.positions
         if positions != OWN_POSITIONS:
-            positions.config(model.source, model.revision)  # raises if they cannot be changed so
+            positions.config(model.source, model.revision)  # raises if they cannot be changed this way
         texts, notes = [], []
         if lengths[-1] > (reach := positions.reach(model.context_tokens)):
             if positions == OWN_POSITIONS:

@@ -1,7 +1,7 @@
 """Reinforced ICL: rationales that a model writes for pool rows, kept if their answer is right.
 
 Agarwal et al. 2024, section 3.1 (https://arxiv.org/abs/2404.11018). They are written by a run of one cell, whose
-queries are pool rows instead of test rows. The cell is stored and resumed like any other, in a folder beside the task
+queries are pool rows instead of test rows. The cell is stored and resumed like any other, in a folder next to the task
 file.
 """
 

@@ -151,7 +151,7 @@ class _Fitting(NamedTuple):
         return last[:-1]
 
     def by_row(self, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Distances for rows with demonstrations of their own, ``(rows,)`` lists of ids."""
+        """Distances for rows with their own demonstrations, ``(rows,)`` lists of ids."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
         fits = self.codes(chain.from_iterable(ids), total) == np.repeat(wanted, lengths)

@@ -50,7 +50,7 @@ def races(context: Context) -> pd.DataFrame:
         for place in order:
             setting = race.settings[place]
             standing = last.standings[place]
-            state = "cheaper, may be as good" if race.decided else "may be better"  # once it is decided, only these run
+            state = "cheaper, may be as good" if race.decided else "may be better"  # once decided, only these run
             if standing.out:
                 state = WHY.get(standing.why or "not better", "dropped")
             if setting.setting == race.choice:

@@ -64,7 +64,7 @@ class Intent:
     token: str
     requests: int
     file: str | None
-    """The uploaded file with its requests; None where there is none."""
+    """The uploaded file with its requests; None if there is none."""
     after: str | None
     """The newest batch before it; None if there is none."""
 

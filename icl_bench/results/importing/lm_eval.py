@@ -1,10 +1,10 @@
 """lm-evaluation-harness's ``samples_TASK_DATE.jsonl``, which ``lm_eval --log_samples`` writes.
 
-A line has a document, its ``target``, the requests (``arguments``), their ``filtered_resps`` (texts,
-or for each choice its log-likelihood and whether it is greedy), the name of the ``filter`` and the
-scores of the ``metrics`` (EleutherAI/lm-evaluation-harness @ 4e7e0d47, ``lm_eval/result_schema.py``,
-``SampleResult``; ``lm_eval/evaluator.py``, ``evaluate``; ``lm_eval/loggers/evaluation_tracker.py``,
-``save_results_samples``). Model and number of demonstrations are in ``results_DATE.json`` beside it.
+A line has a document, its ``target``, the requests (``arguments``), their ``filtered_resps`` (texts, or for each choice
+its log-likelihood and whether it is greedy), the name of the ``filter`` and the scores of the ``metrics``
+(EleutherAI/lm-evaluation-harness @ 4e7e0d47, ``lm_eval/result_schema.py``, ``SampleResult``; ``lm_eval/evaluator.py``,
+``evaluate``; ``lm_eval/loggers/evaluation_tracker.py``, ``save_results_samples``). Model and number of demonstrations
+are in ``results_DATE.json`` next to it.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class ConversationWriter:
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         ranges = [self._answer(messages, i, text) for i in answers]
         ids, offsets = with_offsets(self.tokenizer, text, split_special_tokens=False)
-        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        # a token's start may exclude its blank, but its end is after the start of its text in any tokenizer
         starts, ends = zip(*offsets, strict=True)
         first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
