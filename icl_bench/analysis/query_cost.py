@@ -111,16 +111,15 @@ def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]
 
 
 def cost_parts(costs: pd.DataFrame) -> QueryCosts:
-    """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
+    """Split the costs in the rows of ``costs`` into costs per query and one-time costs.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``PARTS``:
 
     - computed tokens of prompts, answers and trainings;
     - operations, by formula (flops);
-    - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
-      sweep is what a smaller k did not have yet;
+    - measured seconds: ``prefill_seconds`` are the one-time part, in a nested sweep without the prefix of a smaller k;
     - money at each price alone: of a million new, cached, answer and written tokens, and of an hour.
-      Trainings have no price of tokens (NaN). Which of them a point pays is :func:`_by_hour`'s.
+      Trainings have no token price (NaN). :func:`_by_hour` decides which of them a point pays.
 
     One-time costs are a training, calibration queries, shared demonstrations, and writing their rationales with a
     model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not counted (NaN). The cost

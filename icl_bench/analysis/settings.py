@@ -26,7 +26,7 @@ PLAINER = {
 """Facts that are not named -> facts that express the same to a reader, if their values also differ."""
 
 
-WHOLE = ("calibration", "rationales")
+WHOLE = ("calibration", "rationales", "thoughts")
 """Facts that are shown in full, however long."""
 
 
@@ -41,6 +41,8 @@ ABSENT = {
     "system": "none",
     "calibration": "none",
     "samples": "none",
+    "thoughts": "none",
+    "thought_rationales": "none",
     "temperature": "none",
     "rationales": "the data's",
     "bos": "written",
@@ -57,6 +59,10 @@ OF_CHAT = ("system", "chat_arguments", "chat_template", "bos")
 """Facts that follow from the chat style, named only if prompts of one style differ in them."""
 
 
+OF_THOUGHTS = ("thought_marks", "thought_rationales")
+"""Facts of thoughts, named only if thoughts with one limit differ in them."""
+
+
 def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
     """Name the variants of a task and model by the facts in which they differ, or by their origin."""
     named: dict[str, str] = {}
@@ -67,11 +73,18 @@ def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
 
 
 def _flat(facts: Facts) -> dict[str, Any]:
-    """The facts, with those of chat prompts on the same level."""
+    """The facts, with those of chat prompts and of thoughts on the same level."""
+    known = facts.known()
+    if (thoughts := facts.thoughts) is not None:
+        known |= {
+            "thoughts": f"up to {thoughts['limit']:,} tokens",
+            "thought_marks": [thoughts["opens"], thoughts["ends"]],
+            "thought_rationales": thoughts.get("rationale"),
+        }
     if (chat := facts.chat) is None:
-        return facts.known()
+        return known
     return {
-        **facts.known(),
+        **known,
         "chat": chat.style,
         "system": chat.system,
         "chat_arguments": chat.arguments,
@@ -130,9 +143,9 @@ def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
     if "label_space" in keys:
         whole = kinds("label_space")
         keys = [k for k in keys if k not in OF_LABELS or kinds(k, "label_space") > whole]
-    if "chat" in keys:
-        styles = kinds("chat")
-        keys = [k for k in keys if k not in OF_CHAT or kinds(k, "chat") > styles]
+    for fact, parts in (("chat", OF_CHAT), ("thoughts", OF_THOUGHTS)):
+        if fact in keys:
+            keys = [k for k in keys if k not in parts or kinds(k, fact) > kinds(fact)]
     if not keys:
         return {}
     return {v: {key: _value(f, key) for key in keys} for v, f in facts.items()}

@@ -787,14 +787,7 @@ def _learning(
         found, reasons = learners_of(spec, entrant.asked_for, entrant.sweep, entrant.prices, rows, draws)
         refused += [f"{model}{reason}" for reason in reasons]
         settings += [
-            Setting(
-                f"{model}{one.method}, k={one.k}",
-                one.method,
-                one.k,
-                cells=(),
-                entrant=place,
-                learner=one,
-            )
+            Setting(f"{model}{one.method}, k={one.k}", one.method, one.k, cells=(), entrant=place, learner=one)
             for one in found
         ]
     return settings, refused

@@ -85,7 +85,8 @@ def read_leaderboard(path: Path) -> pd.DataFrame:
     check_names(names, shown)
     if "prediction" in names:
         raise UserError(
-            f"{shown}: CSV holds no facts of predictions; a baseline is a Parquet file or a leaderboard's CSV: {NEW}"
+            f"{shown}: a CSV file has no facts of predictions; a baseline is a Parquet file or a leaderboard's "
+            f"CSV: {NEW}"
         )
     if lacking := [name for name in NEEDED if name not in names]:
         raise UserError(f"{shown}: not a leaderboard: it lacks the column {lacking[0]}; {NEW}")

@@ -85,7 +85,8 @@ def notes(sweep: Sweep) -> list[str]:
             if choice.reads_answers
         ]
     if count := task.perturbation.complete:
-        texts.append(f"{counted(count, 'complete demonstration')} of the pool, beside k, behind the k of each prompt")
+        shown = counted(count, "complete demonstration")
+        texts.append(f"{shown} of the pool, in addition to k, after the demonstrations of each prompt")
     return texts
 
 

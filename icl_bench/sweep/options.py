@@ -377,7 +377,7 @@ class RunOptions(BackendSpec):
         ThinkOption | None,
         read("icl_bench.tasks.think_option:ThinkOption"),
         Option(
-            "Let the model write a thought before its answer, of at most so many tokens (on: the task file's limit; "
+            "Let the model write a thought before its answer, of at most this many tokens (on: the task file's limit; "
             "off: answer at once). The task file says what opens and ends a thought (answer.opens, answer.ends).",
             PROMPTS,
             "TOKENS",

@@ -62,7 +62,7 @@ OF_OTHERS = {
     *("--nodes", "--ntasks", "--ntasks-per-node", "--gres", "--exclude", "--array"),  # Slurm
     *("--head", "--block", "--address", "--num-gpus", "--query-gpu", "--format"),  # Ray, nvidia-smi
 }
-NO_COMMANDS = {"measures", "itself", "looks", "needs", "that"}
+NO_COMMANDS = {"measures", "itself", "looks", "needs", "that", "never", "cannot", "draws"}
 """Words behind the program's name in sentences."""
 SPECS: dict[str, type[Options]] = {
     "run": RunSpec,
@@ -376,6 +376,18 @@ def test_every_option_of_every_command_is_in_the_page_of_options():
         for parameter in command.params:
             options = [word for word in parameter.opts if word.startswith("--")]
             assert not options or said & set(options), f"icl-bench {name} {options}"
+
+
+def test_the_sections_of_the_report_that_pages_name_exist():
+    sections = [finding.section for finding in (registry.FINDINGS[name] for name in registry.FINDINGS)]
+    titles = {section.title for section in sections if section}
+    named = {
+        title
+        for page in DOCS.glob("*.md")
+        for title in re.findall(r"section\s+\"([^\"]+)\"", " ".join(text_of(page).split()))
+    }
+    assert len(named) >= 3
+    assert named - titles == set()
 
 
 def test_every_shipped_task_is_in_the_page_of_task_files():

@@ -106,11 +106,11 @@ CALIBRATION_GAIN = Finding(
         Column("base_mean", "without", "share"),
         Column("mean", "with", "share"),
     ),
-    caption="Calibrated less the model's own answers",
+    caption="Calibrated minus the model's own answers",
     shown="task model series calibration estimated_on k metric base_mean mean difference ci_low ci_high interval_over "
     "p p_holm rows draws left_out",
     printed=Printed(
-        "label bias: {score} with calibration less without it, points",
+        "label bias: {score} with calibration minus without it, points",
         "task model select order calibration k draws base_mean mean difference ci_low p_holm",
         columns_here=(Column("base_mean", "without", "share"), Column("mean", "with", "share")),
     ),

@@ -47,7 +47,7 @@ CHAT_GAIN = Finding(
     "chat_gain",
     lambda context: chat_gain(context.from_zero_shot(context.prompts), facts=context.facts),
     (*SIGNED_LIMITS, Column("chat", "chat")),
-    caption="Conversations less plain prompts",
+    caption="Conversations minus plain prompts",
     shown=f"task model series chat {SHOWN_COMPARISON}",
     printed=Printed(
         "chat: {score} minus that of plain prompts, points", f"task model chat select order {PRINTED_COMPARISON}"

@@ -210,7 +210,7 @@ DEMONSTRATIONS_GAIN = Finding(
     "demonstrations_gain",
     lambda context: demonstrations_gain(context.prompts, facts=context.facts),
     SIGNED_LIMITS,
-    caption="With demonstrations less without",
+    caption="With demonstrations minus without",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
         "demonstrations: {score} minus that without any, points", f"task model select {PRINTED_COMPARISON}"
@@ -231,7 +231,7 @@ RETRIEVAL_ORDER = Finding(
     "retrieval_order",
     lambda context: retrieval_order(context.prompts, facts=context.facts),
     SIGNED_LIMITS,
-    caption="Other orders less relevance",
+    caption="Other orders minus relevance",
     shown=f"task model series {SHOWN_COMPARISON}",
     printed=Printed(
         "order of retrieved demonstrations: {score} minus that of the same by relevance, points",

@@ -203,7 +203,7 @@ PROVENANCE = Finding(
         "provenance",
         "Where do the numbers come from?",
         "Provenance",
-        "run it here: an import says the file that it is from",
+        "run it here: an import only records its file",
         "Of each variant the command, days, versions, model, data, engine and machine. Several "
         "values are of different cells of it; what a cell does not record is unknown. "
         "Seconds are of all its cells, with trainings, on the machine that computed them.",

@@ -121,10 +121,10 @@ REPLICATION = Finding(
     "replication",
     lambda context: replication(context.unperturbed, context.facts),
     (*SIGNED_LIMITS, Column("verdict", "verdict")),
-    caption="Computed here less imported",
+    caption="Computed here minus imported",
     shown=f"task model series verdict {SHOWN_COMPARISON}",
     printed=Printed(
-        "beside imported predictions: {score} here less theirs, points",
+        "compared with imported predictions: {score} here minus theirs, points",
         "task model select order k draws base_draws difference ci_low verdict",
     ),
     section=Section(

@@ -118,7 +118,7 @@ SELF_CONSISTENCY = Finding(
         Column("mean", "majority", "share"),
         Column("agreement", "pairs of samples that agree", "share", short="agree"),
     ),
-    caption="Majority of several samples less a single one",
+    caption="Majority of several samples minus a single one",
     shown="task model series votes k metric base_mean mean difference ci_low ci_high interval_over p p_holm agreement "
     "sampled rows draws left_out",
     printed=Printed(

@@ -49,7 +49,8 @@ class Provider:
         names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
         if parts.username or parts.password or parts.fragment or names not in ([], [API_VERSION]):
             raise UserError(
-                f"--base-url: must hold no key, user or query but ?{API_VERSION}=; a key goes into {self.key}"
+                f"--base-url: must not contain a key, user or query other than ?{API_VERSION}=; a key goes "
+                f"into {self.key}"
             )
         where, sign, query = base_url.partition("?")
         return f"{where.rstrip('/')}{sign}{query}" if query else where.rstrip("/")

@@ -66,7 +66,7 @@ def _attention(
     if step is None:
         raise OtherAttentionError("it does not pass options to its attention layers")
     if attention_mask is not None:
-        raise OtherAttentionError("its attention has a mask of its own")
+        raise OtherAttentionError("its attention uses its own mask")
     for name, value_given in options.items():
         if value_given is not None and name not in _IDLE_OPTIONS and value_given is not _IDLE_VALUES.get(name):
             raise OtherAttentionError(f"its attention has the argument {name!r}, which is not supported")

@@ -309,7 +309,7 @@ def _not_started(reason: str, max_model_len: int) -> str:
     """Why the engine did not start, and advice."""
     short = any(word in reason.lower() for word in ("max seq len", "kv cache", "memory"))
     advice = (
-        f"; room for {max_model_len:,} tokens was asked for: take a smaller k, --max-model-len, "
+        f"; {max_model_len:,} tokens were requested: use a smaller k, --max-model-len, "
         "--dtype bfloat16, more --gpu-memory, or more cards with --tensor-parallel"
     )
     return f"vLLM did not start ({reason}){advice if short else ''}"

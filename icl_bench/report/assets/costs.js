@@ -113,7 +113,7 @@ function costForm(charts) {
   const number = (name, title, more = {}) => make("label", {}, title, make("input", { name, type: "number", min: "0", step: "any", inputmode: "decimal", ...more }));
   const prices = make("fieldset", { class: "beside" }, make("legend", {}, "Price of a million tokens, or of an hour"), ...PRICED.map(([name, title]) => number(name, title)));
   const form = make("form", { class: "costs filters", "aria-label": "Cost of a query" }, make("label", {}, "Cost", select),
-    number("queries", "My queries", { min: "1", step: "1", placeholder: "as the slider" }), prices, make("p", { class: "found", role: "status" }));
+    number("queries", "My queries", { min: "1", step: "1", placeholder: "slider" }), prices, make("p", { class: "found", role: "status" }));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     const { prices: before } = ownCost();

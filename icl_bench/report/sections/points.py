@@ -95,7 +95,7 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         panels += _panels(
             matrix,
             "confusion-matrix",
-            "How often {model} says each label of {task} for each right label",
+            "How often {model} predicts each label of {task} for each right label",
             "point right said gold prediction pair count of share",
             charts.confusion_matrix,
         )
@@ -116,7 +116,7 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     panels = _panels(
         frame,
         "bias",
-        "How often {model} says each label of {task}, and how often it is right",
+        "How often {model} predicts each label of {task}, and how often it is right",
         "point label gold predicted most named",
         lambda _, *more: charts.against_gold(*more),
     )

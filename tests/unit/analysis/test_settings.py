@@ -137,6 +137,18 @@ def test_chats_of_one_style_are_told_apart_by_arguments_and_template():
 RECIPE = {"method": "lora", "head": "lm", "learning_rate": 1e-3, "lora_rank": 8}
 
 
+def test_thoughts_are_named_by_their_limit_and_by_more_where_one_limit_has_several():
+    thought = {"opens": "Think.", "ends": "So ", "limit": 1200, "rationale": None}
+    facts: dict[str, dict[str, Any]] = {
+        "a": {},
+        "b": {"thoughts": thought},
+        "c": {"thoughts": {**thought, "limit": 96}},
+    }
+    assert named(facts) == {"a": "thoughts=none", "b": "thoughts=up to 1,200 tokens", "c": "thoughts=up to 96 tokens"}
+    shown = named({"a": facts["b"], "b": {"thoughts": {**thought, "rationale": "why"}}})
+    assert shown == {"a": "thought_rationales=none", "b": "thought_rationales=why"}
+
+
 def test_trainings_are_named_by_the_settings_of_their_recipes_that_differ():
     facts = {"a": {"recipe": RECIPE}, "b": {"recipe": {**RECIPE, "head": "random", "learning_rate": 1e-4}}}
     assert named(facts) == {"a": "head=lm, learning rate=0.001", "b": "head=random, learning rate=1e-4"}
