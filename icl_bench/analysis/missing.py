@@ -26,7 +26,7 @@ class MissingScores(NamedTuple):
     """Missing scores of the points of a table, one value per point."""
 
     missing: np.ndarray
-    """The number of missing scores, if each draw of a point should have every test example of its curve."""
+    """The number of scores that a point lacks, of one for each of its draws and each test example of its curve."""
     gap_difference: np.ndarray
     gap_p: np.ndarray
     """P value of the curve, see :func:`missing_scores`. NaN for points without gaps."""

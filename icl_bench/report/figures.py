@@ -172,7 +172,7 @@ def _check_font(font: str) -> None:
 
 
 KNOWN_FONTS = {"liberation sans", "sans-serif"}
-"""Generic families that are available everywhere."""
+"""Families that replace missing ones, so that they need no check."""
 
 
 def provenance(report: Report, *panels: Panel) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
-"""One more than divides the number of colours, so that pairs of both repeat late."""
+"""One shape more than a divisor of the number of colours, so that combinations of both repeat late."""
 
 
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4))

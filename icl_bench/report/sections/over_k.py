@@ -78,7 +78,7 @@ def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapp
 
 
 SAME_SHARE = 0.01
-"""Shares that differ by less count as equal, as for points without single predictions."""
+"""Shares that differ by less count as equal, because single predictions may be missing."""
 
 
 def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
