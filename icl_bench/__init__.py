@@ -28,7 +28,7 @@ _PLACES = {"UserError": "icl_bench.errors", "Task": "icl_bench.tasks.in_memory"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the public names when they are first used: pandas takes a while."""
+    """Import the public names on first use, because importing pandas is slow."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

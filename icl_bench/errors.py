@@ -1,4 +1,4 @@
-"""The errors that a user can cause and can mend, and how their messages show things."""
+"""Errors that a user can cause and fix, and the form of values in their messages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class UserError(Exception):
 
 
 class ChoiceError(UserError):
-    """So many demonstrations cannot be chosen so; other numbers, and other ways to choose, may be.
+    """This number of demonstrations cannot be selected in this way; other numbers or selectors may be possible.
 
-    What is asked for beside it goes on; where nothing is, it is bad usage like any other.
+    The rest of the request continues. If nothing remains, it is bad usage.
     """
 
 
@@ -22,12 +22,12 @@ class NotHereError(UserError):
 
 
 class CellError(Exception):
-    """One cell cannot be computed; its reason is stored and the other cells go on."""
+    """One cell cannot be computed. The reason is stored and other cells continue."""
 
 
 class StopRunError(CellError):
-    """The run ends before its last cell; what is answered is kept."""
+    """The run ends before its last cell. Answers so far are kept."""
 
 
 class OutOfBudgetError(StopRunError):
-    """The next request could pass the run's budget."""
+    """The next request could exceed the run's budget."""

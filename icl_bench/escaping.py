@@ -1,7 +1,6 @@
-"""How text from data is shown as it is, in each medium where some of it would be read as markup.
+"""Escapes text from data for each medium in which parts of it would be interpreted as markup.
 
-HTML itself is escaped by the template's autoescape; what stands in a page's script goes through
-:func:`in_script`.
+HTML is escaped by the template's autoescape, and data in a page's script by :func:`in_script`.
 """
 
 from __future__ import annotations
@@ -13,18 +12,19 @@ from typing import Any
 from icl_bench.wording import plain
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""What a terminal obeys instead of showing it, but for line breaks and tabs, and what neither UTF-8
-nor XML can hold."""
+"""Characters that a terminal interprets instead of showing, except line breaks and tabs, and characters that UTF-8 or
+XML do not support.
+"""
 
 
 ENDS_SCRIPT = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-"""What could end a script element or a line of a program, as JSON's own escapes."""
+"""Characters that could end a script element or a line of a program, as JSON's escapes."""
 
 
 def visible(text: str) -> str:
     r"""Text with its control characters written out.
 
-    A terminal would obey them, and in an SVG file they are errors.
+    A terminal would interpret them, and in an SVG file they are errors.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -33,7 +33,7 @@ def visible(text: str) -> str:
 
 
 def all_visible(value: Any) -> Any:
-    """The same for every text in a JSON value."""
+    """Make every text in a JSON value visible."""
     if isinstance(value, dict):
         return {key: all_visible(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -42,7 +42,7 @@ def all_visible(value: Any) -> Any:
 
 
 def in_markdown(value: object) -> str:
-    r"""A value as a cell of a Markdown table: on one line, and nothing in it is markup.
+    r"""A value as a cell of a Markdown table: on one line, without markup.
 
     >>> in_markdown("[a]_b|c")
     '\\[a\\]\\_b\\|c'
@@ -51,12 +51,12 @@ def in_markdown(value: object) -> str:
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(sign, entity)
     text = re.sub(r"([\\`*\[\]|~$])", r"\\\1", text)
-    # between letters or digits, as in trec_fine, an underscore is no markup
+    # between letters or digits, as in trec_fine, an underscore is not markup
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
 
 
 def in_script(value: Any) -> str:
-    """A value as JSON that can stand inside a script element. Raises ``ValueError`` for NaN."""
+    """A value as JSON that is safe inside a script element. Raises ``ValueError`` for NaN."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(ENDS_SCRIPT)
 
@@ -64,16 +64,16 @@ def in_script(value: Any) -> str:
 def no_formula(text: str) -> str:
     """A text of a CSV cell, with an apostrophe in front if a spreadsheet would run it as a formula.
 
-    Numbers stay: ``-1`` is one. https://owasp.org/www-community/attacks/CSV_Injection
+    Numbers such as ``-1`` are not changed. https://owasp.org/www-community/attacks/CSV_Injection
     """
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def formula_of(text: str) -> str:
-    """The text that :func:`no_formula` made this of."""
+    """The text from which :func:`no_formula` made this one."""
     return text[1:] if text.startswith("'") and no_formula(text[1:]) == text else text
 
 
 _FORMULA = re.compile(r"'*(?:\s*[=+@\uff1d\uff0b\uff0d\uff20-]|[\t\r])")
-# an apostrophe that stood there gets another one, so that it can be taken off again
+# an existing apostrophe gets another one, so that it can be removed again
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

@@ -1,4 +1,4 @@
-"""The base of everything that is asked for: data that cannot change and refuses unknown fields."""
+"""The base of all specifications: immutable data that refuses unknown fields."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """Base of all specifications: immutable, and a field it does not know is an error."""
+    """Base of all specifications: immutable, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)

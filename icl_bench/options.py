@@ -1,8 +1,7 @@
-"""How an option is declared: once, as a field of a specification.
+"""Declarations of options: each is declared once, as a field of a specification.
 
-The command line makes its options of these declarations, study files take their names, and Python
-takes them as keyword arguments. A value may be what the command line writes, or what Python has for
-it: a number, a list, the parsed object.
+The command line creates its options from these declarations, study files use their names, and Python accepts them as
+keyword arguments. A value may be text as on the command line, or a Python value: a number, a list, the parsed object.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from icl_bench.wording import comma_list, listed_or, nearest, plain, short
 TASK, PROMPTS, MODEL, SERVERS = "Task", "Prompts", "Model", "Servers"
 TRAINING, MACHINES, OUTPUT = "Training", "Many machines", "Output"
 GROUPS = (TASK, PROMPTS, TRAINING, MODEL, SERVERS, MACHINES, OUTPUT)
-"""The groups of the help, in its order."""
+"""The groups of the help, in order."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an option is beside its name, type and default, which are those of its field."""
+    """An option's attributes besides name, type and default, which are those of its field."""
 
     help: str
     """One or two sentences."""
     group: str
     """One of ``GROUPS``."""
     metavar: str = "VALUE"
-    """What stands for its value in the help."""
+    """Placeholder for its value in the help."""
     expected: str = ""
-    """What a value looks like, for messages; by default what its type says."""
+    """Description of valid values, for messages; by default derived from its type."""
     more: Callable[[], Iterable[str]] | None = None
     """Names that installed packages add, which the help lists."""
     default: str | None = None
-    """The default in words; by default what the field says. Empty: the help shows none."""
+    """The default in words; by default derived from the field. Empty: the help shows none."""
     repeated: bool = False
     """Whether the command line takes it several times, instead of a list with commas."""
     short: str | None = None
@@ -67,7 +66,7 @@ class Declared:
 
     @property
     def kind(self) -> Any:
-        """The type of its value on the command line: text for all that is parsed."""
+        """The type of its value on the command line: text for all parsed values."""
         kinds = [kind for kind in _members(self.field.annotation) if kind is not NoneType]
         plain_kind = kinds[0] if len(kinds) == 1 else str
         if plain_kind in (bool, int, float, Path) or get_origin(plain_kind) is Literal:
@@ -76,7 +75,7 @@ class Declared:
 
     @property
     def default(self) -> str:
-        """Its default as the help shows it; empty where there is none to show."""
+        """Its default in the help; empty if there is none to show."""
         if self.option.default is not None:
             return self.option.default
         value = self.field.default
@@ -86,12 +85,12 @@ class Declared:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that it takes, where they are few and known."""
+        """The valid values, if they are few and known."""
         return tuple(map(str, get_args(self.kind))) if get_origin(self.kind) is Literal else ()
 
     @property
     def expected(self) -> str:
-        """What a value looks like."""
+        """A description of valid values."""
         if self.option.expected:
             return self.option.expected
         if self.choices:
@@ -107,7 +106,7 @@ class Options(Frozen):
 
     model_config = ConfigDict(coerce_numbers_to_str=True, defer_build=True)
     about: ClassVar[str] = "command"
-    """What the options are of, for messages."""
+    """The owner of the options, for messages."""
 
     @classmethod
     def declared(cls) -> dict[str, Declared]:
@@ -140,7 +139,7 @@ class Options(Frozen):
 
     @classmethod
     def _as_python_has_it(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Without options that are None, which are not given; numpy's numbers and arrays as Python's."""
+        """Remove options that are None, which count as not given, and convert numpy values to Python's."""
         declared = cls.declared()
         return {
             name: value.tolist() if name in declared and hasattr(value, "tolist") else value
@@ -150,7 +149,7 @@ class Options(Frozen):
 
     @classmethod
     def _check_kinds(cls, given: Mapping[str, Any]) -> None:
-        """Refuse what pydantic would take for something else: true for 1, ``"no"`` for false."""
+        """Refuse values that pydantic would convert silently: true to 1, ``"no"`` to false."""
         for name, declared in cls.declared().items():
             value = given.get(name)
             if value is None or isinstance(value, bool) == (declared.kind is bool):
@@ -176,7 +175,7 @@ class Options(Frozen):
 
 
 def _shown(value: object) -> str:
-    """A value in a message: text as the command line has it."""
+    """A value in a message; text as on the command line."""
     if isinstance(value, str):
         return plain(value) if len(value) <= 60 else short(value)
     if isinstance(value, list | tuple) and not value:
@@ -190,7 +189,7 @@ def flag(name: str) -> str:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union; the type itself where it is none."""
+    """The types of a union, or the type itself."""
     if get_origin(annotation) in (Union, UnionType):
         return tuple(one for member in get_args(annotation) for one in _members(member))
     return (annotation,)
@@ -200,7 +199,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def as_text(given: Any) -> Any:
-    """Numbers and lists of them as the command line writes them; anything else as it is."""
+    """Convert numbers and lists of them to command-line text; other values unchanged."""
     if isinstance(given, list | tuple | range):
         return ",".join(map(str, given))
     if isinstance(given, int) and not isinstance(given, bool):
@@ -209,12 +208,12 @@ def as_text(given: Any) -> Any:
 
 
 def path_as_text(given: Any) -> Any:
-    """A path as text; anything else as it is."""
+    """Convert a path to text; other values unchanged."""
     return str(given) if isinstance(given, Path) else given
 
 
 class _WrongKindError(Exception):
-    """A value that is neither text nor what its reader makes of text."""
+    """A value that is neither text nor the result of parsing."""
 
     def __init__(self, name: str, value: object) -> None:
         super().__init__()
@@ -222,7 +221,9 @@ class _WrongKindError(Exception):
 
 
 def read(kind: str) -> BeforeValidator:
-    """Reads one value of a class that has ``parse``, named as ``module:Class``; one that is a value already is kept."""
+    """Parse one value with the ``parse`` of a class, named as ``module:Class``. Parsed values are returned
+    unchanged.
+    """
 
     def reader(given: Any, info: ValidationInfo) -> Any:
         return None if given is None else _one(kind, str(info.field_name), as_text(given))
@@ -231,9 +232,9 @@ def read(kind: str) -> BeforeValidator:
 
 
 def read_each(kind: str, split: str = "icl_bench.wording:comma_list") -> BeforeValidator:
-    """Reads several values of a class, each kept once, in the order of its first mention.
+    """Parse several values of a class, without duplicates, in order of first mention.
 
-    One text holds many with commas (``split`` says where it is cut), or an iterable does.
+    They are one text with commas (divided by ``split``), or an iterable.
     """
 
     def reader(given: Any, info: ValidationInfo) -> Any:
@@ -250,7 +251,7 @@ def read_each(kind: str, split: str = "icl_bench.wording:comma_list") -> BeforeV
 
 
 def _one(kind: str, name: str, given: Any) -> Any:
-    """The value of a field. Its class is imported only now, so that help needs none of it."""
+    """The value of a field. Its class is imported only now, so that help does not need it."""
     of = resolve_name(kind)
     if isinstance(given, str):
         return of.parse(given)
@@ -260,7 +261,9 @@ def _one(kind: str, name: str, given: Any) -> Any:
 
 
 def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
-    """Reads one value by a function of its text; what is no text, number or list is kept as it is."""
+    """Parse one value with a function of its text. Values that are not text, numbers or lists are returned
+    unchanged.
+    """
 
     def reader(given: Any) -> Any:
         text = as_text(given)
@@ -270,8 +273,8 @@ def read_with(parse: Callable[[str], Any]) -> BeforeValidator:
 
 
 def names_in(given: Any) -> list[Any]:
-    """The names of a text with commas, or of a list. A file or folder with a comma is one name, and so is a model
-    that is no text.
+    """The names of a text with commas, or of a list. An existing file or folder with a comma is one name, and so is a
+    model that is not text.
     """
     if isinstance(given, list):
         return given
@@ -290,10 +293,10 @@ def _names(given: Any) -> Any:
 
 
 NAMES = BeforeValidator(_names)
-"""Reads a list of names: one text with commas, or several texts."""
+"""Parses a list of names: one text with commas, or several texts."""
 
 NAME = BeforeValidator(path_as_text)
-"""Reads a name that may also be a path."""
+"""Parses a name that may also be a path."""
 
 
 def as_pairs(variables: Any) -> Any:

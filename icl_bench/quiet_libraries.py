@@ -1,4 +1,4 @@
-"""Keeps other libraries' progress bars and hints out of our output, and loads less of them."""
+"""Suppresses other libraries' progress bars and hints in the output, and delays their imports."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import warnings
 
 
 def hush_libraries() -> None:
-    """Call this before they are imported: that is when they read it. Transformers heeds it later, too."""
+    """Set environment variables that libraries read on import. Call this before importing them. For transformers it
+    also works later.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for library in ("TRANSFORMERS", "HF_HUB", "DATASETS"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     warnings.filterwarnings("ignore", module="transformers|torch|datasets|bert_score|tqdm")
-    if (transformers := sys.modules.get("transformers")) is not None:  # it has read its variables
+    if (transformers := sys.modules.get("transformers")) is not None:  # it has already read its variables
         transformers.utils.logging.disable_progress_bar()
 
 
 def spare_imports() -> None:
-    """Call this before models of transformers are imported: saves a fifth of a model's start.
+    """Call this before importing models of transformers; it saves a fifth of a model's start.
 
-    With every decoder it imports scikit-learn (one way to decode) and ``scipy.optimize`` (losses of
-    object detection), where they are there. It asks once whether they are; here they are hidden
-    while it asks, and are there for everybody else.
+    With every decoder, transformers imports scikit-learn (for one kind of decoding) and ``scipy.optimize`` (for losses
+    of object detection), if they are installed. It checks this once. They are hidden during this check, and available
+    to everything else.
     """
     names = ("sklearn", "scipy")
     there = {name: sys.modules[name] for name in names if name in sys.modules}
@@ -42,12 +44,12 @@ def spare_imports() -> None:
 
 
 def load_late(package: str, part: str) -> None:
-    """Make a part of a package there at once, but load it when something of it is first used."""
+    """Add a module to a package immediately, but load it on first use."""
     name = f"{package}.{part}"
     if name in sys.modules:
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:  # this version of the package has none
+    if spec is None or spec.loader is None:  # this version of the package does not have it
         return
     spec.loader = loader = importlib.util.LazyLoader(spec.loader)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)

@@ -1,9 +1,9 @@
-"""Everything that has a name, by kind: built-in things a line each, plugins by entry points.
+"""Everything with a name, by kind: built-in parts in one line each, plugins by entry points.
 
-A new metric, selector, order, perturbation, attention pattern, task source, finding, training method,
-backend or storage is entered here: its name, and where its object is, as ``module:object``. A package
-of someone else's adds a plugin with an entry point of the same form, in the group of its kind
-(``docs/extending.md``). Nothing is imported until it is read.
+A new metric, selector, order, perturbation, attention pattern, task source, finding, training method, backend or
+storage is registered here by its name and the location of its object, as ``module:object``. Other packages add plugins
+with entry points of the same form, in the group of their kind (``docs/extending.md``). Objects are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class PluginError(UserError):
 
 
 class Registry(Mapping[str, Any]):
-    """The things of one kind by name, built-in ones first. A value is imported when it is read.
+    """The parts of one kind by name, built-in ones first. A value is imported on first use.
 
-    One plugin that cannot be used does not stop a command that does not need it. Reading it by name
-    (``METRICS["mine"]``) raises ``PluginError``. Iteration, ``values``, ``items`` and ``get`` skip it
-    and warn once. ``names``, ``added`` and ``in`` import nothing, so they count it, too.
+    A broken plugin does not stop commands that do not need it. Reading it by name (``METRICS["mine"]``) raises
+    ``PluginError``. Iteration, ``values``, ``items`` and ``get`` skip it and warn once. ``names``, ``added`` and ``in``
+    import nothing, so they count it, too.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Registry(Mapping[str, Any]):
         self._faults: dict[str, str] = {}
         self._warned: set[str] = set()
 
-    # -- names: nothing is imported ---------------------------------------------------------------
+    # -- names, without imports ---------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Registry(Mapping[str, Any]):
         return [name for name in self._entries if name not in self._reserved]
 
     def unknown(self, name: str) -> str:
-        """What to say of an unknown name: ``not a metric; did you mean rouge?``."""
+        """Message for an unknown name: ``not a metric; did you mean rouge?``."""
         return f"not {_article(self.kind)}; {nearest(name, self.names)}"
 
     def __contains__(self, name: object) -> bool:
@@ -81,7 +81,7 @@ class Registry(Mapping[str, Any]):
 
     @cached_property
     def _entries(self) -> dict[str, list[EntryPoint]]:
-        """Name -> its different entry points, of which there is one unless packages clash."""
+        """Name -> its distinct entry points; more than one if packages conflict."""
         found = sorted(entry_points(group=self.group), key=lambda entry: (entry.name, _package(entry)))
         by_name: dict[str, dict[str, EntryPoint]] = {}
         for entry in found:
@@ -116,8 +116,8 @@ class Registry(Mapping[str, Any]):
 
     @contextmanager
     def skipping(self, name: str) -> Iterator[None]:
-        """Skips the rest of the block if the plugin of this name fails in it, and warns once. What a
-        built-in thing raises is raised.
+        """Skip the rest of the block if the plugin of this name fails in it, and warn once. Errors of built-in parts
+        are raised.
         """
         try:
             yield
@@ -165,11 +165,11 @@ class Registry(Mapping[str, Any]):
             return entry.load()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever a plugin's module raises, exit() included
+        except BaseException as error:  # any error of a plugin's module, including exit()
             raise PluginError(entry.name, f"{self._called(entry.name)} cannot be loaded ({_why(error)})") from error
 
     def _fault(self, name: str, thing: Any) -> str:
-        """What is wrong with a plugin's object; empty if it is what its kind asks for."""
+        """The problem with a plugin's object; empty if it matches its kind."""
         bases = tuple(map(resolve_name, self._bases))
         if not self._as_class and not isinstance(thing, bases):
             return f"is {_what(thing)}, not {_article('function' if Callable in bases else bases[0].__name__)}"
@@ -181,7 +181,7 @@ class Registry(Mapping[str, Any]):
         own = getattr(thing, "name", None) if named else name
         return "" if own == name else f"has another name in its code, {own!r}"
 
-    # -- what is said -----------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------
 
     def _called(self, name: str) -> str:
         packages = [_package(entry) for entry in self._entries[name]]
@@ -199,8 +199,8 @@ class Registry(Mapping[str, Any]):
 
 
 def _lacking(thing: Any) -> list[str]:
-    """The members of its bases that a class has to define and does not: abstract methods, and class
-    variables without a value.
+    """The members of its bases that a class must define and does not: abstract methods, and class variables without a
+    value.
     """
     if not isinstance(thing, type):
         return []
@@ -270,9 +270,9 @@ SELECTORS = Registry(
     ],
     reserved=["hybrid", "per-label"],
 )
-"""Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: what chooses
-demonstrations that all queries share, a retriever, which ranks the pool for each query, or what chooses each
-query's own together."""
+"""Names in ``--select`` -> a class of :mod:`icl_bench.demonstrations.interface`: a selector of shared demonstrations, a
+retriever, which ranks the pool for each query, or a selector of each query's own demonstrations as a set.
+"""
 
 ORDERS = Registry(
     "order",
@@ -376,9 +376,10 @@ STORAGES = Registry(
     },
     instance_of="collections.abc:Callable",
 )
-"""Where results may lie, by the beginning of an address (``s3`` of ``s3://bucket/results``) -> what
-makes an :class:`icl_bench.results.storage.Storage` of the whole address; one that is no folder has
-``journals()``, too."""
+"""Scheme of an address of results (``s3`` of ``s3://bucket/results``) -> a function that creates an
+:class:`icl_bench.results.storage.Storage` from the whole address; a storage that is not a folder also has
+``journals()``.
+"""
 
 
 FINDINGS = Registry(

@@ -1,4 +1,4 @@
-"""Reads the tables that users give as CSV, Excel or Parquet, or says what is wrong with them."""
+"""Reads users' tables in CSV, Excel or Parquet files, or reports their errors."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 
 LARGEST = 4 * 2**30
-"""Bytes that a compressed file of other programs may hold: a few megabytes of zeros would fill the memory."""
+"""Maximum decompressed bytes of other programs' files, because a few megabytes of zeros could fill the memory."""
 
 LARGEST_ROWS = 2 * 10**8
-"""Rows that a Parquet file of other programs may hold: a value that is repeated takes no space."""
+"""Maximum rows of other programs' Parquet files, because a repeated value takes no space."""
 
 
 class LargerThanAllowedError(UserError):
-    """What a compressed file holds is too large."""
+    """The content of a compressed file is too large."""
 
     def __init__(self, shown: str) -> None:
         super().__init__(f"{shown}: holds more than {LARGEST / 2**30:.3g} GiB; decompress or split it first")
 
 
 def gunzip(raw: bytes, shown: str) -> bytes:
-    """What a gzip file holds. Raises ``UserError``, also for more than :data:`LARGEST` bytes."""
+    """The content of a gzip file. Raises ``UserError``, also for more than :data:`LARGEST` bytes."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
             content = stream.read(LARGEST + 1)
@@ -64,11 +64,11 @@ def check_names(names: Sequence[str], shown: str) -> None:
 
 
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
-"""What may stand between the cells of a CSV file, in words."""
+"""Possible delimiters of a CSV file, in words."""
 
 
 def find_delimiter(text: str) -> str:
-    """The delimiter of a CSV text: the one that cuts its first line into the most cells, else a comma."""
+    """The delimiter of a CSV text: the one that splits its first line into the most cells, else a comma."""
     first = re.search(r"[^\r\n]*\S[^\r\n]*", text)
     header = first[0] if first else ""
 
@@ -82,10 +82,10 @@ def find_delimiter(text: str) -> str:
 
 
 def csv_rows(text: str, shown: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
-    """The header and the rows of a CSV file, as many cells in each; lines without any are skipped.
+    """The header and the rows of a CSV file, with equal numbers of cells; empty lines are skipped.
 
-    Each comes with its place as messages name it, like ``mine.csv:2``. Cells may be of any length:
-    whole prompts stand in some. Raises ``UserError`` with the line.
+    Each row has its location for messages, such as ``mine.csv:2``. Cells may have any length, because some contain
+    whole prompts. Raises ``UserError`` with the line.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     width = 0
@@ -102,7 +102,7 @@ def csv_rows(text: str, shown: str, delimiter: str = ",") -> Iterator[tuple[str,
 
 
 def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row. A cell's length has a limit that all readers share: it is lifted meanwhile."""
+    """The next row. The limit on a cell's length, which all readers share, is lifted meanwhile."""
     before = csv.field_size_limit(sys.maxsize)
     try:
         return next(reader, None)
@@ -111,7 +111,7 @@ def _next(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
-    """The names of the sheets of an .xlsx file, and the cells of the first one, as many in each row.
+    """The names of the sheets of an .xlsx file, and the cells of the first one, with equal numbers in each row.
 
     Empty cells are "", cells with an error (``#N/A``) are None. Raises ``UserError``, also if the package that
     reads such files is missing.
@@ -122,7 +122,7 @@ def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             check_archive(archive, shown)
         with pd.ExcelFile(io.BytesIO(raw), engine="openpyxl") as book:
-            # without a header: pandas would rename columns of one name
+            # without a header, because pandas would rename columns with equal names
             sheet = pd.read_excel(book, header=None, dtype=object, keep_default_na=False, na_values=[])
             rows = [[None if pd.isna(value) else value for value in row] for row in sheet.to_numpy().tolist()]
             return list(map(str, book.sheet_names)), rows
@@ -130,15 +130,15 @@ def excel_sheet(raw: bytes, shown: str) -> tuple[list[str], list[list[Any]]]:
         raise
     except ImportError:
         raise UserError(f"{shown}: needs the package openpyxl (pip install openpyxl); or save it as CSV") from None
-    except Exception as error:  # whatever openpyxl raises for a damaged file
+    except Exception as error:  # any error of openpyxl for a damaged file
         raise UserError(one_line(f"{shown}: not a complete Excel file: {error}")) from None
 
 
 @contextmanager
 def refusing_damaged_parquet(shown: str) -> Iterator[None]:
-    """Turn what pyarrow raises for a damaged Parquet file into ``UserError``.
+    """Convert pyarrow's errors for a damaged Parquet file to ``UserError``.
 
-    Values are often found damaged only when they are converted, so that belongs inside.
+    Damaged values are often detected only on conversion, which therefore belongs inside the block.
     """
     import pyarrow as pa
 
@@ -149,16 +149,15 @@ def refusing_damaged_parquet(shown: str) -> Iterator[None]:
 
 
 _SEAL = b"\xffICL-BENCH SHA256"
-"""Begins with what no UTF-8 text has, so that it stands in no name or value."""
+"""Prefix with bytes that are invalid in UTF-8 text, so that it is in no name or value."""
 
 
 def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: Collection[str] = ()) -> pa.Table:
-    """The table in a Parquet file, or these of its columns, or all ``without`` some; every value is
-    checked. If ``columns`` are named, texts are numbers of dictionaries. Raises what pyarrow raises.
+    """Read the table in a Parquet file, with these ``columns`` only, or ``without`` some; every value is checked. With
+    ``columns``, texts are dictionary-encoded. Raises pyarrow's errors.
 
-    A file of :func:`parquet_bytes` is checked for any byte that has changed. Read in this thread
-    alone: pyarrow's others may give memory back to Python when it has begun to end, and then the
-    whole process is aborted.
+    A file of :func:`parquet_bytes` is checked for changes of any byte. It is read in this thread only, because
+    pyarrow's other threads may return memory to Python during its shutdown, which aborts the process.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -169,7 +168,7 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
     if columns is not None:
         fields = [f for f in pq.read_schema(source) if f.name in columns]
         wanted = [f.name for f in fields]
-        # millions of texts take longer to write out than all the rest; lists of texts are read as they are
+        # decoding millions of texts takes longer than everything else; lists of texts are read as they are
         texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)]
     elif without:
         wanted = [f.name for f in pq.read_schema(source) if f.name not in without]
@@ -182,9 +181,9 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
 
 
 def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
-    """The first rows in a Parquet file with these texts in these columns that stand together.
+    """The first adjacent rows in a Parquet file with these texts in these columns.
 
-    Of many rows only the group that holds them is read whole. Raises what pyarrow raises.
+    In a large file, only the row group that contains them is read completely. Raises pyarrow's errors.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -193,7 +192,7 @@ def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
     _check_seal(raw)
     schema = pq.read_schema(pa.BufferReader(raw))
     texts = [f.name for f in schema if pa.types.is_string(f.type)]
-    # texts stay numbers of a dictionary: to write out millions takes longer than all the rest
+    # texts stay dictionary-encoded, because decoding millions takes longer than everything else
     with pq.ParquetFile(pa.BufferReader(raw), read_dictionary=texts, pre_buffer=False) as file:
         for group in range(file.num_row_groups):
             keys = file.read_row_group(group, list(wanted), use_threads=False)
@@ -207,16 +206,16 @@ def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
 
 
 def data_frame(table: pa.Table) -> pd.DataFrame:
-    """A table for pandas, converted in this thread alone, for the reason of reading it there."""
+    """Convert a table to pandas in this thread only, for the same reason as in :func:`parquet_table`."""
     frame: pd.DataFrame = table.to_pandas(use_threads=False)
     return frame
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as a Parquet file, sealed. Raises ``pyarrow.ArrowException`` for types it has not.
+    """A table as a Parquet file, sealed. Raises ``pyarrow.ArrowException`` for unsupported types.
 
-    The seal is a SHA-256 of all other bytes. It stands in front of the footer, where no offset
-    points to: any reader finds the table as without it, and what writes the table anew drops it.
+    The seal is a SHA-256 of all other bytes. It precedes the footer, where no offset points to it: readers ignore it,
+    and rewriting the table removes it.
     """
     import pyarrow.parquet as pq
 
@@ -237,7 +236,7 @@ def _check_size(about: pq.FileMetaData) -> None:
 
 
 def _check_seal(raw: bytes) -> bool:
-    """Whether a file is sealed. Raises ``pyarrow.ArrowInvalid`` if it is and is not as it was written."""
+    """Whether a file is sealed. Raises ``pyarrow.ArrowInvalid`` if it is sealed and has changed."""
     import pyarrow as pa
 
     if (place := raw.rfind(_SEAL)) < 0:

@@ -1,4 +1,4 @@
-"""Reads a file that a user names, or says why it cannot; writes a file whole or not at all."""
+"""Reads users' files, or reports why they cannot be read; writes files atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icl_bench.wording import plain, short
 def read_file(path: Path) -> bytes:
     """The bytes of a file, or of a shell's ``<(...)``. Raises ``UserError``.
 
-    A named pipe may never be written to, and a device may never end: neither is read.
+    Named pipes and devices are not read, because they may never be written to, or never end.
     """
     try:
         shells = path.is_relative_to("/dev") or path.is_relative_to("/proc")
@@ -41,7 +41,7 @@ MARKS = {  # the mark of UTF-32 begins with that of UTF-16
 
 
 def decode(raw: bytes, shown: str, encoding: str | None = None) -> str:
-    """The text in this encoding, by default the one of its byte order mark, else UTF-8; without the mark.
+    """Decode text with this encoding, by default that of its byte order mark, else UTF-8. The mark is removed.
 
     Raises ``UserError`` with the line.
     """
@@ -57,17 +57,16 @@ def decode(raw: bytes, shown: str, encoding: str | None = None) -> str:
 def parse_json(text: str) -> Any:
     """The value of a JSON text.
 
-    Raises ``ValueError`` for what is no JSON, and for an object with a key twice, of which Python
-    would keep the last without a word; ``RecursionError`` where it is nested too deeply.
+    Raises ``ValueError`` for invalid JSON, and for an object with a repeated key, of which Python would silently keep
+    the last; ``RecursionError`` if it is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_every_key_once)
 
 
 def json_file(path: Path) -> Any:
-    """The value of a JSON file, of a model's folder say.
+    """The value of a JSON file, for example of a model's folder.
 
-    Raises ``OSError``, also for a named pipe, which would block; ``ValueError`` for what is no JSON or is nested too
-    deeply.
+    Raises ``OSError``, also for a named pipe, which would block; ``ValueError`` if it is invalid or nested too deeply.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -86,33 +85,33 @@ def _every_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 WRITING = ".writing-"
-"""How names begin of files that are not written whole yet."""
+"""Prefix of the names of unfinished files."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename; makes the folder.
+    """Write under a temporary name in the same folder, then rename; creates the folder.
 
-    The temporary name begins with a dot. Its rights are those of the umask. Raises ``OSError``.
+    The temporary name begins with a dot. Its permissions follow the umask. Raises ``OSError``.
     """
     with writing_whole(path) as stream:
         stream.write(content)
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file whole that is not there yet. Raises ``FileExistsError``, and other ``OSError``."""
+    """Write a new file atomically. Raises ``FileExistsError``, and other ``OSError``."""
     with writing_whole(path, new=True) as stream:
         stream.write(content)
 
 
 @contextmanager
 def writing_whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
-    """The same for what is written piece by piece: it is there when the block has ended well.
+    """A context for writing a file in parts; the file appears when the block has succeeded.
 
-    Where the block raises, what was there before stays; with ``new``, nothing may be there.
+    If the block raises, an existing file is kept. With ``new``, no file may exist.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.parent / f"{WRITING}{secrets.token_hex(8)}{path.suffix}"
-    # tempfile's are readable by their owner alone, whatever the umask says
+    # files of tempfile are readable only by their owner, regardless of the umask
     handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -127,7 +126,7 @@ def writing_whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
 
 
 def _name(written: Path, path: Path, *, new: bool) -> None:
-    """Give a written file its name."""
+    """Move a written file to its name."""
     if new:
         try:
             path.hardlink_to(written)

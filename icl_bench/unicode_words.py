@@ -15,15 +15,17 @@ from collections.abc import Iterable, Iterator
 import regex
 
 _IGNORABLE = regex.compile(r"[\p{Default_Ignorable_Code_Point}--\u200b]", regex.V1)
-"""Joiners, soft hyphens, variation selectors: they decide how a letter looks. The zero width space separates words."""
+"""Joiners, soft hyphens, variation selectors: they change the appearance of a letter. The zero width space separates
+words.
+"""
 
 _WORD = regex.compile(r"[\p{L}\p{Nd}][\p{L}\p{M}\p{Nd}]*")
 
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
-"""The same of ASCII, faster."""
+"""A word of ASCII letters and digits, a faster pattern."""
 
 _LETTER = r"[[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Bopomofo}\p{Line_Break=Complex_Context}]&&[\p{L}\p{M}]]"
-"""A letter or mark of a script without spaces. Unicode calls those of South East Asia complex context (UAX #14)."""
+"""A letter or mark of a script without spaces. In Unicode, those of South East Asia have complex context (UAX #14)."""
 
 _PARTS = regex.compile(rf"(?P<unspaced>{_LETTER}[{_LETTER}\p{{M}}]*)|(?:(?!{_LETTER})\X)+", regex.V1)
 
@@ -33,14 +35,15 @@ UNSPACED = regex.compile(_LETTER, regex.V1)
 UNSPACED_OR_MARKED = regex.compile(rf"{_LETTER}|\p{{M}}", regex.V1)
 
 SHARE = 0.02
-"""The share of words from which a rule for one script gives way to Unicode's. In French, German, Spanish or Italian
-4% of the words and more have letters beyond ASCII, in English under 1% (names, loan words)."""
+"""The share of words above which Unicode's rule replaces a rule for one script. In French, German, Spanish or Italian,
+4% of the words or more have letters beyond ASCII, in English under 1% (names, loan words).
+"""
 
 
 def words(text: str, size: int = 1) -> list[str]:
     """The words of a text, without case; of scripts without spaces, n-grams of ``size`` characters.
 
-    Spellings that Unicode calls compatible are one (NFKC): composed and decomposed letters, full and half width.
+    Compatible spellings are unified (NFKC): composed and decomposed letters, full and half width.
     """
     return [part for word in _found(text) for part in segmented(folded(word), size)]
 
@@ -51,14 +54,14 @@ def folded(text: str) -> str:
 
 
 def without_ignorable(text: str) -> str:
-    """A text without characters that only change how others look."""
+    """A text without characters that only change the appearance of others."""
     return text if text.isascii() else str(_IGNORABLE.sub("", text))
 
 
 def segmented(word: str, size: int = 1) -> Iterator[str]:
     """Split a word where its script changes between one with and one without spaces.
 
-    The latter become n-grams of ``size`` characters, fewer where there are not so many.
+    The latter become n-grams of ``size`` characters, or fewer if the part is shorter.
     """
     if word.isascii() or not UNSPACED.search(word):
         yield word
@@ -80,7 +83,7 @@ def spaced(text: str) -> str:
 
 
 def has_many(pattern: regex.Pattern[str], texts: Iterable[str], share: float = SHARE) -> bool:
-    """Whether the pattern matches in a share of the words of texts, or in more; each character of a script without
+    """Whether the pattern matches in at least this share of the words of texts. Each character of a script without
     spaces is a word.
     """
     total = matching = 0

@@ -1,4 +1,4 @@
-"""How messages show names, numbers and values."""
+"""The form of names, numbers and values in messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from difflib import get_close_matches
 from typing import Any
 
 DASH = "\N{EN DASH}"
-"""Stands for what is missing."""
+"""Placeholder for missing values."""
 
 
 HUGE_BITS, MOST_DIGITS = 200, 12
 
 
 LONG_LIST = 40
-"""Known names from which on a message does not list all."""
+"""The number of known names above which a message does not list all."""
 
 
 def counted(count: int, what: str) -> str:
@@ -29,12 +29,12 @@ def counted_queries(count: int) -> str:
 
 
 def whole(number: int) -> str:
-    """A whole number with commas; one that would fill a screen is only called huge."""
+    """An integer with commas; one that would fill a screen is called huge."""
     return short(number) if number.bit_length() > HUGE_BITS else f"{number:,}"
 
 
 def percent(share: Any, sign: str = "") -> str:
-    """A share of 1 in percent with one decimal, without the sign for it; a dash for none.
+    """A share of 1 in percent with one decimal, without the percent sign; a dash for a missing value.
 
     With ``sign`` "+" it is a difference of shares, in points.
     """
@@ -42,11 +42,10 @@ def percent(share: Any, sign: str = "") -> str:
 
 
 def rounded(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many decimals: the nearest, of two that are as near the even one.
+    """A number with this number of decimals, rounded half to even.
 
-    The number is taken as the decimal that one would work out by hand (its first 12 digits): 6.25
-    is 6.2, and 0.35 is 0.4, though the nearest float is a little below it. Terminal, Markdown and
-    page all round by this rule; the page's own program has it too, in ``base.js``.
+    The number is treated as a decimal with 12 digits: 6.25 is 6.2, and 0.35 is 0.4, although the nearest float is
+    slightly below it. Terminal, Markdown and page all use this rule; the page's program implements it in ``base.js``.
     """
     if not math.isfinite(value):
         return f"{value:{sign}}"
@@ -55,7 +54,7 @@ def rounded(value: float, digits: int, sign: str = "") -> str:
 
 
 def three_digits(value: float) -> str:
-    """A number as whole from 100 up, else with three digits that count."""
+    """A number as an integer from 100 upwards, else with three significant digits."""
     if not math.isfinite(value) or value == 0 or abs(value) >= 99.95:
         return rounded(value, 0)
     text = rounded(value, min(2 - math.floor(math.log10(abs(value))), MOST_DIGITS))
@@ -63,7 +62,7 @@ def three_digits(value: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """A probability of a test, to a thousandth."""
+    """The p value of a test, to a thousandth."""
     return "<0.001" if p < 0.001 else rounded(p, 3)
 
 
@@ -79,18 +78,18 @@ def listed_or(names: Iterable[str]) -> str:
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are: ``a, b, c and 4 more``."""
+    """The first names, and the number of the others: ``a, b, c and 4 more``."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(map(plain, names[:most])) + more
 
 
 def capital(text: str) -> str:
-    """The text as a sentence begins."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def comma_list(text: str) -> list[str]:
-    """What stands between the commas of an option, without blanks and what is empty.
+    """The items between the commas of an option, without blanks and empty items.
 
     >>> comma_list("1, 10,,max")
     ['1', '10', 'max']
@@ -99,7 +98,7 @@ def comma_list(text: str) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known names are nearest to a mistyped one, or list them all.
+    """The known names nearest to a mistyped one, or a list of all.
 
     >>> nearest("bankng77", ["banking77", "trec"])
     'did you mean banking77?'
@@ -109,7 +108,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def close(name: str, known: Iterable[str]) -> str:
-    """Ask whether one of the known names is meant, capitals aside; empty if none is close.
+    """Suggest the closest known name, ignoring case; empty if none is close.
 
     >>> close("Labels", ["text", "label"])
     'did you mean label?'
@@ -120,13 +119,13 @@ def close(name: str, known: Iterable[str]) -> str:
 
 
 def plain(text: object) -> str:
-    """A name as it is, or quoted where it would not show as one."""
+    """A name unchanged, or quoted if it would not be recognisable as one."""
     name = str(text)
     return name if name.isprintable() and name.strip() else repr(name)
 
 
 def short(value: object) -> str:
-    """A value as an error message shows it: short, on one line."""
+    """A value for an error message: short, on one line."""
     if isinstance(value, int) and value.bit_length() > HUGE_BITS:
         return "a huge number"
     if isinstance(value, str | int | float | None):
@@ -136,12 +135,12 @@ def short(value: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message on one line, cut where it is very long."""
+    """A message on one line, truncated if it is very long."""
     line = " ".join(message.split())
     return line if len(line) <= 400 else f"{line[:400]}…"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind where it has none."""
+    """The first line of an error's message, or its type if the message is empty."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]

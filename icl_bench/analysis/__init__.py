@@ -1,3 +1,3 @@
-"""What stored predictions say: analysis reads predictions and nothing else."""
+"""Analysis of stored predictions. It reads predictions and nothing else."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Points of several models side by side: which are compared, and on which test rows."""
+"""Comparison of points of several models: which are compared, and on which test rows."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ def compares_models(across: str | None) -> bool:
 
 
 def compared_within(across: bool) -> list[str]:
-    """The columns that compared points have in common."""
+    """The columns that compared points share."""
     return ["task"] if across else ["task", "model"]
 
 
 def candidate_columns(across: bool) -> list[str]:
-    """The arguments of :func:`icl_bench.analysis.draws.candidate` behind the grid, by column."""
+    """The arguments of :func:`icl_bench.analysis.draws.candidate` after the grid, by column."""
     return ["select", "k", *["model"] * across]
 
 
 def compared_measures(across: bool) -> tuple[str, ...]:
-    """The measures by which points are compared: tokens of different models are not the same."""
+    """The measures by which points are compared, without tokens, which differ between models."""
     return tuple(name for name in MEASURES if not (across and name == "tokens"))
 
 
 def on_same_rows(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
-    """Predictions of several models whose equal test ids are equal rows.
+    """Return predictions of several models in which equal test ids are equal rows.
 
-    The ids of a task are those of its data, and two models may have been run on different versions of its
-    files. Those of which a task has the most predictions keep their ids; rows of others get ids of their
-    own, so that their points count as asked other test examples. Imports, whose data are not known, keep
-    theirs.
+    The ids of a task are those of its data, and two models may have been run on different versions of its files. The
+    version with the most predictions of a task keeps its ids. Rows of other versions get different ids, so that their
+    points count as asked on other test examples. Imports keep their ids, because their data are unknown.
     """
     variants = frame["variant"].astype(object)
     data = variants.map({variant: _data(facts.get(str(variant), Facts())) for variant in variants.unique()})
@@ -60,5 +59,5 @@ def on_same_rows(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
 
 
 def _data(facts: Facts) -> str | None:
-    """A hash of the files of a variant's data and how they are read; None if they are not known."""
+    """A hash of a variant's data files and of how they are read; None if unknown."""
     return None if facts.data is None else short_hash([facts.data, facts.fields])

@@ -1,4 +1,4 @@
-"""Advice: what to prompt with for a budget per query, and the test behind it."""
+"""Advice: the best prompt within a budget per query, and the test behind it."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MARGIN = 0.05
-"""The loss that a cheaper point may have, as a share of 1."""
+"""The maximum loss of a cheaper point, as a share of 1."""
 
 
 NEARLY_EQUAL = 0.02
-"""The share by which computed tokens of a query differ by chance; one token is none either."""
+"""Computed tokens of a query that differ by less than this share, or by one token, count as equal."""
 
 
 QUERY_TOKENS = ["computed_tokens", "prompt_tokens"]
-"""What points are ranked by where there is no budget."""
+"""The column by which points are ranked without a budget."""
 
 
 QUERY_COSTS = [*QUERY_TOKENS, "seconds", "operations", "money"]
 
 
 UNITS = {"tokens": "computed_tokens", "seconds": "seconds", "operations": "operations", "money": "money"}
-"""How a budget is written -> the column that it limits."""
+"""Unit of a budget as written -> the column that it limits."""
 
 
 COLUMN_MEASURES = {column: unit for unit, column in UNITS.items()}
 
 
 OF_QUERIES = ("operations", "money")
-"""Columns that need the number of queries that share what is computed once."""
+"""Columns that depend on the number of queries that share a prefix or a training."""
 
 
 GIGA = 1e9
@@ -104,11 +104,11 @@ NO_CANDIDATE = (OTHERS, ONE_DRAW)
 
 
 GOOD = ("best", "as good")
-"""Verdicts of what may be advised."""
+"""Verdicts of points that may be advised."""
 
 
 def _steps(amounts: np.ndarray) -> np.ndarray:
-    """Numbers of groups of nearly equal amounts, ascending: ``(amounts,)``."""
+    """Group numbers of nearly equal amounts, ascending: ``(amounts,)``."""
     steps, first, step = np.zeros(len(amounts), dtype=int), math.inf, -1
     for place in np.argsort(amounts, kind="stable"):
         if step < 0 or amounts[place] > max(first * (1 + NEARLY_EQUAL), first + 1):
@@ -119,12 +119,11 @@ def _steps(amounts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a query may take, in one of ``UNITS``; with none, anything.
+    """The maximum cost of a query, in one of ``UNITS``; unlimited without a unit.
 
-    Without ``queries``, tokens are those that are computed of a prompt, what all queries share is
-    not counted, and prompts alone are advised. With it, costs are those of the frontier
-    (:mod:`icl_bench.analysis.query_cost`), with a query's share of what is computed once, and
-    trained classifiers may be advised.
+    Without ``queries``, tokens are the computed tokens of a prompt, shared parts are not counted, and only prompts are
+    advised. With it, costs are those of the frontier (:mod:`icl_bench.analysis.query_cost`), including a query's share
+    of what is computed once, and trained classifiers may be advised.
     """
 
     tokens: float | None = None
@@ -133,7 +132,7 @@ class Budget:
     """GFLOP."""
     money: float | None = None
     queries: int | None = None
-    """How many share what is computed once."""
+    """The number of queries that share what is computed once."""
     prices: Prices | None = None
     across: bool = False
     """Whether points of all models of a task are compared."""
@@ -160,7 +159,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str, queries: int | None = None, prices: Prices | None = None, across: bool = False) -> Budget:
-        """Read ``tokens=2000``, ``seconds=0.5``, ``operations=10``, ``money=0.001`` or ``any``.
+        """Parse ``tokens=2000``, ``seconds=0.5``, ``operations=10``, ``money=0.001`` or ``any``.
 
         Raises ``UserError``.
         """
@@ -182,7 +181,7 @@ class Budget:
 
     @property
     def limit(self) -> float | None:
-        """The number, as its column counts."""
+        """The limit in the unit of its column."""
         if not self._units:
             return None
         (unit,) = self._units
@@ -191,7 +190,7 @@ class Budget:
 
     @property
     def cost(self) -> str:
-        """The column that it limits, or that points are ranked by."""
+        """The column that is limited, or by which points are ranked."""
         if self._units:
             return UNITS[self._units[0]]
         if self.ranked_by is not None:
@@ -203,9 +202,9 @@ class Budget:
         return "seconds" if self.across else "operations"
 
     def with_known_cost(self, table: pd.DataFrame) -> Budget:
-        """The same, but without a limit points are ranked by a cost that some of them have.
+        """Return the budget; without a limit, it ranks points by a cost that some of them have.
 
-        Imported predictions seldom have all. With ``queries`` it is the frontier's
+        Imported predictions rarely have all costs. With ``queries`` it is the frontier's measure
         (:func:`icl_bench.analysis.frontier.leading`), without them the tokens of the whole prompt.
         """
         if self._units or table[self.cost].notna().any():
@@ -216,9 +215,9 @@ class Budget:
         return replace(self, ranked_by="prompt_tokens") if table["prompt_tokens"].notna().any() else self
 
     def of(self, costs: pd.DataFrame, prices: PricesOf | None = None) -> pd.DataFrame:
-        """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts.
+        """The table of costs (:func:`icl_bench.analysis.findings.cost.cost`) as this budget counts them.
 
-        ``prices`` are those of each model, by default the budget's of all.
+        ``prices`` are the prices of each model, by default the budget's for all.
         """
         if self.queries is None:
             return costs.assign(**dict.fromkeys(OF_QUERIES, np.nan))
@@ -226,10 +225,10 @@ class Budget:
         return costs.assign(**dict(zip([UNITS[name] for name in MEASURES], paid.T, strict=True)))
 
     def ranks(self, table: pd.DataFrame) -> np.ndarray:
-        """Places by cost, ``(points,)``, 0 the cheapest; equally dear ones have one place.
+        """Ranks by cost, ``(points,)``, 0 for the cheapest; equal costs share a rank.
 
-        Computed tokens within ``NEARLY_EQUAL`` of fewer ones are as many, and then those of the whole
-        prompt count: what queries have of their own differs by chance between prompts.
+        Computed tokens within ``NEARLY_EQUAL`` of each other are equal, because the unshared part of queries varies by
+        chance between prompts. Ties are resolved by tokens of the whole prompt.
         """
         if self.cost == "computed_tokens" and self.queries is None:
             computed = _steps(table["computed_tokens"].to_numpy(dtype=float))
@@ -249,60 +248,54 @@ class Budget:
 def advise(
     frame: pd.DataFrame, costs: pd.DataFrame, budget: Budget, prices: PricesOf | None = None, facts: FactsOf = NO_FACTS
 ) -> pd.DataFrame:
-    """Say which points that are cheaper than the best one within a budget lose less than a margin.
+    """Test which points that are cheaper than the best one within a budget lose less than a margin.
 
-    ``frame`` has predictions, ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table of them.
-    Points are those of prompts, and with the budget's ``queries`` trained classifiers too; upper
-    bounds of training are no candidates, nor are shuffled orders. The best found is the one with
-    the highest mean of ``value``, by default of the task's own score
-    (:func:`icl_bench.metrics.scores.scored`), within the budget, the cheapest of equals. All means
-    and tests are on the test examples that most points of the task and model were asked
-    (:func:`icl_bench.analysis.statistics.alike.asked_alike`; of equals, the larger set), and use
-    all scores that are there.
+    ``frame`` has predictions, ``costs`` is their table from :func:`icl_bench.analysis.findings.cost.cost`. Points are
+    prompts, and with the budget's ``queries`` also trained classifiers. Upper bounds of training and shuffled orders
+    are not candidates. The best found is the point within the budget with the highest mean of ``value``, by default of
+    the task's own score (:func:`icl_bench.metrics.scores.scored`); the cheapest on ties. All means and tests are on the
+    test examples that most points of the task and model were asked
+    (:func:`icl_bench.analysis.statistics.alike.asked_alike`; the larger set on ties), and use all existing scores.
 
-    One row a point: the setting, k, ``metric`` (what is compared), ``mean`` (over draws and test
-    examples; what a candidate lacks is filled in,
-    :func:`icl_bench.analysis.statistics.alike.filled`), computed_tokens, prompt_tokens, seconds,
-    operations and money of a query (the last two with ``queries``), and ``verdict``:
+    One row per point: the setting, k, ``metric`` (the compared score), ``mean`` (over draws and test examples; missing
+    scores of candidates are filled in, :func:`icl_bench.analysis.statistics.alike.filled`), computed_tokens,
+    prompt_tokens, seconds, operations and money of a query (the last two with ``queries``), and ``verdict``:
 
     - ``other test examples``: more than a quarter of those that most were asked are missing; no
       candidate;
-    - ``one draw``: of demonstrations that are drawn, beside points with more; no candidate, as a
-      single draw says nothing of others;
+    - ``one draw``: a single random draw, while other points have more; no candidate, because a single draw does not
+      generalise to others;
     - ``over budget``, ``cost unknown``, ``best``, ``not cheaper`` (than the best): not tested;
-    - ``as good``: p_margin is at most ``ALPHA``: less than ``MARGIN`` is lost to the best, even
-      where it is certain that something is lost;
+    - ``as good``: p_margin is at most ``ALPHA``: less than ``MARGIN`` is lost to the best, even if
+      some loss is significant;
     - ``worse``: not as good, and p_worse is at most ``ALPHA``: it is not the best;
     - ``not distinguishable``: neither.
 
-    Then ``advised``, whether it is the cheapest of the best and the as good (one of each task and
-    model that has a point within the budget). Then how it compares with the best found alone:
-    ``difference`` from its mean, ci_low and ci_high, p (one-sided, of no loss) and p_holm (corrected
-    over the cheaper points), ``detectable``, the smallest loss that is found in 80% of such samples,
-    the common rows (test examples), draws and base_draws, and left_out, the predictions of either that
-    the other lacks. The limits are those that the verdict stands on: of a point that is ``as good`` they
-    leave out a loss of ``MARGIN``; of others, they hold 0 unless the point is ``worse``. Differences take
-    the best found for the best. ``p_margin`` and ``p_worse`` do not: they are those of
-    :func:`icl_bench.analysis.statistics.best.losses`, against whichever point within the budget is
-    the best in truth, corrected over the cheaper points (Holm). Draws are common where
-    both points draw their demonstrations in one way. With a single draw everywhere both are 1.
-    The best found has a p_margin too, corrected over the points that may be meant by it
-    (Bonferroni): where it is above ``ALPHA``, another point may be better by ``MARGIN`` or more.
-    ``interval_over`` says what the comparison with the best found takes samples of, or where there
-    is none the point's mean (:func:`icl_bench.analysis.draws.interval_over`).
+    Then ``advised``, whether it is the cheapest point with the verdict ``best`` or ``as good`` (one for each task and
+    model with a point within the budget). Then its comparison with the best found: ``difference`` from its mean, ci_low
+    and ci_high, p (one-sided, of no loss) and p_holm (corrected over the cheaper points), ``detectable``, the smallest
+    loss that is found in 80% of such samples, the common rows (test examples), draws and base_draws, and left_out, the
+    predictions of either point that the other lacks. The limits match the verdict: for a point that is ``as good`` they
+    exclude a loss of ``MARGIN``; for others they contain 0 unless the point is ``worse``. Differences assume that the
+    best found is the best. ``p_margin`` and ``p_worse`` (:func:`icl_bench.analysis.statistics.best.losses`) do not:
+    they are against the truly best point within the budget, whichever it is, corrected over the cheaper points (Holm).
+    Draws are common if both points draw their demonstrations in the same way. With a single draw everywhere both p
+    values are 1. The best found has a p_margin too, corrected over the candidates for the best (Bonferroni): if it is
+    above ``ALPHA``, another point may be better by ``MARGIN`` or more. ``interval_over`` is the sampled unit of the
+    comparison with the best found, or without one, of the point's mean
+    (:func:`icl_bench.analysis.draws.interval_over`).
 
-    Last ``possible``, the scores that a candidate would have if none were missing, and ``missing``,
-    those it lacks, with gap_difference and gap_p over all candidates of the task and model: whether
-    scores are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
+    Finally ``possible``, the number of scores of a candidate without gaps, and ``missing``, the number of its gaps,
+    with gap_difference and gap_p over all candidates of the task and model: whether scores are missing at random
+    (:func:`icl_bench.analysis.missing.missing_scores`).
 
-    In simulations (docs/statistics.md), a point that loses ``MARGIN`` or more was advised in 0 to
-    5% of samples. With 250 test examples, where draws differ by 1.5 points, a cheap point that
-    loses a tenth of a margin of 5 points was found with ten draws, and hardly ever with three: so
-    little data cannot exclude a loss of 5 points.
+    In simulations (docs/statistics.md), a point that loses ``MARGIN`` or more was advised in 0 to 5% of samples. With
+    250 test examples and draws that differ by 1.5 points, a cheap point that loses a tenth of a margin of 5 points was
+    found with ten draws, and hardly ever with three: three draws cannot exclude a loss of 5 points.
 
-    With a budget ``across`` models, "of the task and model" reads "of the task": points of all models are
-    candidates (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants tell which data they are of).
-    ``prices`` are those of each model, by default the budget's of all.
+    With a budget ``across`` models, "of the task and model" reads "of the task": points of all models are candidates
+    (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants identify their data). ``prices`` are the prices of
+    each model, by default the budget's for all.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
@@ -336,11 +329,10 @@ def advise(
 
 
 def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """:func:`advise` on a results folder, or on what of it has these values (task, model).
+    """:func:`advise` on a results folder, or on its part with these values (task, model).
 
-    Halves of a label space are easier tasks, and perturbed demonstrations are no advice: both are
-    left out. ``attrs["prices"]`` of the table has the prices of each model. Raises ``UserError`` where
-    nothing is left, or a model has no price.
+    Halves of a label space (easier tasks) and perturbed demonstrations are left out. ``attrs["prices"]`` of the table
+    has the prices of each model. Raises ``UserError`` if nothing is left, or a model has no price.
     """
     stored = read_some(results, only)
     frame = comparable_predictions(stored)
@@ -354,7 +346,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
 
 
 def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
-    """The scored predictions of points that may be advised, names as plain text."""
+    """The scored predictions of points that may be advised, with names as plain text."""
     names = [name for name in POINT if name != "k"]
     kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
     kept = kept.astype(dict.fromkeys(names, object))
@@ -369,15 +361,15 @@ class _Aligned:
     """Points on the test examples that most points of their task and model were asked."""
 
     keys: pd.DataFrame
-    """What tells the points apart, a row each; its index is their place."""
+    """The columns that distinguish the points, one row each; the index is the point's position."""
     grids: list[Grid]
-    """Of each point; those that lack too much have all of theirs."""
+    """The grid of each point. Points that lack too many scores keep all their examples."""
     others: np.ndarray
-    """Which points these are: ``(points,)``."""
+    """Positions of the points: ``(points,)``."""
     tests: list[np.ndarray]
-    """The codes of the examples that each point should have, ``(test,)``."""
+    """The codes of the examples that each point should have: ``(test,)``."""
     scores: np.ndarray
-    """The column of the frame."""
+    """The name of the score's column."""
 
 
 def _aligned(kept: pd.DataFrame, by: Sequence[str]) -> _Aligned:
@@ -393,7 +385,7 @@ def _aligned(kept: pd.DataFrame, by: Sequence[str]) -> _Aligned:
 
 
 def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """The points with means, gaps and costs, not judged yet; the index is their place in order."""
+    """The points with means, gaps and costs, without verdicts; the index is their position."""
     keys, scores = aligned.keys, aligned.scores
     mean = np.array([TwoWayLayout(grid.values(scores)).mean for grid in aligned.grids], dtype=float)
     gaps = keys.assign(missing=0.0, gap_difference=np.nan, gap_p=np.nan)[GAPS]
@@ -423,7 +415,7 @@ def _points(kept: pd.DataFrame, aligned: _Aligned, costs: pd.DataFrame, by: Sequ
 
 
 def _single(aligned: _Aligned, table: pd.DataFrame, by: Sequence[str]) -> np.ndarray:
-    """Which candidates have a single draw where others have more: ``(points,)`` bool."""
+    """Which candidates have a single draw although others have more: ``(points,)`` bool."""
     drawn = table["select"].map(is_drawn).to_numpy(dtype=bool) & (table["k"] > 0).to_numpy()
     draws = np.array([len(grid.draws) for grid in aligned.grids], dtype=int)
     drawn &= ~aligned.others
@@ -434,10 +426,10 @@ def _single(aligned: _Aligned, table: pd.DataFrame, by: Sequence[str]) -> np.nda
 def _test(
     table: pd.DataFrame, part: pd.DataFrame, bests: Mapping[Any, Any], aligned: _Aligned, columns: Sequence[str]
 ) -> None:
-    """Fill in how the cheaper points of a task and model compare with the best, and what that says of them.
+    """Fill in the comparisons of the cheaper points of a task and model with the best, and their verdicts.
 
-    ``part`` has the rows of the table that are candidates, and in ``columns`` what tells their draws;
-    ``bests`` names the best of each cheaper one.
+    ``part`` has the candidates' rows of the table, with the source of their draws in ``columns``. ``bests`` names the
+    best point for each cheaper one.
     """
     best = int((part["verdict"] == "best").argmax())
     of = np.flatnonzero(part.index.isin(list(bests))).tolist()
@@ -451,7 +443,7 @@ def _test(
     p_margin, p_worse = holm(large[1:]), holm(none[1:])
     good = p_margin <= ALPHA
     beside = [contrasts[at, best] for at in of]
-    # one-sided errors, at which the test of the verdict is made
+    # one-sided errors, at the level of the verdict's test
     error = np.where(good, holm_steps(large[1:]), holm_steps(none[1:]) / others)
     half = half_widths(beside, 1 - 2 * error)
     centre = np.array([c.centre for c in beside])
@@ -486,7 +478,7 @@ def _test(
 
 
 def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
-    """The table of :func:`advise` as lines of text: for each task and model what to take and why."""
+    """The table of :func:`advise` as lines of text: the advice for each task and model, and the reason."""
     texts, budget = [], budget.with_known_cost(table)
     for key, part in table.groupby(compared_within(budget.across), sort=True):
         texts.append(f"{' · '.join(map(str, key))}{', all models' if budget.across else ''}, {budget}:")
@@ -496,7 +488,7 @@ def lines(table: pd.DataFrame, budget: Budget) -> list[str]:
 
 
 def _names(part: pd.DataFrame, models: bool) -> pd.Series[str]:
-    """What points are called, with their ``models``; the variant is named where it alone tells two apart."""
+    """Names of points, with their ``models``. The variant is named only if nothing else distinguishes two points."""
     attention = ", " + part["attention"] + " attention"
     names = part["select"] + ", " + part["order"] + attention.where(part["attention"] != "full", "")
     names = names.where(part["k"] > 0, "no demonstrations")
@@ -574,7 +566,7 @@ def _advice(part: pd.DataFrame, best: dict[Any, Any], advised: dict[Any, Any], b
 
 
 def _gaps(part: pd.DataFrame) -> Iterator[str]:
-    """What candidates lack, and whether they lack it at random."""
+    """Notes on the missing scores of candidates, and whether they are missing at random."""
     alike = part[part["verdict"] != OTHERS]
     missing = int(alike["missing"].sum())
     if missing:
@@ -584,7 +576,7 @@ def _gaps(part: pd.DataFrame) -> Iterator[str]:
 
 
 def _priced(part: pd.DataFrame, budget: Budget) -> pd.DataFrame:
-    """The candidates whose cost is known."""
+    """The candidates with a known cost."""
     return part[part[budget.cost].notna() & ~part["verdict"].isin(NO_CANDIDATE)]
 
 

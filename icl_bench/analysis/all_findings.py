@@ -1,4 +1,4 @@
-"""All findings on a results folder: every table of the analysis, each made on first access."""
+"""All findings on a results folder: every table of the analysis, computed on first access."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 class Findings:
     """Tidy tables of one results folder, each an attribute: ``findings.retrieval_gain``.
 
-    The names are those of :data:`icl_bench.registry.FINDINGS`; what makes a table describes it.
-    Every table but ``perturbations``, ``shown_labels``, ``perturbed_curves``, ``truncated_answers`` and
-    ``provenance`` is of unperturbed demonstrations.
+    Names are from :data:`icl_bench.registry.FINDINGS`. The function that computes a table describes it. All tables
+    except ``perturbations``, ``shown_labels``, ``perturbed_curves``, ``truncated_answers`` and ``provenance`` are about
+    unperturbed demonstrations.
     """
 
     context: Context
 
     def __getattr__(self, name: str) -> pd.DataFrame:
-        """The table of this name. Raises ``AttributeError`` where there is none."""
+        """The table of this name. Raises ``AttributeError`` if there is none."""
         if name.startswith("_") or name not in FINDINGS:
             raise AttributeError(f"findings: {name} is {FINDINGS.unknown(name)}")
         return self.context.table(name)
@@ -58,9 +58,9 @@ class Findings:
         )
 
     def work_out(self, names: Collection[str], say: Callable[[str], None]) -> None:
-        """Make the tables of these names and report progress to ``say``.
+        """Compute the tables of these names and report progress to ``say``.
 
-        Without it, each table is made on first access.
+        Other tables are computed on first access.
         """
         for number, name in enumerate(names, 1):
             say(f"computing findings: {number} of {len(names)}, {name.replace('_', ' ')}")
@@ -74,7 +74,7 @@ class Findings:
                 yield name, self.context.table(name)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain lists of records; what is undefined is null.
+        """Plain lists of records, with null for undefined values.
 
         ``without_scores`` names the cells that tables of label probabilities do not have.
         """
@@ -98,11 +98,10 @@ def read_findings(
 ) -> Findings:
     """Read a results folder, or one task or model in it, for its findings.
 
-    ``base_model`` is the one that other models are compared with, by default each task's usual one
-    (:func:`icl_bench.analysis.findings.comparisons.usual_base`), and ``wanted`` the score, as a share,
-    of which forecasts say when it is likely, and the accuracy at which answers are to be given. ``groups`` are the
-    tasks of groups by name, for means over them. Raises ``UserError`` where there is no result, or no such task or
-    model.
+    ``base_model`` is the model that others are compared with, by default each task's usual one
+    (:func:`icl_bench.analysis.findings.comparisons.usual_base`). ``wanted`` is a score, as a share: the target of
+    forecasts, and the accuracy required of answers in the table of abstention. ``groups`` maps the name of a group to
+    its tasks, for means over them. Raises ``UserError`` if there is no result, or no such task or model.
     """
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}
@@ -120,12 +119,11 @@ def find(
     wanted: float | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Findings:
-    """The findings of what was read of a results folder.
+    """The findings of an already read results folder.
 
-    ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files
-    that are no predictions, such as losses of long texts, and ``model`` and ``task`` the only ones.
-    ``wanted`` and ``groups`` are as for :func:`read_findings`. Raises ``UserError`` where there is no such base
-    model.
+    ``base_model`` is as for :func:`read_findings`; ``results`` is the folder itself, for files other than predictions,
+    such as losses of long texts. ``model`` and ``task`` restrict the tables. ``wanted`` and ``groups`` are as for
+    :func:`read_findings`. Raises ``UserError`` if there is no such base model.
     """
     models = sorted(stored.predictions["model"].astype(str).unique())
     if base_model is not None and base_model not in models:

@@ -1,9 +1,8 @@
-"""Compare a results folder with a stored baseline.
+"""Comparison of a results folder with a stored baseline.
 
-A baseline is a Parquet file of ``icl-bench export``, or another results folder. Predictions are
-compared only where both sides answered the same question: data, template, labels, test rows, pool, seed
-and scoring are facts of each variant and must be equal. What computed the answers (model file,
-dtype, backend, versions) may differ, which is reported.
+A baseline is a Parquet file of ``icl-bench export``, or another results folder. Predictions are compared only where
+both sides answered the same question: data, template, labels, test rows, pool, seed and scoring are facts of each
+variant and must be equal. The model file, dtype, backend and versions may differ, and differences are reported.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CHECKED = ("fingerprint", "backend", "dtype", "quantization", "kv_cache_dtype", "server", "endpoint")
-"""Facts of what computes the answers. They may differ; all others must not."""
+"""Facts of the model and software that compute the answers. They may differ; all others must not."""
 
 
 CALLED = {
@@ -42,7 +41,7 @@ CALLED = {
     "pool_rows": "number of pool rows",
     "labels": "labels (hash)",
 }
-"""Facts -> what they are, where their names do not say it."""
+"""Fact -> its name in messages, if that differs."""
 
 
 NEW = "make a new baseline with icl-bench export --out FILE.parquet"
@@ -50,23 +49,22 @@ NEW = "make a new baseline with icl-bench export --out FILE.parquet"
 
 @dataclass(frozen=True)
 class Side:
-    """Predictions, and what is known of the variants they belong to."""
+    """The predictions of one side and the origins of its variants."""
 
     shown: str
-    """The file or folder, as messages name it."""
+    """The file or folder, as named in messages."""
     predictions: pd.DataFrame
     origins: Mapping[str, Origin]
-    """Variant -> its origin; imports are in it where they were exports, which have facts."""
+    """Variant -> its origin; includes imports that are exports, which have facts."""
     first_scores: Mapping[str, str] = field(default_factory=dict)
-    """Task -> the score that its task file names first, where that is known."""
+    """Task -> the first score in its task file, if known."""
 
 
 @dataclass(frozen=True, repr=False)
 class Check:
     """A comparison with a baseline. ``icl_bench.analysis.regression`` describes the tables.
 
-    Each has ``perturbation`` beside: the perturbation of the demonstrations, missing where there is
-    none.
+    Each table also has ``perturbation``: the perturbation of the demonstrations, missing without one.
     """
 
     baseline: str
@@ -74,18 +72,18 @@ class Check:
     tolerance: float
     alpha: float
     allow_missing: bool
-    """Whether what the run lacks of the baseline is let pass."""
+    """Whether baseline predictions may be missing in the run."""
     overall: Overall
-    """All points together."""
+    """All points taken together."""
     points: pd.DataFrame
-    """With ``missing`` beside: the baseline's predictions that the run lacks."""
+    """With an additional column ``missing``: the baseline's predictions that the run lacks."""
     flips: pd.DataFrame
     only_baseline: pd.DataFrame
     only_results: pd.DataFrame
     changes: Sequence[Mapping[str, Any]]
-    """What differs of that which computed the answers: base_variant, variant, fact, before, now."""
+    """Differences of the model and software: base_variant, variant, fact, before, now."""
     notes: Sequence[str] = ()
-    """What could not be compared."""
+    """Notes on what could not be compared."""
 
     def __repr__(self) -> str:
         verdict = "loss" if self.lost else "no loss"
@@ -97,17 +95,17 @@ class Check:
 
     @property
     def lost(self) -> bool:
-        """Whether a point is lost, or all points together."""
+        """Whether a point has a loss, or all points together."""
         return self.overall.verdict == "loss" or bool((self.points["verdict"] == "loss").any())
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is lost, and all of the baseline was compared or need not be."""
+        """Whether there is no loss, and all of the baseline was compared or may be missing."""
         return not self.lost and (self.allow_missing or not self.lacking)
 
     @property
     def lacking(self) -> str:
-        """What the run lacks of the baseline, in words; empty where it lacks nothing."""
+        """Message about the predictions that the run lacks; empty if it lacks none."""
         torn = self.points[self.points["missing"] > 0]
         parts = []
         if len(torn):
@@ -118,7 +116,7 @@ class Check:
         return listed(parts) if parts else ""
 
     def require_all(self) -> None:
-        """Raise ``UserError`` if some of the baseline was not compared, but has to be."""
+        """Raise ``UserError`` if part of the baseline was not compared and must not be missing."""
         if self.lacking and not self.allow_missing:
             raise UserError(
                 one_line(
@@ -128,7 +126,7 @@ class Check:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values and lists of records; what is undefined is null."""
+        """Plain values and lists of records, with null for undefined values."""
         return {
             "passed": self.passed,
             "baseline": self.baseline,
@@ -147,13 +145,13 @@ class Check:
 
 
 def _several(points: pd.DataFrame) -> str:
-    """The first of some points, and how many more there are."""
+    """The first of some points, and the number of the others."""
     more = len(points) - 1
     return point_name(points.iloc[0]) + (f" (and {counted(more, 'more point')})" if more else "")
 
 
 def _known(value: Any) -> Any:
-    """A value of the JSON; what is undefined is null."""
+    """A value of the JSON; null if undefined."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -162,9 +160,8 @@ def check_results(
 ) -> Check:
     """Compare a results folder with a baseline, a file or another folder.
 
-    Raises ``UserError`` where either cannot be read, nothing is common or has a score on both
-    sides, or the sides of a common point answered different questions. What the run lacks of the
-    baseline is for :meth:`Check.require_all` to refuse.
+    Raises ``UserError`` if either cannot be read, nothing is common or has a score on both sides, or the sides of a
+    common point answered different questions. :meth:`Check.require_all` refuses missing predictions.
     """
     refuse_limits(tolerance, alpha)
     base = read_folder(baseline) if baseline.is_dir() else read_baseline(baseline)
@@ -205,7 +202,7 @@ def check_results(
 
 
 def refuse_limits(tolerance: float, alpha: float) -> None:
-    """Raise ``UserError`` for a tolerance or a level that is no share."""
+    """Raise ``UserError`` for a tolerance or a level that is not a share."""
     if not 0 <= tolerance < 1:
         raise UserError(f"--tolerance {tolerance}: expected a share from 0 to 1, like 0.01")
     if not 0 < alpha < 1:
@@ -222,7 +219,7 @@ def _perturbations(side: Side) -> dict[str, str]:
 
 def read_folder(path: Place) -> Side:
     """Read a results folder. Raises ``UserError``."""
-    # one name on both sides, whatever its files are: a changed model is what is checked
+    # one name on both sides for any files, because a changed model is the subject of the check
     stored = read_stored(path, apart=False)
     if stored.predictions.empty:
         raise nothing_in(path)
@@ -269,7 +266,7 @@ def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
 
 
 def _origins(table: pa.Table, shown: str) -> dict[str, Origin]:
-    """What a baseline says of its variants."""
+    """The origins of a baseline's variants."""
     stored = (table.schema.metadata or {}).get(EXPORT_META)
     if stored is None:
         raise UserError(
@@ -281,7 +278,7 @@ def _origins(table: pa.Table, shown: str) -> dict[str, Origin]:
         raise UserError(f"{shown}: the facts of its variants cannot be read; {NEW}") from None
 
 
-# -- what may be compared -----------------------------------------------------------------------
+# -- comparable variants -----------------------------------------------------------------------
 
 
 def _comparable(base: Side, now: Side) -> set[tuple[str, str]]:
@@ -295,7 +292,7 @@ def _comparable(base: Side, now: Side) -> set[tuple[str, str]]:
 
 
 def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
-    """Why two variants cannot be compared; empty where they can."""
+    """Why two variants cannot be compared; empty if they can."""
     if before == after:
         return ""  # a hash of all facts; of an import, of its content
     for side, variant in ((base, before), (now, after)):
@@ -309,7 +306,7 @@ def _obstacle(base: Side, now: Side, before: str, after: str) -> str:
 
 
 def _differing(base: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Facts of the question that are not equal: name -> the baseline's value and the other."""
+    """Facts of the question that differ: name -> the baseline's value and the run's."""
     names = [name for name in sorted({*base, *now}) if name not in CHECKED]
     unlike = [name for name in names if base.get(name) != now.get(name)]
     differences: dict[str, tuple[Any, Any]] = {}
@@ -327,14 +324,14 @@ def _differing(base: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tup
 
 
 def _shown(value: Any) -> str:
-    """A fact's value, short; of a hash its end."""
+    """A fact's value in short form; for a hash, its end."""
     if isinstance(value, str) and len(value) > 40 and value.isalnum():
         return f"…{value[-8:]}"
     return "absent" if value is None else short(value)
 
 
 def _refuse_unlike(base: Side, now: Side, comparable: Collection[tuple[str, str]]) -> None:
-    """Refuse points that both sides have, but no comparable variants of. Raises ``UserError``."""
+    """Refuse points that both sides have, but without comparable variants. Raises ``UserError``."""
     points = [*COMPARED, "variant"]
     first = base.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
     second = now.predictions[points].drop_duplicates().astype(dict.fromkeys(points, object))
@@ -382,7 +379,7 @@ def _refuse_other_gold(base: Side, now: Side, pairs: pd.DataFrame) -> None:
 
 
 def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
-    """A point as messages name it: ``trec gemma3-270m random drawn k=50``."""
+    """A point's name in messages: ``trec gemma3-270m random drawn k=50``."""
     named = [plain(row[name]) for name in ("task", "model", "select", "order")]
     attention = [] if row["attention"] == "full" else [plain(row["attention"])]
     perturbation = [plain(row["perturbation"])] if isinstance(row.get("perturbation"), str) else []
@@ -390,7 +387,7 @@ def point_name(row: Mapping[Any, Any] | pd.Series) -> str:
 
 
 def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """What differs between compared variants of that which computed the answers."""
+    """Differences of the model and software between compared variants."""
     variants = ["base_variant", "variant"]
     for before, after in pairs[variants].drop_duplicates().sort_values(variants).to_numpy():
         sides = base.origins.get(before, NO_ORIGIN), now.origins.get(after, NO_ORIGIN)
@@ -402,6 +399,6 @@ def _changes(base: Side, now: Side, pairs: pd.DataFrame) -> Iterator[dict[str, A
 
 
 def _versions(about: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Versions by package, several of one joined."""
+    """Versions by package; several versions of one are joined."""
     names = sorted({name for versions in about for name in versions})
     return {name: ", ".join(sorted({versions[name] for versions in about if name in versions})) for name in names}

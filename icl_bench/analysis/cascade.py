@@ -1,8 +1,8 @@
-"""Cascades: each query is answered at the first k at which the model is sure enough.
+"""Cascades: each query is answered at the first k whose margin is large enough.
 
-A query is asked with few demonstrations first, and with more where the margin between the two most
-probable labels is small. Made of stored predictions with probabilities of the same draws at several
-k: what an own number of demonstrations for each query would have brought, and taken.
+A query is asked with few demonstrations first, and with more where the margin between the two most probable labels is
+small. They are computed from stored predictions with probabilities of the same draws at several k: accuracy and cost
+with a number of demonstrations chosen for each query.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from icl_bench.analysis.all_findings import Findings
 
 FIXED = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Thresholds that nothing was chosen by."""
+"""Fixed thresholds, not chosen from data."""
 
 CANDIDATES = np.append(np.linspace(0, 1, 51), np.inf)
-"""Thresholds that one is chosen from: 0 answers at the smallest k, the last at the largest."""
+"""Candidates for the chosen threshold: 0 answers at the smallest k, the last at the largest."""
 
 CASCADE = [
     "rule",
@@ -66,51 +66,51 @@ CASCADE = [
 class Rungs(NamedTuple):
     """Predictions of the same draws and test examples at rising k, ``(ks, draws, test)``.
 
-    NaN stands where a k lacks the prediction, then for all of them.
+    A prediction that one k lacks is NaN for all k.
     """
 
     ks: np.ndarray
     """``(ks,)``."""
     correct: np.ndarray
     margin: np.ndarray
-    """Of the most probable label to the next, as if nothing but labels could be said."""
+    """Probability of the most probable label minus that of the next, normalised over labels."""
     tokens: np.ndarray
-    """Of the prompt that were computed for it alone."""
+    """Prompt tokens that were computed for this query."""
     flops: np.ndarray
-    """Operations of a query: ``(ks,)``, NaN where they are not known."""
+    """Operations of a query: ``(ks,)``, NaN if unknown."""
 
     def of_tests(self, tests: np.ndarray) -> Rungs:
-        """The part of some test examples."""
+        """The rungs of some test examples."""
         parts = (part[:, :, tests] for part in (self.correct, self.margin, self.tokens))
         correct, margin, tokens = parts
         return Rungs(self.ks, correct, margin, tokens, self.flops)
 
 
 class Ladder(NamedTuple):
-    """A curve's points that a cascade can be made of."""
+    """A curve's points that can form a cascade."""
 
     setting: Mapping[str, Any]
     places: np.ndarray
-    """Of its points among all points, by rising k: ``(ks,)``."""
+    """Their positions among all points, by rising k: ``(ks,)``."""
     rungs: Rungs
     draws: np.ndarray
     """Numbers of the draws: ``(draws,)``."""
     tests: np.ndarray
     """Codes of the test ids: ``(test,)``."""
     rows: np.ndarray
-    """Positions of the predictions in their frame, ``(ks, draws, test)``; -1 as in ``rungs``."""
+    """Positions of the predictions in their frame, ``(ks, draws, test)``; -1 for gaps, as in ``rungs``."""
     left_out: int
     """Predictions that other k lack."""
 
     def grid(self, calls: np.ndarray) -> Grid:
-        """The predictions that a cascade gives, of which ``calls`` is :class:`CascadeOutcome`'s."""
+        """The predictions of a cascade; ``calls`` is from its :class:`CascadeOutcome`."""
         place = np.nan_to_num(calls, nan=1.0).astype(int) - 1
         rows = np.take_along_axis(self.rows, place[None], axis=0)[0]
         return Grid(self.draws, self.tests, np.where(np.isnan(calls), -1, rows))
 
 
 class CascadeOutcome(NamedTuple):
-    """What a threshold does to each prediction: ``(draws, test)`` each, NaN where there is none."""
+    """The effect of a threshold on each prediction: ``(draws, test)`` each, NaN for gaps."""
 
     correct: np.ndarray
     k: np.ndarray
@@ -123,8 +123,7 @@ class CascadeOutcome(NamedTuple):
 def outcome(rungs: Rungs, threshold: float) -> CascadeOutcome:
     """Answer each query at the first k whose margin reaches the threshold, else at the last.
 
-    What was computed at smaller k is counted: the query is computed anew for each k, the
-    demonstrations that all queries share are not.
+    Costs include smaller k: the query is computed again for each k, shared demonstrations are not.
     """
     reached = rungs.margin >= threshold
     reached[-1] = True
@@ -146,7 +145,7 @@ def outcome(rungs: Rungs, threshold: float) -> CascadeOutcome:
 
 
 def alone(rungs: Rungs, place: int) -> CascadeOutcome:
-    """Ask each query at one k alone."""
+    """The outcome of asking each query at one k only."""
     once = np.where(np.isnan(rungs.correct[0]), np.nan, 1.0)
     return CascadeOutcome(
         rungs.correct[place], once * rungs.ks[place], once, rungs.tokens[place], once * rungs.flops[place]
@@ -154,10 +153,10 @@ def alone(rungs: Rungs, place: int) -> CascadeOutcome:
 
 
 def chosen_threshold(rungs: Rungs) -> float:
-    """The threshold of the fewest operations that loses nothing to the largest k here.
+    """The threshold with the fewest operations that loses nothing to the largest k on these predictions.
 
-    Where operations are not known, of the fewest times that a query is asked. Always going on is
-    one of those that lose nothing.
+    If operations are unknown, the threshold with the fewest calls. The threshold that always continues to the largest k
+    loses nothing.
     """
     last = np.nanmean(rungs.correct[-1])
     best, least = np.inf, np.inf
@@ -170,21 +169,20 @@ def chosen_threshold(rungs: Rungs) -> float:
 
 
 def halving() -> np.random.Generator:
-    """The random numbers that part the test examples in halves; the same in all tables."""
+    """The random generator that splits test examples into halves; the same in all tables."""
     return generator(0, "cascades")
 
 
 def halves(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Places of two random halves of ``count`` test examples, ascending."""
+    """Positions of two random halves of ``count`` test examples, ascending."""
     order = rng.permutation(count)
     return np.sort(order[: count // 2]), np.sort(order[count // 2 :])
 
 
 def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, CascadeOutcome]:
-    """Choose a threshold on each half of the test examples, and judge it on the other half.
+    """Choose a threshold on each half of the test examples, and evaluate it on the other half.
 
-    Returns both thresholds and what came of them: of every test example under the one that was
-    chosen without it.
+    Returns both thresholds and their outcome: each test example is evaluated with the threshold chosen without it.
     """
     parted = halves(rungs.correct.shape[2], rng)
     thresholds = [chosen_threshold(rungs.of_tests(half)) for half in parted]
@@ -196,21 +194,19 @@ def crossed(rungs: Rungs, rng: np.random.Generator) -> tuple[float, float, Casca
 
 
 def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """What cascades of each curve's k would have brought: one row a threshold, and one a k.
+    """Evaluate cascades over each curve's k: one row per threshold, and one per k.
 
-    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Predictions without a probability
-    (``--score exact``) or a test example or draw that another k lacks are left out; ``left_out``
-    counts them. k = 0 is no rung. The halves of the test examples are drawn, alike for
-    all curves of as many.
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Predictions without a probability (``--score
+    exact``) or a test example or draw that another k lacks are left out; ``left_out`` counts them. k = 0 is not a rung.
+    The halves of the test examples are random, and equal for all curves with the same number of examples.
 
-    Columns: the setting; ``rule``: ``fixed``, a threshold of the margin by itself, or ``chosen``,
-    the cheapest that loses nothing to the largest k on one half of the test examples, judged on the
-    other, both ways (``threshold`` and ``other_threshold``), or ``single``, every query at one k,
-    of the same predictions; ``ks``; draws, test_rows; accuracy as
-    ``score`` with ci_low and ci_high; means per query: ``mean_k`` at which it was answered,
-    ``asked`` (at how many k), computed_tokens and query_flops of all of these together; the same of
-    the largest k alone (``last_``); and of the chosen one the ``difference`` of accuracies from it,
-    paired, with limits, p and p_holm over the curves of the task and model.
+    Columns: the setting; ``rule``: ``fixed``, a fixed threshold of the margin; ``chosen``, the cheapest threshold that
+    loses nothing to the largest k on one half of the test examples, evaluated on the other half, both ways
+    (``threshold`` and ``other_threshold``); or ``single``, every query at one k, for the same predictions; ``ks``;
+    draws, test_rows; accuracy as ``score`` with ci_low and ci_high; means per query: ``mean_k`` at which it was
+    answered, ``asked`` (number of k), computed_tokens and query_flops of all these k together; the same columns for the
+    largest k only (``last_``); and for ``chosen`` the paired ``difference`` of accuracies from the largest k, with
+    limits, p and p_holm over the curves of the task and model.
     """
     import pandas as pd
 
@@ -235,9 +231,8 @@ def ladders(
 ) -> Iterator[Ladder]:
     """The curves with probabilities of the same draws and test examples at two k or more.
 
-    ``keys`` and ``points`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` what
-    each takes. Trained classifiers are no rungs: their number of examples is not one of
-    demonstrations.
+    ``keys`` and ``points`` are the predictions' points (:func:`grids` by ``POINT``), ``paid`` their costs. Trained
+    classifiers are not rungs, because their examples are not demonstrations.
     """
     names = ["correct", "margin", "label_mass", "prompt_tokens", "cached_tokens"]
     values = predictions.reindex(columns=names).to_numpy(dtype=float)
@@ -301,7 +296,7 @@ def _described(rungs: Rungs, result: CascadeOutcome) -> dict[str, Any]:
 
 
 def require_cascades(findings: Findings) -> None:
-    """Raise ``UserError`` where no cascade can be made of what is there."""
+    """Raise ``UserError`` if no cascade can be built from these predictions."""
     if not len(findings.context.table("cascades")):
         raise UserError(
             "--cascade: needs predictions with probabilities of the same draws at two k or more; "
@@ -310,7 +305,7 @@ def require_cascades(findings: Findings) -> None:
 
 
 def _with_thresholds(table: pd.DataFrame) -> pd.DataFrame:
-    """The same with what is needed in words."""
+    """The table with the thresholds as text."""
 
     def in_words(row: Any) -> str:
         both = sorted({row.threshold, row.other_threshold} - {None})

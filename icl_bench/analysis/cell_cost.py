@@ -1,4 +1,4 @@
-"""What a cell's file says of its cost."""
+"""The cost of a cell, as stored in its file."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ OF_CELL = [
 MAKING = [
     f"rationales_{name}" for name in ("new_tokens", "cached_tokens", "written_tokens", "seconds", "flops", "elsewhere")
 ]
-"""What it took once to write the rationales that demonstrations show, and whether another model wrote them."""
+"""Costs of writing the rationales in demonstrations, and whether another model wrote them."""
 
 
 @dataclass(frozen=True)
 class CellCost:
-    """What a cell's file says of its cost; None where it does not."""
+    """The cost of a cell, as stored in its file; None for missing values."""
 
     seconds: float | None = None
-    """That the backend took to answer."""
+    """Seconds that the backend took to answer."""
     prefix_tokens: int = 0
     """Tokens that all prompts share."""
     architecture: Architecture | None = None
-    """Of the model, for cells of full attention whose file has no ``counted`` cost."""
+    """The model's architecture, for cells of full attention whose file has no ``counted`` cost."""
     training: TrainingMeta | None = None
     counted: Mapping[str, float] | None = None
     """Operations and bytes by formula: the fields of
     :class:`icl_bench.sweep.compute_cost.ComputeCost`."""
     prefill_seconds: float | None = None
-    """Measured, of what all prompts share."""
+    """Measured seconds of the shared prefix."""
     peak_cache_bytes: float | None = None
-    """Measured, of keys and values."""
+    """Measured peak bytes of keys and values."""
     calibration: CalibrationMeta | None = None
-    """What was asked once to calibrate the answers."""
+    """The cost of calibration queries."""
     made: RationalesMeta | None = None
-    """What the rationales took that its demonstrations show."""
+    """The cost of writing the rationales in its demonstrations."""
     made_elsewhere: bool = False
-    """Whether another model wrote them, whose tokens have a price of their own."""
+    """Whether another model, with its own token price, wrote them."""
     served: bool | None = None
-    """Whether a server answered; None if it is not known, as of an import."""
+    """Whether a server answered; None if unknown, as for an import."""
 
     @classmethod
     def of(cls, meta: CellMeta) -> CellCost:
-        """Read it from what a cell's file says."""
+        """Read the cost from the metadata of a cell's file."""
         made = meta.task.rationales if meta.task is not None and meta.spec.k else None
         return cls(
             meta.seconds,
@@ -78,7 +78,7 @@ class CellCost:
         )
 
     def making(self) -> dict[str, float]:
-        """The columns of ``MAKING``: what the rationales took, once; 0 where there are none, NaN if unknown."""
+        """The columns of ``MAKING``: the cost of writing the rationales; 0 without rationales, NaN if unknown."""
         made = self.made
         if made is None:
             return dict.fromkeys(MAKING, 0.0)

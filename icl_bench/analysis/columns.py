@@ -1,4 +1,4 @@
-"""How columns of the tables are shown: title and kind of each, the same on page and terminal."""
+"""Title and kind of each table column, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icl_bench.metrics.scores import corpus_numbers, score_columns, title
 from icl_bench.results.cells import SETTING
 
 POINT = [*SETTING, "k"]
-"""What tells points of curves apart."""
+"""The columns that identify a point of a curve."""
 
 
 Kind = Literal["text", "count", "number", "share", "points", "p", "flag"]
@@ -25,16 +25,16 @@ class Column:
 
     name: str
     title: str
-    """May hold ``{score}``, what the table is about."""
+    """May contain ``{score}``, the name of the table's score."""
     kind: Kind = "text"
     optional: bool = False
-    """Left out where it has no value (a count of what was left out: or 0 everywhere)."""
+    """Whether the column is omitted if it is empty (a count of left-out predictions: or 0 everywhere)."""
     unit: float = 1.0
-    """What values are divided by to be shown."""
+    """Displayed values are divided by this."""
     short: str = ""
-    """The title in the terminal, where there is less room; may have two lines."""
+    """The shorter title in the terminal; may have two lines."""
     upper: str = ""
-    """The column of the other limit, for a lower one: the terminal prints both as one."""
+    """For a lower limit, the column of the upper limit: the terminal prints both as one."""
 
     @property
     def brief(self) -> str:
@@ -102,7 +102,7 @@ COLUMNS: Mapping[str, Column] = {
         Column("advice", "better", optional=True),
     )
 }
-"""Column -> how it is shown where a finding does not say otherwise."""
+"""Column -> its default display, unless a finding overrides it."""
 
 
 SIGNED_LIMITS = (
@@ -114,6 +114,6 @@ SIGNED_LIMITS = (
 
 @cache
 def columns_of_scores() -> Mapping[str, Column]:
-    """The columns of the scores of single answers and of corpora, those of plugins' metrics included."""
+    """The columns of scores of single answers and of corpora, including plugins' metrics."""
     titles = {**{name: title(name) for name in score_columns()}, **corpus_numbers()}
     return {name: Column(name, text, "share", optional=True) for name, text in titles.items()}

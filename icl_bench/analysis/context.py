@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from icl_bench.results.stored_meta import RaceMeta
 
 SEED = 0
-"""Of the resampling: the same folder gives the same numbers."""
+"""The seed of resampling: the same folder gives the same numbers."""
 
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What cells' files say beside their predictions."""
+    """Metadata of cells' files, besides their predictions."""
 
     shared: Mapping[str, Sequence[str]]
-    """Cell -> ids of the demonstrations that all its prompts have."""
+    """Cell -> ids of the demonstrations that all its prompts share."""
     labels: Mapping[str, Mapping[str, str]]
     """Variant -> id of each demonstration -> its label."""
     costs: Mapping[str, CellCost]
-    """Cell -> what it took."""
+    """Cell -> its cost."""
     windows: Mapping[str, int]
-    """Model -> tokens it reads."""
+    """Model -> tokens of its window."""
 
     @classmethod
     def of(cls, stored: Stored) -> CellFacts:
-        """Gather it from a folder's cells; windows of other models are the registry's."""
+        """Collect the metadata of a folder's cells. Windows of other models are from the registry."""
         labels: dict[str, dict[str, str]] = {}
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
         shared, costs = {}, {}
@@ -77,36 +77,36 @@ class Context:
 
     stored: Stored
     base_model: str | None = None
-    """What other models are compared with, by default each task's usual one."""
+    """The model that others are compared with, by default each task's usual one."""
     results: Place | None = None
-    """The folder that was read, for files beside the predictions."""
+    """The folder that was read, for files other than predictions."""
     model: str | None = None
     """The model that the tables are restricted to."""
     task: str | None = None
     """The task that the tables are restricted to."""
     wanted: float | None = None
-    """A score, as a share of 1: forecasts say when it is likely, and answers are to have it as their accuracy."""
+    """A score, as a share of 1: the target of forecasts, and the accuracy required of answers."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Tasks by the name of their group, for means over them."""
+    """Group name -> its tasks, for means over them."""
     beside: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What findings leave for their charts, beside their tables, by their names."""
+    """Data of findings for their charts, in addition to their tables, by name."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table of a finding, made on first access."""
+        """The table of a finding, computed on first access."""
         if name not in self._tables:
             self._tables[name] = with_rows_left_out(FINDINGS[name].make(self), self.stored.cells)
         return self._tables[name]
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A table that several findings are made of, made on first access; ``name`` is no finding's."""
+        """A table that several findings use, computed on first access. ``name`` is not a finding's."""
         if name not in self._tables:
             self._tables[name] = make()
         return self._tables[name]
 
     @property
     def only(self) -> dict[str, str]:
-        """The task and the model that the tables are restricted to, each where it is one."""
+        """The task and the model that restrict the tables, where given."""
         return {name: value for name, value in (("task", self.task), ("model", self.model)) if value is not None}
 
     @property
@@ -116,7 +116,7 @@ class Context:
 
     @cached_property
     def cells(self) -> CellFacts:
-        """What cells' files say beside their predictions."""
+        """Metadata of cells' files besides their predictions."""
         return CellFacts.of(self.stored)
 
     @cached_property
@@ -126,17 +126,17 @@ class Context:
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
-        """All predictions; draws that are copies are one draw."""
+        """All predictions. Draws that are copies count as one draw."""
         return with_copies_as_one_draw(scored(self.stored.predictions, first=self.stored.first_scores))
 
     @cached_property
     def of_tests(self) -> pd.DataFrame:
-        """Those of test examples, whose demonstrations may be perturbed."""
+        """Predictions of test examples; demonstrations may be perturbed."""
         return self.predictions[self.predictions["queries"].isna()]
 
     @cached_property
     def copied(self) -> pd.DataFrame:
-        """Those of queries that are copies of demonstrations."""
+        """Predictions of queries that are copies of demonstrations."""
         return self.predictions[self.predictions["queries"].notna()]
 
     @cached_property
@@ -146,16 +146,16 @@ class Context:
 
     @cached_property
     def prompts(self) -> pd.DataFrame:
-        """The same without trained classifiers."""
+        """Unperturbed predictions without trained classifiers."""
         return prompted(self.unperturbed)
 
     @cached_property
     def label_probabilities(self) -> pd.DataFrame:
-        """What stored label scores say of the unperturbed predictions."""
+        """Label probabilities of the unperturbed predictions."""
         return label_probabilities(self.unperturbed, self.stored.label_scores, self.facts)
 
     def from_zero_shot(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Predictions or points; every curve begins with k=0 where that was run."""
+        """Predictions or points in which every curve begins with k=0, if that was run."""
         return from_zero_shot(frame, self.facts)
 
     def uncalibrated(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -164,14 +164,14 @@ class Context:
         return frame[~frame["variant"].astype(object).isin(derived)] if derived else frame
 
     def generator(self, name: str) -> np.random.Generator:
-        """The random numbers of a finding; the same folder gives the same."""
+        """The random generator of a finding; the same folder gives the same numbers."""
         return generator(SEED, name)
 
     def by_variant(self, frame: pd.DataFrame, table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
         """One table of all variants whose demonstrations' labels are known.
 
-        ``table`` takes predictions, labels by id and the shared demonstrations of cells. Ids of
-        demonstrations are a data set's own: another one may have the same.
+        ``table`` takes predictions, labels by id and the shared demonstrations of cells. It is called per variant,
+        because demonstration ids are unique only within a data set.
         """
         of_variant = frame["variant"].astype(object)
         parts = [

@@ -40,30 +40,27 @@ SATURATION_COLUMNS = ["k", "best_k", "min_k", "max_k", "within_window", "metric"
 
 
 LEAST_POINTS = 4
-"""With fewer ks, where a curve is saturated says more of these than of the curve."""
+"""The minimum number of k for which the saturation point is meaningful."""
 
 
 def curves(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Mean scores against k, one row per point of each curve.
+    """Mean scores by k, one row per point of each curve.
 
-    Columns: the setting, k, draws, test_rows; ``metric``, by which the task's points are compared
-    (:func:`icl_bench.metrics.scores.scored`), its ``score`` with ci_low and ci_high (95%, draws
-    and test examples both random); accuracy, macro_f1 (over the labels of the test rows' gold, mean
-    of draws) and invalid (share of answers that are no label, or of free ones from which nothing
-    could be extracted; None where an import does not say),
-    or for free text the means of its scores. Shares of 1. For labels, ``majority`` is the share of
-    the test rows that have the commonest label, and ``uniform`` one over the number of labels that
-    test rows have: accuracies without skill.
+    Columns: the setting, k, draws, test_rows; ``metric``, the task's score (:func:`icl_bench.metrics.scores.scored`),
+    its ``score`` with ci_low and ci_high (95%, draws and test examples both random); accuracy, macro_f1 (over the
+    labels of the test rows' gold, mean of draws) and invalid (share of answers that are not a label, or of free answers
+    from which nothing could be extracted; None if an import does not report it); or for free text the means of its
+    scores. Values are shares of 1. For labels, ``majority`` is the share of test rows with the most frequent label, and
+    ``uniform`` one over the number of labels among test rows: accuracies without skill.
 
-    Where scores are missing, means and limits are of all that are there
-    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), macro-F1 is the mean of draws by their
-    predictions. ``missing`` counts the scores that a point lacks; ``gap_difference`` and ``gap_p``
-    say whether they are missing at random (:func:`icl_bench.analysis.missing.missing_scores`).
-    ``left_out`` are scores of draws that have no test example in common with the others, directly
-    or by way of further draws. ``interval_over`` says what the limits take samples of, of one draw
-    ``test examples only``; ``outlying_draws`` names the draws that lie far from the others
-    (:func:`icl_bench.analysis.draws.outlying_draws`). ``differing_prompts`` counts the test examples
-    whose prompts differ between the draws of a retrieval; without such draws there is no such column.
+    If scores are missing, means and limits use all existing scores
+    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), macro-F1 is the mean over draws, weighted by their
+    predictions. ``missing`` counts the scores that a point lacks; ``gap_difference`` and ``gap_p`` test whether they
+    are missing at random (:func:`icl_bench.analysis.missing.missing_scores`). ``left_out`` counts scores of draws that
+    share no test example with the others, directly or through further draws. ``interval_over`` is the sampled unit of
+    the limits, for one draw ``test examples only``; ``outlying_draws`` names the draws far from the others
+    (:func:`icl_bench.analysis.draws.outlying_draws`). ``differing_prompts`` counts the test examples whose prompts
+    differ between the draws of a retrieval; the column exists only with such draws.
     """
     import pandas as pd
 
@@ -75,7 +72,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for name in ("score", "correct", "valid", *score_columns())
         if name in predictions
     }
-    if "text" in predictions:  # free answers from which something had to be extracted
+    if "text" in predictions:  # free answers that needed extraction
         scores["read"] = np.where(predictions["text"].notna(), 1.0, np.nan)
     present = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
@@ -95,7 +92,7 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
 
 @cache
 def scored_columns() -> tuple[str, ...]:
-    """The columns of :func:`curves` beside those of a point."""
+    """The columns of :func:`curves` in addition to those of a point."""
     return (
         "draws",
         "test_rows",
@@ -123,8 +120,7 @@ def scored_columns() -> tuple[str, ...]:
 def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Metrics of many answers at once, by column: the points and the mean of draws.
 
-    Draws of unequal size count by their predictions, so that one that has hardly begun decides
-    nothing.
+    Draws of unequal size are weighted by their predictions, so that a draw with few predictions has little weight.
     """
     tables: dict[str, pd.DataFrame] = {}
     for name, metric in usable_metrics().items():
@@ -135,13 +131,13 @@ def _of_many(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The same of one metric; nothing where no prediction is for it."""
+    """Values of one metric of many answers by point; empty if no prediction has it."""
     import pandas as pd
 
     labelled = predictions["correct"].notna()
     rows = {"labels": predictions[labelled], "text": predictions[~labelled]}
     answers = rows.get(metric.answers, predictions)
-    if own := [m.column for m in metric.measures]:  # the cells that have its scores
+    if own := [m.column for m in metric.measures]:  # the cells with its scores
         answers = answers[answers.reindex(columns=own).notna().any(axis=1)]
     if metric.needs_common_labels:
         answers = answers[have_common_labels(answers)]
@@ -166,8 +162,8 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
 
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:
-    """The columns majority and uniform of each point; NaN for free text, for a row's own choices
-    and for a single label.
+    """The columns majority and uniform of each point; NaN for free text, for rows with their own choices and for a
+    single label.
     """
     import pandas as pd
 
@@ -188,7 +184,7 @@ def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarr
 
 
 def _point(grid: Grid, scores: Mapping[str, np.ndarray], present: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """One point's numbers but macro-F1; ``present`` says which of the ``scores`` are no gaps."""
+    """The numbers of one point without macro-F1; ``present`` marks the ``scores`` that are not gaps."""
     row: dict[str, Any] = dict.fromkeys(scored_columns())
     row["draws"], row["test_rows"] = grid.rows.shape
     parts = {name: _known(grid, values, present[name]) for name, values in scores.items()}
@@ -211,24 +207,23 @@ def _point(grid: Grid, scores: Mapping[str, np.ndarray], present: Mapping[str, n
 
 
 def _known(grid: Grid, column: np.ndarray, present: np.ndarray) -> Grid:
-    """The part with scores that hang together (:meth:`Grid.joined`); may be empty."""
+    """The part whose draws are connected by common test examples (:meth:`Grid.joined`); may be empty."""
     return grid.joined(present) if np.isnan(grid.values(column)).any() else grid
 
 
 def saturation(curve: pd.DataFrame) -> pd.DataFrame:
     """Where each curve is saturated (Bertsch et al. 2025, appendix A).
 
-    ``curve`` has the setting, k, ``score`` and ``metric``. ``k`` of the result is the smallest
-    tested number of demonstrations whose mean score reaches 95% of the curve's maximum,
-    ``best_k`` the one that has the maximum, ``min_k`` and ``max_k`` the smallest and largest tested. Where only the
-    last tested k reaches it, ``within_window`` is false: it may lie beyond. ``metric`` says of what.
+    ``curve`` has the setting, k, ``score`` and ``metric``. ``k`` of the result is the smallest tested number of
+    demonstrations whose mean score reaches 95% of the curve's maximum, ``best_k`` is the k of the maximum, ``min_k``
+    and ``max_k`` are the smallest and largest tested k. ``within_window`` is false if only the last tested k reaches
+    95%: the curve may saturate later. ``metric`` names the score.
 
-    0 is a tested number like any other: a curve that demonstrations do not lift above 95% of what
-    the bare query has is saturated at 0. (The study began at 1.)
-    Such a k always exists, but it does not always mean something. ``spoken`` says whether it is
-    worth a sentence, and ``reason`` why not: fewer than four ks, no answer right at any k, or a
-    curve that is at chance: at each k its interval holds an accuracy without skill (``majority``,
-    ``uniform``), or lies below. Without these columns of the curve, chance is not looked at.
+    0 is a valid k: a curve is saturated at 0 if the score without demonstrations reaches 95% of the maximum. (The study
+    began at 1.) Such a k always exists, but is not always meaningful. ``spoken`` says whether it is reported, and
+    ``reason`` why not: fewer than four values of k, no right answer at any k, or a curve at chance: at each k its
+    interval contains an accuracy without skill (``majority``, ``uniform``), or is below it. Without these columns,
+    chance is not checked.
     """
     import pandas as pd
 
@@ -257,7 +252,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unspoken(points: pd.DataFrame) -> str | None:
-    """Why the saturation of a curve says nothing; None where it does."""
+    """Why the saturation of a curve is not reported; None if it is."""
     if len(points) < LEAST_POINTS:
         return f"{counted(len(points), 'k')} tested, needs {LEAST_POINTS}"
     if not points["score"].max() > 0:
@@ -268,7 +263,7 @@ def _unspoken(points: pd.DataFrame) -> str | None:
 
 
 def at_chance(points: pd.DataFrame) -> bool:
-    """Whether each interval holds an accuracy without skill, or is below the lower one."""
+    """Whether each interval contains an accuracy without skill, or is below the lower one."""
     if not {"majority", "uniform", "ci_low", "ci_high"} <= set(points):
         return False
     low, high = points["ci_low"], points["ci_high"]

@@ -1,4 +1,4 @@
-"""How small a difference the data can show, and what to buy more of: draws or test examples."""
+"""The smallest difference that the data can show, and whether more draws or more test examples help."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ TYPICAL = (
     (100, Components(0.13, (0.0006,), (0.110,))),
     (math.inf, Components(0.055, (0.0003,), (0.061,))),
 )
-"""Variances of a comparison below so many demonstrations: medians over the points of the published predictions of
-Bertsch et al. 2025 (``PUBLISHED``; 9, 14 and 9 points, ten draws of 250 test rows)."""
+"""Variances of a comparison, up to this number of demonstrations: medians over the points of the published predictions
+of Bertsch et al. 2025 (``PUBLISHED``; 9, 14 and 9 points, ten draws of 250 test rows).
+"""
 
 DETECT = [
     "task",
@@ -49,7 +50,7 @@ DETECT = [
 
 
 class Pair(NamedTuple):
-    """Two points, and how their difference varies."""
+    """Two points with the variances of their difference."""
 
     of: Components
     draws: int
@@ -68,19 +69,18 @@ def check_points(points: float) -> float:
 
 
 def detect(frame: pd.DataFrame, wanted: float) -> pd.DataFrame:
-    """For each task, model and k, the smallest difference of two points that is found in 80% of samples.
+    """For each task, model and k, compute the smallest difference of two points that is found in 80% of samples.
 
-    ``frame`` has predictions, ``wanted`` is a difference as a share of 1. Points of one k are compared, each
-    with each; where there is one curve, with the next k of it. Points with one draw of what is drawn say
-    nothing: a k without others has the variances of ``TYPICAL``.
+    ``frame`` has predictions, ``wanted`` is a difference as a share of 1. Points of one k are compared in pairs; with a
+    single curve, each point is compared with its next k. Points with a single random draw are not used. A k without
+    other points has the variances of ``TYPICAL``.
 
-    Columns: task, model, k; draws and test_rows of the comparison; ``detectable``, the smallest difference
-    that a two-sided test at 0.05 finds in 80% of samples (:mod:`icl_bench.analysis.statistics.power`; the
-    median over the pairs of points, not corrected for several comparisons), infinite where none is;
-    ``wanted``; ``draws_needed`` with these test rows and ``rows_needed`` with these draws to find that,
-    missing where no number of them does; ``buy``, which of the two takes fewer predictions (``draws``,
-    ``test rows``, or ``nothing`` where it is found already); ``pairs``, and ``variances_of``, ``results`` or
-    ``published``.
+    Columns: task, model, k; draws and test_rows of the comparison; ``detectable``, the smallest difference that a
+    two-sided test at 0.05 finds in 80% of samples (:mod:`icl_bench.analysis.statistics.power`; the median over the
+    pairs of points, not corrected for several comparisons), infinite if none is; ``wanted``; ``draws_needed`` with
+    these test rows and ``rows_needed`` with these draws to find that, missing if no number suffices; ``buy``, which of
+    the two needs fewer predictions (``draws``, ``test rows``, or ``nothing`` if the data suffice); ``pairs``, and
+    ``variances_of``, ``results`` or ``published``.
     """
     import pandas as pd
 
@@ -143,7 +143,7 @@ def described(k: int, pairs: Sequence[Pair], size: Size, wanted: float) -> dict[
 
 
 def _pairs(candidates: Sequence[Candidate], ways: Sequence[str], k: int, scores: np.ndarray) -> list[Pair]:
-    """The comparisons of points of one k, or of one curve's with its next k, whose variances are known."""
+    """Comparisons of points of one k, or of one curve's points with its next k, with known variances."""
     judged = [at for at, one in enumerate(candidates) if one.judged]
     here = [at for at in judged if candidates[at].k == k]
     pairs = [(i, j) for i in here for j in here if i < j]
@@ -155,16 +155,16 @@ def _pairs(candidates: Sequence[Candidate], ways: Sequence[str], k: int, scores:
     for i, j in pairs:
         met = candidates[i].meet(candidates[j])
         of = components(met.point.values(scores), met.base.values(scores), met.matched)
-        if of is not None and (of.tests or any(of.draws) or any(of.rest)):  # not of equal answers
+        if of is not None and (of.tests or any(of.draws) or any(of.rest)):  # not for equal answers
             found.append(Pair(of, max(len(met.point.draws), len(met.base.draws)), len(met.point.tests)))
     return found
 
 
 def detect_folder(results: Place, points: float, only: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """:func:`detect` on a results folder, or on what of it has these values (task, model).
+    """:func:`detect` on a results folder, or on its part with these values (task, model).
 
-    ``points`` is the wanted difference. Halves of a label space and perturbed demonstrations are left out.
-    Raises ``UserError`` where nothing is left.
+    ``points`` is the wanted difference. Halves of a label space and perturbed demonstrations are left out. Raises
+    ``UserError`` if nothing is left.
     """
     wanted = check_points(points)
     table = detect(comparable_predictions(read_some(results, only), derived=False), wanted)
@@ -174,14 +174,14 @@ def detect_folder(results: Place, points: float, only: Mapping[str, str] | None 
 
 
 def planned(k: int, known: Mapping[int, Sequence[Pair]], size: Size, wanted: float) -> dict[str, Any]:
-    """The columns of one k of a plan, by what is ``known`` of the nearest k (:func:`known_pairs`)."""
+    """The columns of one k of a plan, from the variances ``known`` at the nearest k (:func:`known_pairs`)."""
     nearest = min(known, key=lambda other: abs(math.log(other / k)), default=None)
     pairs = [] if nearest is None else [pair._replace(draws=size[0], rows=size[1]) for pair in known[nearest]]
     return described(k, [pair for pair in pairs if pair.draws > 1 or not pair.of.draws], size, wanted)
 
 
 def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
-    """Each k -> comparisons of a task and model whose variances the results show; none without results."""
+    """Each k -> comparisons of a task and model with variances known from the results; empty without results."""
     try:
         stored = read_some(results, {"task": task, "model": model})
     except UserError:
@@ -195,7 +195,7 @@ def known_pairs(results: Place, task: str, model: str) -> dict[int, list[Pair]]:
 
 
 def lines(table: pd.DataFrame) -> Iterator[str]:
-    """The table of :func:`detect` in words, a line a k."""
+    """The table of :func:`detect` as text, one line per k."""
     for row in table.to_dict("records"):
         of = f"{counted(row['draws'], 'draw')} of {counted(row['test_rows'], 'test row')}"
         least = (
@@ -208,7 +208,7 @@ def lines(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _needed(row: Mapping[Any, Any]) -> str:
-    """What the wanted difference takes."""
+    """Text about the draws or test rows that the wanted difference needs."""
     wanted = f"{percent(row['wanted'])} points"
     if row["buy"] == "nothing":
         return f"{wanted} need no more"

@@ -1,4 +1,4 @@
-"""Draws of demonstrations: which choices are drawn, how far draws differ, which lie apart."""
+"""Draws of demonstrations: which selections are random, how much draws differ, and which are outliers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENOUGH_DRAWS = 3
-"""Of a choice that is drawn, for a difference to be a key finding."""
+"""The minimum number of draws of a random selection for a difference to be a key finding."""
 
 
 DRAWS_AND_TESTS = "draws and test examples"
@@ -35,47 +35,46 @@ ELSEWHERE = {
     "other curves of the task and model": ["task", "model"],
     "other models of the task": ["task"],
 }
-"""Where draws were repeated -> what a point has in common with the points there."""
+"""Where draws were repeated -> the columns that a point shares with the points there."""
 
 
 def is_drawn(select: object) -> bool:
-    """Whether another draw may show other demonstrations.
+    """Whether another draw may have other demonstrations.
 
-    Retrieval of all demonstrations follows from pool and query, and ``first`` from the pool: they have a single
-    draw by nature, and so has the prompt without any. So does nothing else: hybrids begin with what is
-    drawn, centroids with where k-means begins, and training learns from drawn examples. Of a name that
-    is no known choice, as an import may have, it is not known, and one draw of it is taken as one of many.
+    Retrieval of all demonstrations is determined by pool and query, and ``first`` by the pool, so they have a single
+    draw. So has the prompt without demonstrations. Everything else is random: hybrids begin with random demonstrations,
+    centroids depend on the start of k-means, and training uses random examples. An unknown name, as in an import,
+    counts as random.
     """
     choice = known(str(select))
     return select != ZERO_SHOT and (choice is None or choice.drawn)
 
 
 def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:
-    """What ``ask`` says of each row's name, asked once a name: there may be millions of rows."""
+    """The result of ``ask`` for each row's name. It is called once per name, because there may be millions of rows."""
     return names.astype(object).map({name: ask(name) for name in names.unique()})
 
 
 def source(select: str) -> str:
-    """What a selector's draws are of: where it is the same, equal draws have much in common."""
+    """The source of a selector's draws: with the same source, equal draws share demonstrations."""
     choice = known(select)
     return str(choice.base) if choice and choice.base else select
 
 
 def candidate(grid: Grid, select: object, k: int, model: str = "") -> Candidate:
-    """A point among others, as its selector and k say what its draws are of.
+    """The candidate of a point, with the source of its draws from its selector and k.
 
-    With ``model``, draws are common with those of the same model alone: another tokenizer may leave
-    other rows out of the pool.
+    With ``model``, draws are common only within the same model: another tokenizer may leave other rows out of the pool.
     """
-    drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is drawn
+    drawn = k > 0 and is_drawn(select)  # without demonstrations nothing is random
     of = source(str(select)) if k else ""
     return Candidate(grid, f"{of} {model}" if model else of, k, len(grid.draws) > 1 or not drawn)
 
 
 def interval_over(several: bool, unknown: bool = False) -> str:
-    """What an interval takes samples of: test examples and, of ``several`` draws, draws.
+    """The sampled unit of an interval: test examples and, with ``several`` draws, draws.
 
-    With ``unknown`` it is that of a difference whose other side has one draw of what is drawn.
+    With ``unknown``, the other side of the difference has a single random draw.
     """
     if not several:
         return TESTS_ONLY
@@ -83,14 +82,12 @@ def interval_over(several: bool, unknown: bool = False) -> str:
 
 
 def outlying_draws(draws: np.ndarray, scores: np.ndarray) -> str | None:
-    """Name the draws whose mean score lies far from the others': ``"3, 7"``; None where none does.
+    """Name the draws whose mean score is far from the others' (``"3, 7"``); None if there are none.
 
-    ``draws`` are their numbers, ``(draws,)``, and ``scores`` are ``(draws, test)``, NaN for
-    none. A draw is
-    outlying where its modified z-score, ``0.6745 (mean - median) / MAD``, is beyond 3.5 (Iglewicz &
-    Hoaglin 1993, How to Detect and Handle Outliers, section 3.3); of fewer than five draws none is.
-    The deviation that they are measured by is at least that which test examples alone give the mean
-    of a draw, and at least one example's: where most draws are equal, MAD is 0.
+    ``draws`` are their numbers, ``(draws,)``, and ``scores`` are ``(draws, test)``, NaN for gaps. A draw is outlying if
+    its modified z-score, ``0.6745 (mean - median) / MAD``, is beyond 3.5 (Iglewicz & Hoaglin 1993, How to Detect and
+    Handle Outliers, section 3.3). With fewer than five draws none is. The MAD is at least the deviation of a draw's
+    mean by test examples alone, and at least that of one example, because it is 0 if most draws are equal.
     """
     if scores.shape[0] < FEWEST or scores.shape[1] == 0:
         return None
@@ -104,13 +101,12 @@ def outlying_draws(draws: np.ndarray, scores: np.ndarray) -> str | None:
 
 
 def deviations_elsewhere(points: pd.DataFrame) -> pd.DataFrame:
-    """How far draws differ where they were repeated, for each point, a single draw's too.
+    """How much repeated draws differ, for each point including points with a single draw.
 
-    ``points`` has the columns of a setting, ``draw_variance`` (of the draws' mean scores; NaN of a
-    single draw) and ``draw_freedom`` (draws - 1). Columns, with the index of ``points``:
-    ``draws_sd``, the pooled standard deviation of one draw's mean score (a share of 1; NaN where
-    nothing was repeated), and ``draws_sd_of``, where: in the point's own curve, else in other
-    curves of its task and model, else in those of its task.
+    ``points`` has the columns of a setting, ``draw_variance`` (of the draws' mean scores; NaN for a single draw) and
+    ``draw_freedom`` (draws - 1). Columns, with the index of ``points``: ``draws_sd``, the pooled standard deviation of
+    one draw's mean score (a share of 1; NaN without repetitions), and ``draws_sd_of``, its source: the point's own
+    curve, else other curves of its task and model, else those of its task.
     """
     import pandas as pd
 

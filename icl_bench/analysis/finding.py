@@ -1,9 +1,8 @@
-"""What a finding is: a table made of stored predictions, and how it is shown.
+"""A finding: a table computed from stored predictions, and its display.
 
-A new finding is one declaration, in a file of its own, and one line in
-:data:`icl_bench.registry.FINDINGS`; another package's is an entry point. From that it is a table of
-:class:`icl_bench.analysis.all_findings.Findings`, is in ``summary --json``, is printed by ``summary``
-(with ``printed``) and is a section of the report (with ``section``).
+A new finding is one declaration in its own file, and one line in :data:`icl_bench.registry.FINDINGS` (in another
+package, an entry point). It then is a table of :class:`icl_bench.analysis.all_findings.Findings` and part of ``summary
+--json``. With ``printed`` it is printed by ``summary``, and with ``section`` it is a section of the report.
 """
 
 from __future__ import annotations
@@ -20,62 +19,60 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 LAST = 1000
-"""The place of what asks for none: behind all that do."""
+"""The place of sections that do not set one: after all that do."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over k, one for each curve, with their limits: what the report draws by itself.
+    """Lines over k, one per curve, with their limits, drawn by the report.
 
-    The table has ``k``, the columns of a setting, and ``ci_low`` and ``ci_high`` where its values
-    have limits.
+    The table has ``k``, the columns of a setting, and ``ci_low`` and ``ci_high`` if its values have limits.
     """
 
     value: str
     """The column that is drawn."""
     axis: str = ""
-    """What the vertical axis is called, by default as the column is; may hold ``{score}``."""
+    """The title of the vertical axis, by default that of the column; may contain ``{score}``."""
     about: str = "{title}, {panel}, over k"
-    """What the chart shows, for who cannot see it: may hold ``{title}``, ``{panel}``, ``{score}``
-    and the columns of ``by``."""
+    """Alternative text of the chart: may contain ``{title}``, ``{panel}``, ``{score}`` and the columns of ``by``."""
     by: tuple[str, ...] = ("task", "model")
-    """There is a panel for each combination of these; ``curve`` is the curve's name."""
+    """One panel for each combination of these columns; ``curve`` is the curve's name."""
     line: str = ""
-    """The column that tells the lines of a panel apart, where it is not the curve's name."""
+    """The column that distinguishes the lines of a panel, if it is not the curve's name."""
     line_names: Mapping[Any, str] = field(default_factory=dict)
-    """Value of that column -> what its line is called, in the order of the legend."""
+    """Value of that column -> the name of its line, in the order of the legend."""
     tips: tuple[str, ...] = ()
-    """Further columns that hovering over a point shows."""
+    """Further columns in tooltips."""
     difference: bool = False
-    """Whether values are differences from a base: drawn about a line at 0."""
+    """Whether values are differences from a base, drawn around a line at 0."""
     shuffled: Literal["shown", "hidden", "left out"] = "left out"
-    """Whether curves of random reorderings are there, or there but switched off at first."""
+    """Whether curves of random reorderings are included, and initially hidden."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """The section of the report that a finding has.
+    """A finding's section of the report.
 
-    ``title``, ``short`` and ``reading`` may hold ``{score}`` and ``{Score}``, what the tables are
-    about (accuracy, ROUGE-1), the names of columns that begin with ``base_`` and what a drawer of
-    :mod:`icl_bench.report.sections` says besides.
+    ``title``, ``short`` and ``reading`` may contain ``{score}`` and ``{Score}``, the name of the tables' score
+    (accuracy, ROUGE-1), the names of columns that begin with ``base_``, and further values from a drawing function of
+    :mod:`icl_bench.report.sections`.
     """
 
     name: str
     """For links and files: lower case and dashes."""
     title: str
     short: str
-    """The title where there is little room."""
+    """The title for narrow places."""
     needs: str
-    """What to run where there is no data for it."""
+    """The command to run if there is no data for the section."""
     reading: str
-    """How to read its charts, in a sentence or two."""
+    """How to read its charts, in one or two sentences."""
     source: str = ""
-    """The figure or table of a paper that it is modelled on."""
+    """The figure or table of a paper that it follows."""
     chart: Chart | None = None
-    """What is drawn; without, there is the table alone, or a drawer of its own."""
+    """Its chart; without one, only the table or the section's own drawing function."""
     also: tuple[str, ...] = ()
-    """Further findings whose tables stand in it."""
+    """Further findings whose tables the section contains."""
     place: int = LAST
     """The smallest number comes first."""
 
@@ -86,39 +83,40 @@ def _as_it_is(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Printed:
-    """The table of a finding as ``icl-bench summary`` prints it."""
+    """The table of a finding in ``icl-bench summary``."""
 
     heading: str
-    """May hold ``{score}``."""
+    """May contain ``{score}``."""
     columns: str = ""
-    """Names with spaces between; by default all of the finding."""
+    """Column names separated by spaces; by default all of the finding."""
     rows: Callable[[pd.DataFrame], pd.DataFrame] = _as_it_is
-    """Which rows are printed, and of what."""
+    """Which rows are printed, and what they are about."""
     columns_here: tuple[Column, ...] = ()
-    """Columns that mean something else in these rows than in the table."""
+    """Columns that have another meaning in these rows than in the table."""
     option: Literal["", "cost", "cascade", "forecast", "provenance"] = ""
-    """The option of ``summary`` that has to ask for it."""
+    """The option of ``summary`` that requests it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One table, and how it is shown."""
+    """One table and its display."""
 
     name: str
     """Its key in the JSON and the attribute of :class:`icl_bench.analysis.all_findings.Findings`."""
     make: Callable[[Context], pd.DataFrame]
     columns: tuple[Column, ...] = ()
-    """Columns that are its own, or have another title or kind here than in ``COLUMNS``."""
+    """Columns that only this finding has, or that have another title or kind here than in ``COLUMNS``."""
     caption: str = ""
-    """Above its table in the report; may hold ``{score}`` and ``{Score}``."""
+    """The caption of its table in the report; may contain ``{score}`` and ``{Score}``."""
     shown: str = ""
-    """Columns of its table in the report with spaces between; ``series`` is the curve's name,
-    ``{scores}`` one column for each score. By default the curve, k and its own columns."""
+    """Columns of its table in the report, separated by spaces; ``series`` is the curve's name, ``{scores}`` one column
+    for each score. By default the curve, k and its own columns.
+    """
     printed: Printed | None = None
     section: Section | None = None
 
     def column(self, name: str) -> Column:
-        """How a column is shown: as declared here, or as everywhere."""
+        """The display of a column: declared here, or the default."""
         own = {column.name: column for column in self.columns}
         shared = COLUMNS.get(name) or columns_of_scores().get(name)
         return own.get(name) or shared or Column(name, name.replace("_", " "))

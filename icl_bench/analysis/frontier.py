@@ -1,8 +1,8 @@
-"""The frontier: for every cost the most accurate way to use the examples, and how sure that is.
+"""The frontier: the most accurate way to use the examples at every cost, and its certainty.
 
-Every point of a task and model (prompts, retrieval, attention patterns, trained classifiers) has a
-score and a cost of a query; what is computed once, a shared prefix or a training, is shared among a
-number of queries. A point is dominated where another costs no more and scores at least as much.
+Every point of a task and model (prompts, retrieval, attention patterns, trained classifiers) has a score and a cost per
+query. One-time costs (a shared prefix or a training) are divided among a number of queries. A point is dominated if
+another costs no more and scores at least as much.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ FRONTIER = [
 
 
 def undominated(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    """Which points no other dominates, taking both as known exactly: ``(points,)`` bool.
+    """Which points are not dominated, if scores and costs are exact: ``(points,)`` bool.
 
-    Points of unknown cost (NaN) neither dominate nor are among these.
+    Points of unknown cost (NaN) neither dominate nor are on the frontier.
     """
     found = np.zeros(len(scores), dtype=bool)
-    best = -math.inf  # of all that costs less
+    best = -math.inf  # of all points with lower cost
     for amount in np.unique(costs[~np.isnan(costs)]):
         alike = costs == amount
         top = scores[alike].max()
@@ -100,8 +100,8 @@ def frontier(
     across: bool = False,
     facts: FactsOf = NO_FACTS,
 ) -> pd.DataFrame:
-    """Every point of each task and model with its score, its costs and whether it is dominated: the table of
-    :func:`compare`.
+    """The table of :func:`compare`: every point of each task and model with its score, its costs and whether it is
+    dominated.
     """
     return compare(predictions, costs, queries, prices, across, facts).table
 
@@ -117,21 +117,21 @@ def compare(
     """Compare every point of each task and model by score and costs.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. One row for each point and number of
-    ``queries``. Shuffled orders and checkpoints that test rows chose are no points. Cascades are:
-    those of each curve with probabilities (:func:`icl_bench.analysis.cascade.cascades`); ``cascade``
-    is the margin that they ask for, or ``chosen``, and None of all others, and k their largest.
+    ``queries``. Shuffled orders and checkpoints selected on test rows are not points. Cascades of curves with
+    probabilities are points (:func:`icl_bench.analysis.cascade.cascades`): ``cascade`` is their margin, or ``chosen``,
+    and None for other points; k is their largest.
 
-    Costs are taken as known. ``verdict_`` says, for each of them, ``on the frontier``, ``dominated`` or
-    ``undecided``, and ``p_`` is the p value of the verdict or of the one that is nearer
-    (:func:`icl_bench.analysis.statistics.dominance.dominance`): in at most 5% of samples of draws and
-    test examples is any verdict of one kind wrong, of a task and model. Points are compared on
-    the test examples that both have. Both are None where the cost is not known, for points that were
-    asked other test examples than most (``other_tests``), and for those with a single draw of what is
-    drawn, as it says nothing of other draws (``interval_over``). No point that is ``dominated`` has the
-    highest score of those that cost no more, nor does one ``on the frontier`` have less.
+    Costs are treated as exact. The columns ``verdict_...`` are ``on the frontier``, ``dominated`` or ``undecided`` for
+    each cost, and ``p_...`` is the p value of the verdict or of the nearest one
+    (:func:`icl_bench.analysis.statistics.dominance.dominance`). For a task and model, any verdict of one kind is wrong
+    in at most 5% of samples of draws and test examples. Points are compared on the test examples that both have. Both
+    columns are None if the cost is unknown, for points that were asked other test examples than most (``other_tests``),
+    and for points with a single random draw (``interval_over``). A ``dominated`` point never has the highest score
+    among points that cost no more, and a point ``on the frontier`` always has.
+
     With ``across``, points of all models of a task are compared, and verdicts hold over all of them
-    (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants tell which data they are of). Their
-    tokens are not compared, as models have tokens of their own.
+    (:mod:`icl_bench.analysis.across_models`; ``facts`` of variants identify their data). Tokens are not compared,
+    because models have different tokens.
     """
     import pandas as pd
 
@@ -183,23 +183,23 @@ def compare(
 
 
 class Tested(NamedTuple):
-    """Points that are compared with each other."""
+    """A set of compared points."""
 
     points: np.ndarray
-    """Their numbers."""
+    """Their indices."""
     p_leads: np.ndarray
-    """``(points, points)``, as :func:`icl_bench.analysis.statistics.dominance.dominance` takes it."""
+    """``(points, points)``, as for :func:`icl_bench.analysis.statistics.dominance.dominance`."""
 
 
 class Compared(NamedTuple):
-    """A frontier, and what costs and verdicts at other prices and numbers of queries follow from."""
+    """A frontier, with the data for costs and verdicts at other prices and numbers of queries."""
 
     table: pd.DataFrame
-    """The points for the first number of queries, then the same points for the next one."""
+    """The points for the first number of queries, then the same points for the next number."""
     taken: QueryCosts
-    """What each point takes, by ``PARTS``."""
+    """Costs of each point by ``PARTS``."""
     here: np.ndarray
-    """Which points a machine of the user's answered: ``(points,)`` bool."""
+    """Which points were answered by the user's machine: ``(points,)`` bool."""
     tested: tuple[Tested, ...]
 
 
@@ -209,11 +209,11 @@ class _Cascade(NamedTuple):
     row: Mapping[str, Any]
     """Its columns of ``FRONTIER``."""
     grid: Grid
-    """Of the predictions that it gives."""
+    """The grid of its predictions."""
     taken: QueryCosts
-    """What it takes, by ``PARTS``: one point."""
+    """The cost of one cascade, by ``PARTS``."""
     last: int
-    """Which point asks all queries at the largest k."""
+    """Position of the point that asks all queries at the largest k."""
 
 
 def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, taken: QueryCosts) -> Iterator[_Cascade]:
@@ -244,8 +244,8 @@ def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
     """What a cascade takes: of each rung, the share of queries that get there; ``times`` is how
     often each was asked.
 
-    Where the demonstrations of each k begin those of the next, what is computed once is that of the
-    largest k; the seconds of a nested sweep add up to it.
+    If the demonstrations of each k begin those of the next, the one-time cost is that of the largest k. The seconds of
+    a nested sweep add up to it.
     """
     count = np.sum(~np.isnan(times))
     reach = np.array([np.sum(times > rung) / count for rung in range(len(ladder.places))])
@@ -258,7 +258,7 @@ def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
 
 
 def _nested(setting: Mapping[str, Any]) -> bool:
-    """Whether the prompt of a smaller k begins that of a larger one."""
+    """Whether the prompt of a smaller k is the beginning of that of a larger one."""
     choice, pattern = known(str(setting["select"])), pattern_of(str(setting["attention"]))
     if choice is None or not choice.nested or pattern is None or pattern.reads_vectors:
         return False
@@ -271,7 +271,7 @@ def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _points(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The scored predictions of points, names as plain text."""
+    """The scored predictions of points, with names as plain text."""
     kept = predictions[predictions["score"].notna()]
     if "label_space" in kept:  # halves are easier tasks
         kept = kept[kept["label_space"].isna()]
@@ -283,11 +283,11 @@ def _points(predictions: pd.DataFrame) -> pd.DataFrame:
 def frontier_of_folder(
     results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None, across: bool = False
 ) -> pd.DataFrame:
-    """:func:`frontier` of a results folder, or of what of it has these values (task, model).
+    """:func:`frontier` of a results folder, or of its part with these values (task, model).
 
-    Halves of a label space and perturbed demonstrations are left out, as for advice. ``attrs["prices"]``
-    of the table has the prices of each model. Raises ``UserError`` where nothing is left, or a model has
-    no price (:func:`icl_bench.analysis.query_cost.prices_of`).
+    Halves of a label space and perturbed demonstrations are left out, as in advice. ``attrs["prices"]`` of the table
+    has the prices of each model. Raises ``UserError`` if nothing is left, or a model has no price
+    (:func:`icl_bench.analysis.query_cost.prices_of`).
     """
     stored = read_some(results, only)
     frame = comparable_predictions(stored)
@@ -301,7 +301,7 @@ def frontier_of_folder(
 
 
 def _found(context: Context) -> pd.DataFrame:
-    """The frontier for each of ``STEPS``; without a row where no cost is known."""
+    """The frontier for each of ``STEPS``; empty if no cost is known."""
     import pandas as pd
 
     frame, costs = context.unperturbed, context.table("cost")
@@ -314,7 +314,7 @@ def _found(context: Context) -> pd.DataFrame:
 
 
 def _found_across(context: Context) -> pd.DataFrame:
-    """The same across models, for tasks of which several models have points with known seconds."""
+    """The frontier across models, for tasks with several models that have points with known seconds."""
     import pandas as pd
 
     frame, costs = context.unperturbed, context.table("cost")
@@ -329,9 +329,9 @@ def _found_across(context: Context) -> pd.DataFrame:
 
 
 def leading(table: pd.DataFrame, prices: Prices | None, across: bool = False) -> str:
-    """The measure that people are shown first: money at a price, else the first that is known.
+    """The measure that is shown first: money if there is a price, else the first known one.
 
-    ``across`` models, seconds come before operations, which are not known of a model behind a server.
+    ``across`` models, seconds precede operations, which are unknown for a model on a server.
     """
     order = ("money",) * (prices is not None) + ("operations", "seconds", "tokens")
     if across:

@@ -1,4 +1,4 @@
-"""Stored label scores as probabilities: what they say of each prediction."""
+"""Stored label scores as probabilities, and measures of each prediction from them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NUMBERS = ("labels", "rank", "probability", "log_loss", "brier")
 
 
 def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], facts: FactsOf) -> pd.DataFrame:
-    """The labelled predictions whose cells have the scores of all labels, and what follows from these.
+    """The labelled predictions whose cells have the scores of all labels, with measures of their probabilities.
 
-    Probabilities are among the labels, and calibrated where the cell is. Cells whose answers are chosen by
-    length-normalised scores are left out: probabilities would have another likeliest label.
+    Probabilities are normalised over labels, and calibrated if the cell is. Cells whose answers are chosen by
+    length-normalised scores are left out, because their answer may not be the most probable label.
 
-    Columns: the setting, k, draw, test_id, cell and gold; ``labels``, their number; ``answer``, the likeliest
-    label, the first of equals; ``correct``, whether it is the right one; ``probability``, that of the answer;
-    ``rank``, how many labels come before the right one; ``log_loss`` of the right label in nats, infinite
-    where a stated prior excludes it; and ``brier``, the Brier score of the prediction: the sum over labels of
-    the squared difference between probability and outcome, from 0 to 2 (Brier 1950, Mon. Weather Rev. 78:1).
+    Columns: the setting, k, draw, test_id, cell and gold; ``labels``, their number; ``answer``, the most probable
+    label, the first on ties; ``correct``, whether it is the right one; ``probability``, that of the answer; ``rank``,
+    the number of labels before the right one; ``log_loss`` of the right label in nats, infinite if a stated prior
+    excludes it; and ``brier``, the Brier score of the prediction: the sum over labels of the squared difference between
+    probability and outcome, from 0 to 2 (Brier 1950, Mon. Weather Rev. 78:1).
     """
     frame = frame[frame["correct"].notna()]
     keys, parts = partition(frame, ["cell"])
@@ -53,14 +53,14 @@ def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], f
 
 
 def without_scores(stored: Stored) -> list[str]:
-    """Cells of test rows that scored the labels that rows have in common, and do not have all scores stored."""
+    """Cells of test rows that scored labels common to all rows, but did not store all scores."""
     present = set(stored.predictions["cell"].astype(str)) if stored.without_scores else set()
     facts = {cell: stored.cells[cell].facts for cell in stored.without_scores if cell in present}
     return [cell for cell, of in facts.items() if of.choice_style is None and of.queries is None]
 
 
 def missing_scores(stored: Stored) -> list[str]:
-    """A note on the cells that tables of label probabilities do not have, if there are any."""
+    """A note on the cells that are missing in tables of label probabilities, if any."""
     if not (count := len(without_scores(stored))):
         return []
     return [
@@ -73,7 +73,7 @@ def missing_scores(stored: Stored) -> list[str]:
 def measures(logs: np.ndarray, labels: tuple[str, ...], golds: tuple[str, ...]) -> np.ndarray:
     """The ``NUMBERS`` of predictions from log-probabilities ``(predictions, labels)``: ``(predictions, numbers)``.
 
-    NaN where the right answer is not among the labels.
+    NaN if the right answer is not among the labels.
     """
     place = {label: at for at, label in enumerate(labels)}
     gold = np.array([place.get(label, -1) for label in golds])

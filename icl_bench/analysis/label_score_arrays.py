@@ -19,7 +19,7 @@ class LabelScores:
 
     labels: tuple[str, ...]
     values: np.ndarray
-    """Log-probabilities as the model gives them: ``(predictions, labels)`` float32."""
+    """Log-probabilities from the model: ``(predictions, labels)`` float32."""
     rows: pd.DataFrame
     """The predictions in the same order, with the columns of ``Results.predictions``."""
 
@@ -28,9 +28,10 @@ class LabelScores:
 
 
 def arrays_of(stored: Stored) -> dict[tuple[str, str], LabelScores]:
-    """The stored label scores of each task and model; of halves of a label space, the most frequent labels' alone.
+    """The stored label scores of each task and model; for halves of a label space, only those of the most frequent
+    labels.
 
-    Predictions whose scores are not all stored are left out, and derived ones, which have none of their own.
+    Predictions without all scores are left out, and so are derived ones, which have no scores of their own.
     """
     frame = stored.predictions
     known = {cell: scores for cell, scores in stored.label_scores.items() if scores.calibration is None}

@@ -1,4 +1,4 @@
-"""Whether scores are missing at random: do test examples with many gaps score like the others?"""
+"""Whether scores are missing at random, by the scores of test examples with many gaps."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW = 5
-"""Fewer test examples with many gaps, or with few, tell nothing."""
+"""The minimum number of test examples with many gaps, and with few, for a test."""
 
 
 class MissingScores(NamedTuple):
-    """The scores that the points of a table lack, a value a point."""
+    """Missing scores of the points of a table, one value per point."""
 
     missing: np.ndarray
-    """Scores that there would be if each draw of a point had every test example of its curve."""
+    """The number of scores that a point lacks, of one for each of its draws and each test example of its curve."""
     gap_difference: np.ndarray
     gap_p: np.ndarray
-    """Of the curve: see :func:`missing_scores`. NaN for points that lack nothing."""
+    """P value of the curve, see :func:`missing_scores`. NaN for points without gaps."""
 
 
 def missing_scores(
     keys: pd.DataFrame, grids: Sequence[Grid], score: np.ndarray, by: Sequence[str] = SETTING
 ) -> MissingScores:
-    """Count the scores that points lack, and test for each curve whether they lack them at random.
+    """Count the missing scores of points, and test for each curve whether they are missing at random.
 
-    ``keys`` has the columns of a setting, a row a point; ``grids`` are the points' predictions, of
-    whose frame ``score`` is a column. With ``by``, what has the same values in these columns is
-    taken together instead of a curve. A test example has many gaps where it lacks more scores, over
-    all draws and points of the curve, than the mean example; where few scores are missing, these
-    are all examples with a gap. ``gap_difference`` is their mean score minus that of the others,
-    each example's over the draws and points that have it, these taken from their own means.
-    ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the
-    curves (Holm). NaN where there is too little to compare.
+    ``keys`` has the columns of a setting, one row per point. ``grids`` are the points' predictions; ``score`` is a
+    column of their frame. With ``by``, points with equal values in these columns are tested together instead of by
+    curve. A test example has many gaps if it lacks more scores, over all draws and points of the curve, than the mean
+    example; if few scores are missing, these are all examples with a gap. ``gap_difference`` is their mean score minus
+    that of the others. An example's score is its mean deviation from the means of the draws and points that have it.
+    ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the curves (Holm). NaN if there is too
+    little data.
 
-    It sees that hard or easy examples fail. It does not see that answers fail for what they are, or
-    examples that fail everywhere: they have no score to compare.
+    The test detects that hard or easy examples are missing. It does not detect answers that are missing because of
+    their content, or examples that are missing everywhere, because these have no score.
     """
     count = np.zeros(len(keys), dtype=np.int64)
     difference, p = np.full((2, len(keys)), np.nan)
@@ -58,7 +57,7 @@ def missing_scores(
         values = [point.values(score) for point in points]
         known = np.array([np.count_nonzero(~np.isnan(matrix)) for matrix in values])
         if not known.any():
-            continue  # nothing has a score here
+            continue  # no example has a score here
         count[at] = [len(point.draws) * len(tests) for point in points] - known
         if count[at].any():
             difference[at], p[at] = _compared(points, values, tests)
@@ -70,7 +69,7 @@ def missing_scores(
 
 
 def _compared(points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.ndarray) -> tuple[float, float]:
-    """The difference of examples with many gaps from the others, and its p."""
+    """The difference between examples with many gaps and the others, and its p."""
     total, number = np.zeros((2, len(tests)))
     for point, matrix in zip(points, values, strict=True):
         present = ~np.isnan(matrix)
@@ -92,7 +91,7 @@ def _compared(points: Sequence[Grid], values: Sequence[np.ndarray], tests: np.nd
 
 
 def _welch(first: np.ndarray, second: np.ndarray) -> float:
-    """The two-sided p of a difference of means; importing ``scipy.stats`` takes longer than all."""
+    """The two-sided p of a difference of means; avoids ``scipy.stats``, whose import is slow."""
     from icl_bench.analysis.statistics.special import stdtr
 
     difference = abs(first.mean() - second.mean())
@@ -105,12 +104,12 @@ def _welch(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def not_at_random(curves: pd.DataFrame) -> pd.DataFrame:
-    """The points of curves whose missing scores are not missing at random, the first of each."""
+    """The first point of each curve whose scores are not missing at random."""
     return curves[curves["gap_p"] <= ALPHA].drop_duplicates(SETTING)
 
 
 def in_words(difference: float, p: float) -> str:
-    """How the test rows of a curve differ that have many gaps."""
+    """Text about the difference of test rows with many gaps, by curve."""
     side = "below" if difference < 0 else "above"
     shown = "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
     return (

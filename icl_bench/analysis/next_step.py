@@ -1,4 +1,4 @@
-"""After a run: what to add or to look at next, in one line."""
+"""The next step after a run: what to add or to look at, in one line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANY_DRAWS = 10
-"""The number of draws that is advised."""
+"""The recommended number of draws."""
 
 WIDE = 0.2
-"""The width of an interval of accuracy, a share of 1, above which more data comes before more demonstrations."""
+"""The width of an interval of accuracy, a share of 1, above which more data is recommended before more
+demonstrations.
+"""
 
 LARGER = "a larger --k (max is the largest that fits the context window and the pool)"
 
 
 def next_step(summaries: Sequence[Summary]) -> str:
-    """What the results of a run lack most, with the option that adds it; else where to look at them.
+    """The most important addition to a run, with its option; else where to look at the results.
 
-    The first that applies: failed cells, no demonstrations, answers at chance, points of one draw, a curve that
+    The first that applies of: failed cells, no demonstrations, answers at chance, points of one draw, a curve that
     still rises, too few values of k for a saturation point, too few draws, a curve that may still rise.
     """
     import pandas as pd
@@ -62,7 +64,7 @@ def _beyond_chance(curves: pd.DataFrame) -> str:
 
 
 def _additions(drawn: pd.DataFrame, curves: pd.DataFrame, saturation: pd.DataFrame) -> Iterator[str]:
-    """What could be added, the most important first."""
+    """Possible additions, the most important first."""
     count = f"of {counted(len(drawn), 'drawn point')}"
     if single := int((drawn["draws"] == 1).sum()):
         yield (

@@ -1,4 +1,4 @@
-"""Which predictions a finding is of, which draws are copies, and tables of parts as one."""
+"""Selections of predictions for findings, draws that are copies, and concatenation of tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
     """The predictions of test examples with unperturbed demonstrations.
 
-    Queries that are copies of demonstrations are no test examples.
+    Queries that are copies of demonstrations are not test examples.
     """
     for name in ("queries", "perturbation"):
         if name in predictions and predictions[name].notna().any():
@@ -32,7 +32,7 @@ def unperturbed_predictions(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def samples_of(predictions: pd.DataFrame) -> pd.Series:
-    """How many answers each prediction is made of: ``(rows,)`` float, 1 where nothing was sampled.
+    """Number of samples of each prediction: ``(rows,)`` float, 1 without sampling.
 
     Tokens of a prediction are those of all its samples, each of which reads the whole prompt.
     """
@@ -46,11 +46,10 @@ def samples_of(predictions: pd.DataFrame) -> pd.Series:
 
 
 def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
-    """How many test examples of each point of retrieval have different prompts in its draws.
+    """The number of test examples of each retrieval point whose prompts differ between draws.
 
-    A row for each point with several draws of which all prompts are known: the columns of ``POINT``
-    and ``differing_prompts``. Retrieval chooses at random only where too few demonstrations are
-    related, so that its draws are near-copies or copies.
+    One row for each point with several draws and known prompts: the columns of ``POINT`` and ``differing_prompts``.
+    Retrieval is random only if too few demonstrations are related, so its draws are copies or nearly so.
     """
     import pandas as pd
 
@@ -70,9 +69,9 @@ def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_copies_as_one_draw(predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions without further draws of points whose draws all have the same prompts.
+    """Remove further draws of points whose draws all have the same prompts.
 
-    Such draws are one draw, as other demonstrations were not drawn.
+    Such draws count as one, because no other demonstrations were drawn.
     """
     table = differing_prompts(predictions)
     copies = table.loc[table["differing_prompts"] == 0, POINT]
@@ -90,10 +89,10 @@ def with_copies_as_one_draw(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def comparable_predictions(stored: Stored, derived: bool = True) -> pd.DataFrame:
-    """The scored predictions of a folder whose points stand beside each other fairly.
+    """The scored predictions of a folder whose points are comparable.
 
-    Those of test examples and unperturbed demonstrations, without halves of a label space, which are
-    easier tasks; draws that are copies are one draw. Calibrated ones are among them if ``derived``.
+    These are predictions of test examples and unperturbed demonstrations, without halves of a label space, which are
+    easier tasks. Draws that are copies count as one. Calibrated predictions are included if ``derived``.
     """
     predictions = stored.predictions if derived else stored.own_predictions
     frame = with_copies_as_one_draw(scored(predictions, first=stored.first_scores))
@@ -102,20 +101,20 @@ def comparable_predictions(stored: Stored, derived: bool = True) -> pd.DataFrame
 
 
 def prompted(frame: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of prompts with demonstrations, without those of trained classifiers."""
+    """The predictions of prompts with demonstrations, without trained classifiers."""
     return frame[~frame["select"].astype(object).isin(BASELINES)]
 
 
 def have_common_labels(frame: pd.DataFrame) -> pd.Series:
-    """Which predictions are of labels that rows have in common, not of a row's own choices."""
+    """Which predictions are of labels common to all rows, not of a row's own choices."""
     labelled = frame["correct"].notna()
     return labelled & ~frame["own_choices"] if "own_choices" in frame else labelled
 
 
 def with_rows_left_out(table: pd.DataFrame, cells: Mapping[str, CellMeta]) -> pd.DataFrame:
-    """A table of variants with ``rows_left_out``: the test rows that the task file leaves out of each variant.
+    """Add ``rows_left_out`` to a table of variants: the test rows that the task file leaves out.
 
-    A table of variants without such rows has no such column.
+    The column is added only if there are such rows.
     """
     counts = {meta.variant: meta.rows_left_out for meta in cells.values() if meta.rows_left_out}
     left_out = [counts.get(variant, 0) for variant in table.get("variant", ())]
@@ -123,7 +122,7 @@ def with_rows_left_out(table: pd.DataFrame, cells: Mapping[str, CellMeta]) -> pd
 
 
 def joined(parts: Sequence[pd.DataFrame], empty: pd.DataFrame) -> pd.DataFrame:
-    """The tables as one; ``empty``, which has the columns, where no part has a row."""
+    """Concatenate tables; ``empty``, which has the columns, if no part has a row."""
     import pandas as pd
 
     parts = [part for part in parts if len(part)]

@@ -1,6 +1,4 @@
-"""What a query takes at a point: tokens, operations, seconds and money, with its share of what is
-computed once.
-"""
+"""Costs of a query at a point: tokens, operations, seconds and money, including its share of one-time costs."""
 
 from __future__ import annotations
 
@@ -30,53 +28,52 @@ QUERIES = 1000
 """The default number of queries that share what is computed once."""
 
 MOST_QUERIES = 10**15
-"""More are nobody's, and would not be exact as floats."""
+"""The maximum number of queries; larger numbers are unrealistic and not exact as floats."""
 
 MEASURES = ("tokens", "operations", "seconds", "money")
 
 
 UNITS = (*TOKENS, "write", "hour")
-"""The prices that money is added up from."""
+"""The prices that money is the sum of."""
 
 PARTS = (*MEASURES[:-1], *UNITS)
-"""What money at any prices follows from: the other measures, and money where one price is 1 and the others are 0."""
+"""The data for money at any prices: the other measures, and money with one price at 1 and the others at 0."""
 
 
 PricesOf: TypeAlias = Prices | Mapping[str, Prices]
-"""What models cost: all the same, or each by its name."""
+"""Prices of all models, or of each by name."""
 
 
 def check_queries(queries: int) -> None:
-    """Raise ``UserError`` for a number of queries that nobody can mean."""
+    """Raise ``UserError`` for an unrealistic number of queries."""
     if not 1 <= queries <= MOST_QUERIES:
         most = "" if queries < 1 else f", at most {MOST_QUERIES:,}"
         raise UserError(f"--queries {whole(queries)}: expected 1 or more{most}")
 
 
 class QueryCosts(NamedTuple):
-    """What points take, by ``MEASURES`` or ``PARTS``: ``(points, measures)`` each, NaN where it is not known."""
+    """Costs of points by ``MEASURES`` or ``PARTS``: ``(points, measures)`` each, NaN if unknown."""
 
     each: np.ndarray
-    """Of every query."""
+    """Costs per query."""
     once: np.ndarray
-    """Of all queries together."""
+    """One-time costs for all queries together."""
 
     def of(self, queries: int) -> np.ndarray:
-        """What a query takes where as many share what is computed once: ``(points, measures)``."""
+        """Costs per query if this number of queries shares one-time costs: ``(points, measures)``."""
         total: np.ndarray = self.each + self.once / queries
         return total
 
     def with_one(self, more: QueryCosts) -> QueryCosts:
-        """The same and, as the last point, one more, whose parts are ``(measures,)``."""
+        """Append a point with costs ``(measures,)`` each."""
         return QueryCosts(*(np.vstack(pair) for pair in zip(self, more, strict=True)))
 
 
 def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str, Prices]:
     """The prices of each model of a results folder, those of ``auto`` from the table.
 
-    Raises ``UserError`` if the table does not have a model that a server answered, or the price of an hour is
-    missing: for models that ran here, where the table is to price them, or ``across`` models, where tokens have a
-    price that a server asks.
+    Raises ``UserError`` if the table lacks a model of a server, or the price of an hour is missing: for models that ran
+    here and are priced by the table, or ``across`` models if a server has a token price.
     """
     present = set(stored.predictions["cell"].astype(str))
     ran = [meta for cell, meta in stored.cells.items() if cell in present and meta.facts.are_of_a_run]
@@ -98,7 +95,7 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
 
 
 def _of_import(model: str, prices: Prices) -> Prices:
-    """The prices of a model of an import, which may have any name: none in the table is no error."""
+    """The prices of an imported model. It may have any name, so missing prices are not an error."""
     try:
         return replace(table_prices(model), hour=prices.hour) if prices.auto else prices
     except UnknownModelError:
@@ -106,7 +103,7 @@ def _of_import(model: str, prices: Prices) -> Prices:
 
 
 def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]:
-    """Model -> its prices by name, and where they are from, if they are from the table."""
+    """Model -> its prices by name, and their source if they are from the table."""
     return {
         model: price.given | ({} if price.origin is None else {"origin": price.origin})
         for model, price in (prices or {}).items()
@@ -114,25 +111,22 @@ def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]
 
 
 def cost_parts(costs: pd.DataFrame) -> QueryCosts:
-    """Tell apart what each query takes and what is computed once, in the rows of ``costs``.
+    """Split the costs in the rows of ``costs`` into costs per query and one-time costs.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table. Columns are ``PARTS``:
 
-    - tokens that are computed, of prompts, answers and trainings;
+    - computed tokens of prompts, answers and trainings;
     - operations, by formula (flops);
-    - seconds, as measured: ``prefill_seconds`` tell apart what was computed once, which in a nested
-      sweep is what a smaller k did not have yet;
+    - measured seconds: ``prefill_seconds`` are the one-time part, in a nested sweep without the prefix of a smaller k;
     - money at each price alone: of a million new, cached, answer and written tokens, and of an hour.
-      Trainings have no price of tokens (NaN). Which of them a point pays is :func:`_by_hour`'s.
+      Trainings have no token price (NaN). :func:`_by_hour` decides which of them a point pays.
 
-    Once for all queries are a training, the queries that were asked to calibrate, and the
-    demonstrations that all queries share, and the writing of their rationales by a model; retrieved
-    ones are each query's own, but for those that are reused, whose tokens are not counted (NaN).
-    A training that nobody knows of is not free: what it trained has no cost (NaN).
+    One-time costs are a training, calibration queries, shared demonstrations, and writing their rationales with a
+    model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not counted (NaN). The cost
+    of an unknown training is NaN, not 0.
 
-    Where a server counted tokens, they are those that it billed, written ones included. As many queries
-    as a cell has, with what is paid once, cost what the server billed for the cell, if the cell found
-    nothing in the cache.
+    If a server counted tokens, they are the billed ones, including written ones. If a cell found nothing in the cache,
+    the costs of its queries and the one-time costs sum to the server's bill.
     """
     number = {str(name): costs[name].to_numpy(dtype=float) for name in costs if name not in POINT}
     choices = [known(str(select)) for select in costs["select"]]
@@ -154,7 +148,7 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     anew = np.where(own, number["prompt_tokens"], number["computed_tokens"])
     query = np.array([anew, shared, answer, nothing])  # new, cached, of the answer, written
     first = shared / number.get("samples_a_query", 1.0)  # each sample reads it
-    # the query that writes into the cache does not read it as well
+    # the query that writes into the cache does not also read it
     once = np.array([asked["tokens"] + new, cached - first, written, first])
     billed = ~np.isnan(number.get("once_new_tokens", unknown))
     if billed.any():
@@ -171,7 +165,7 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     seconds_once = prefill + more["seconds"]
     tokens = np.where(trained, np.nan, query) / 1e6
     tokens_once, hours_once = once / 1e6, seconds_once / 3600
-    tokens_once[:, elsewhere > 0] = hours_once[elsewhere > 0] = np.nan  # at the prices of another model
+    tokens_once[:, elsewhere > 0] = hours_once[elsewhere > 0] = np.nan  # at the other model's prices
     each = [computed, np.where(own, number["whole_flops"], number["query_flops"]), alone]
     of_all = [computed_once + training["tokens"], prefix + more["flops"], seconds_once]
     # as in UNITS: an answer has the third price of tokens
@@ -185,17 +179,19 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
 
 
 def query_costs(costs: pd.DataFrame, prices: PricesOf | None) -> QueryCosts:
-    """What queries take at these prices, in the rows of ``costs``: :func:`cost_parts` with their money."""
+    """Costs of queries at these prices, in the rows of ``costs``: :func:`cost_parts` with money."""
     return with_money(cost_parts(costs), costs["model"].astype(str).to_numpy(), served_share(costs), prices)
 
 
 def served_share(costs: pd.DataFrame) -> np.ndarray:
-    """The share of cells that a server answered, ``(points,)``; NaN where it is not known."""
+    """The share of cells that a server answered, ``(points,)``; NaN if unknown."""
     return costs["served"].to_numpy(dtype=float) if "served" in costs else np.full(len(costs), np.nan)
 
 
 def with_money(parts: QueryCosts, models: np.ndarray, served: np.ndarray, prices: PricesOf | None) -> QueryCosts:
-    """Costs by ``MEASURES`` of costs by ``PARTS``, for the points' models and the share that a server answered."""
+    """Convert costs by ``PARTS`` to costs by ``MEASURES``, for the points' models and the share that a server
+    answered.
+    """
     first = len(MEASURES) - 1
     money = [np.full(len(models), np.nan) for _ in parts]
     for model in dict.fromkeys(models.tolist()):
@@ -209,9 +205,9 @@ def with_money(parts: QueryCosts, models: np.ndarray, served: np.ndarray, prices
 
 
 def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:
-    """Which points are paid by the hour: ``(points,)`` bool, given whether a server answered (NaN: not known).
+    """Which points are priced by the hour: ``(points,)`` bool, given whether a server answered (NaN: unknown).
 
-    Without a price of tokens all are, as of a server of one's own; with one, those that this machine answered.
+    Without a token price all are (a private server); with one, only those that this machine answered.
     """
     if np.isnan(prices.hour):
         return np.zeros(len(served), dtype=bool)
@@ -219,7 +215,7 @@ def _by_hour(prices: Prices, served: np.ndarray) -> np.ndarray:
 
 
 def _billed(number: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Billed tokens of each query and once: new, cached, of the answer and written, ``(4, points)`` each."""
+    """Billed tokens per query and one-time: new, cached, of the answer and written, ``(4, points)`` each."""
     tokens = {name: np.nan_to_num(column) for name, column in number.items() if name.endswith("_tokens")}
     written, cached = tokens["cache_write_tokens"], tokens["cached_tokens"]
     warm_new, warm_written = (tokens[f"warm_{how}_tokens"] / number["rows_a_cell"] for how in ("new", "written"))

@@ -33,14 +33,14 @@ QUESTIONS: Mapping[str, Sequence[str]] = {
     "What does it cost?": ("cost", "break_even", "cascades"),
     "Where do the numbers come from, and do others find them?": ("replication", "unmatched_imports", "provenance"),
 }
-"""Question -> names of its findings, in :data:`icl_bench.registry.FINDINGS`; the most important come first."""
+"""Question -> names of its findings, in :data:`icl_bench.registry.FINDINGS`; the most important first."""
 
 OTHERS = "Other findings"
-"""What stands above findings that answer none of the questions, such as those of other packages."""
+"""Heading of findings that answer none of the questions, such as those of other packages."""
 
 
 def by_question(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each question with those of the findings that answer it, then the others by their names."""
+    """Each question with its findings, then the other findings by name."""
     left = set(names)
     for question, answers in QUESTIONS.items():
         if found := [name for name in answers if name in left]:

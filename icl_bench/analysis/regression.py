@@ -1,4 +1,4 @@
-"""Regressions: which points a run answers worse than a baseline did, on the same examples."""
+"""Regressions: points that a run answers worse than a baseline, on the same examples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARED = [axis for axis in AXES if axis != "draw"]
-"""What is the same on both sides of a point."""
+"""The columns that are equal on both sides of a point."""
 
 
 PAIR = [*COMPARED, "base_variant", "variant"]
-"""A point of a run and the baseline's that it is compared with."""
+"""A point of a run and the baseline's point that it is compared with."""
 
 
 VERDICT_COLUMNS = [
@@ -47,23 +47,23 @@ VERDICT_COLUMNS = [
 
 
 SCORE_STEPS = 100
-"""Steps of a score in the test of a loss, so that sums of scores are whole numbers."""
+"""Resolution of scores in the test of a loss, so that sums of scores are integers."""
 
 
 MOST_STEPS = 100_000
-"""Of all differences together in the test over all points: more would take too long."""
+"""The maximum of all differences together in the test over all points; more would take too long."""
 
 
 MANY = 5000
-"""Test examples that differ, from which on the sum of their signs is taken as normal."""
+"""The number of differing test examples above which the sum of signs is treated as normal."""
 
 
 ROUNDING = 1e-9
-"""A loss that equals the tolerance but for rounding is not larger."""
+"""A loss that equals the tolerance up to rounding is not larger."""
 
 
 OF_OVERALL = 5
-"""What alpha is divided by for the test over all points."""
+"""Divisor of alpha for the test over all points."""
 
 
 def pair(
@@ -74,17 +74,16 @@ def pair(
 ) -> pd.DataFrame:
     """Return the predictions that both sides made: one row a draw and test example of a point.
 
-    ``comparable`` has the variants that may be compared, the baseline's first. A point is compared
-    with the baseline's of its own variant; where there is none, as for another model file, with
-    that of each comparable one.
+    ``comparable`` has the pairs of comparable variants, the baseline's first. A point is compared with the baseline's
+    point of the same variant; if there is none (for example, with another model file), with those of all comparable
+    variants.
 
-    Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row),
-    ``before`` and ``now`` (the answers), ``score`` (what is compared: the column of the score
-    that ``first`` names for the task, where a prediction of the point has it on both sides; else
-    that which most of them have, of equals the first, ``correct`` before others; missing where
-    there is none), ``base_value`` and ``value`` (the score, missing where a
-    prediction has none), ``base_scored``, whether the baseline has a score to compare, and
-    ``other_prompt``, whether the prompts' hashes are known and differ.
+    Columns: those of ``PAIR``, draw, test_id, gold, ``base_gold`` (that of the baseline's row), ``before`` and ``now``
+    (the answers), ``score`` (the compared column: the score that ``first`` names for the task, if a prediction of the
+    point has it on both sides; else the one that most of them have, the first on ties, ``correct`` before others;
+    missing if there is none), ``base_value`` and ``value`` (the score, missing if a prediction has none),
+    ``base_scored``, whether the baseline has a score to compare, and ``other_prompt``, whether the prompts' hashes are
+    known and differ.
     """
     keys = _pairs(_compared_columns(base), _compared_columns(now), comparable)
     row = [*COMPARED, "draw", "test_id"]
@@ -97,7 +96,7 @@ def pair(
     base_columns = [f"{name}_base" for name in by_score.values()]
     both["base_scored"] = both[base_columns].notna().any(axis=1)
     of_both = {name: both[[f"{name}_base", name]].notna().all(axis=1) for name in by_score.values()}
-    # of a point: how many of its predictions have each score on both sides
+    # by point: the number of its predictions that have each score on both sides
     counts = both[PAIR].assign(**of_both).groupby(PAIR)[list(of_both)].transform("sum").to_numpy()
     named = both["task"].map({t: by_score[s] for t, s in (first or {}).items() if s in by_score})
     named_score = np.stack([(named == name).to_numpy() for name in of_both], axis=1) & (counts > 0)
@@ -131,14 +130,14 @@ def pair(
 
 
 def _compared_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that a comparison needs, as plain values: categories of two sides differ."""
+    """The columns that a comparison needs, as plain values, because categories of two sides differ."""
     words = [*(name for name in COMPARED if name != "k"), "variant", "test_id"]
     used = [*COMPARED, "variant", "draw", "test_id", "gold", "prediction", *columns_by_score().values(), "prompt_hash"]
     return frame.reindex(columns=used).astype(dict.fromkeys(words, object))
 
 
 def _pairs(base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[str, str]]) -> pd.DataFrame:
-    """The points that meet, one row each: the columns of ``PAIR``."""
+    """The matched points, one row each: the columns of ``PAIR``."""
     points = [*COMPARED, "variant"]
     first = base[points].drop_duplicates().rename(columns={"variant": "base_variant"})
     pairs = now[points].drop_duplicates().merge(first, on=COMPARED)
@@ -150,34 +149,30 @@ def _pairs(base: pd.DataFrame, now: pd.DataFrame, comparable: Collection[tuple[s
 
 
 def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -> pd.DataFrame:
-    """Say of each point whether it is answered worse than in the baseline.
+    """Test for each point whether it is answered worse than in the baseline.
 
-    ``pairs`` is what :func:`pair` returns. Columns: those of ``PAIR``; the ``score`` compared; the
-    numbers of common draws and ``rows`` (test examples), and of common predictions ``left_out``
-    that lack the score on a side; base_mean, mean and their ``difference`` (shares of 1) with
-    ci_low and ci_high (95%, two-sided); p and p_holm, of a loss (:func:`loss_p`), corrected over
-    all points;
-    ``lost`` and ``gained``, predictions that were right and are wrong, and the other way about
-    (missing for free text); ``other_prompts``, predictions whose prompt is another; and
-    ``verdict``:
+    ``pairs`` is what :func:`pair` returns. Columns: those of ``PAIR``; the ``score`` compared; the numbers of common
+    draws and ``rows`` (test examples), and of common predictions ``left_out`` that lack the score on a side; base_mean,
+    mean and their ``difference`` (shares of 1) with ci_low and ci_high (95%, two-sided); p and p_holm, of a loss
+    (:func:`loss_p`), corrected over all points; ``lost`` and ``gained``, predictions that were right and are wrong, and
+    the reverse (missing for free text); ``other_prompts``, predictions with a different prompt; and ``verdict``:
 
-    - ``loss``: p_holm is at most ``alpha``, and the loss seen is larger than ``tolerance``;
-    - ``small loss``: p_holm is at most ``alpha``, but the loss seen is not larger;
+    - ``loss``: p_holm is at most ``alpha``, and the observed loss is larger than ``tolerance``;
+    - ``small loss``: p_holm is at most ``alpha``, but the observed loss is not larger;
     - ``ok``: no loss is shown;
     - ``no score``: there is nothing to compare.
 
-    ``alpha`` is what the test over all points leaves to single ones (:func:`overall`).
+    ``alpha`` is the level that the test over all points leaves to single points (:func:`overall`).
 
-    Significance is against no loss, and the tolerance is asked of the loss seen. The stricter
-    question, whether a loss is shown to be larger than the tolerance, was tried and finds too
-    little: see ``docs/check.md``. So a true loss of the tolerance is reported in some runs, in up
-    to half of them with very many test examples; no loss in at most a share ``alpha``.
+    Significance is against no loss, and the tolerance applies to the observed loss. The stricter test, whether the loss
+    is significantly larger than the tolerance, was evaluated and has too little power: see ``docs/check.md``. So a true
+    loss equal to the tolerance is reported in some runs, in up to half of them with very many test examples; no loss is
+    reported as one in at most a share ``alpha``.
 
-    Draws are fixed: both sides have the same demonstrations, and the question is whether these
-    prompts are answered worse. Test examples are the sample, so that a point's datum is the mean
-    difference over draws of each; where a draw lacks some, the sum over those that are there, as a
-    share of their mean number. Limits are Student's over these with Bonett & Price's correction
-    (:func:`icl_bench.analysis.statistics.contrast.contrast`).
+    Draws are fixed: both sides have the same demonstrations, and the question is whether these prompts are answered
+    worse. Test examples are the sample. The datum of an example is the mean difference over draws; if draws are
+    missing, the sum over existing draws divided by their mean number. Limits are Student's over these with Bonett &
+    Price's correction (:func:`icl_bench.analysis.statistics.contrast.contrast`).
 
     Raises ValueError if a side predicted a test example twice in one draw of a point.
     """
@@ -204,7 +199,7 @@ def compare(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
 
 
 def _over_tests(before: np.ndarray, now: np.ndarray) -> Contrast:
-    """Two sides ``(draws, test)`` by test example: sums, over the mean number of a test's draws."""
+    """Two sides ``(draws, test)`` by test example: sums divided by the mean number of draws of a test example."""
     counts = (~np.isnan(now)).sum(axis=0)
     of_draws = counts.mean() if counts.size else 1.0
     first, second = (np.nansum(side, axis=0, keepdims=True) / of_draws for side in (now, before))
@@ -213,7 +208,7 @@ def _over_tests(before: np.ndarray, now: np.ndarray) -> Contrast:
 
 @dataclass(frozen=True)
 class Overall:
-    """All compared points taken together, on the same test examples."""
+    """All compared points together, on the same test examples."""
 
     points: int
     rows: int
@@ -227,24 +222,23 @@ class Overall:
     ci_high: float
     """95%, two-sided."""
     p: float
-    """Of a loss, one-sided."""
+    """One-sided p value of a loss."""
     alpha: float
-    """What ``p`` is held against."""
+    """The level for ``p``."""
     alpha_points: float
-    """What is left to the points, which are corrected among themselves."""
+    """The level left to the points, which are corrected among themselves."""
     verdict: str
-    """``loss``, ``small loss``, ``ok`` or ``no score``, as a point's."""
+    """``loss``, ``small loss``, ``ok`` or ``no score``, as for a point."""
 
 
 def overall(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -> Overall:
-    """Say whether all points of :func:`pair` together are answered worse than in the baseline.
+    """Test whether all points of :func:`pair` together are answered worse than in the baseline.
 
-    A test example's datum is the sum of its differences over all draws of all points: other ks,
-    selections and models are asked the same test examples, so that their differences are not
-    independent, and are taken together. The test is that of a point (:func:`loss_p`). It finds
-    losses that are too small in each point, but there in many.
+    A test example's datum is the sum of its differences over all draws of all points. Points have the same test
+    examples, so their differences are not independent and are summed. The test is that of a point (:func:`loss_p`). It
+    detects losses that are small in each point, but present in many.
 
-    How ``alpha`` is divided between it and the points, :func:`divided` says.
+    :func:`divided` divides ``alpha`` between this test and the points.
     """
     kept = pairs[pairs[["base_value", "value"]].notna().all(axis=1)]
     points = len(kept[PAIR].drop_duplicates())
@@ -277,12 +271,11 @@ def overall(pairs: pd.DataFrame, tolerance: float = 0.01, alpha: float = 0.05) -
 
 
 def divided(alpha: float, p: float, points: int) -> tuple[float, float]:
-    """Return the parts of ``alpha`` that the test over all points has, and that the points have.
+    """Return the parts of ``alpha`` for the test over all points and for the points.
 
-    The whole has a fifth and the points four fifths; where the whole, by its ``p``, shows a loss,
-    the points have all. So no loss is taken for one in more than ``alpha``, points and whole
-    together: a sequentially rejective graph whose only arrow goes from the whole to the points
-    (Bretz et al. 2009, Stat Med 28:586). A single point is the whole, and is tested once.
+    The overall test has a fifth and the points four fifths. If the overall test shows a loss by its ``p``, the points
+    have all. So the error of both together is at most ``alpha``: a sequentially rejective graph whose only arrow goes
+    from the whole to the points (Bretz et al. 2009, Stat Med 28:586). With a single point there is only one test.
     """
     if points < 2:
         return alpha, alpha
@@ -293,8 +286,8 @@ def divided(alpha: float, p: float, points: int) -> tuple[float, float]:
 def missing(base: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """Return how many of the baseline's predictions each compared point of the run lacks.
 
-    Columns: those of ``PAIR``, and ``missing``: predictions that the run has not, or not the score
-    of. What has no score in the baseline either is not counted.
+    Columns: those of ``PAIR``, and ``missing``: predictions that the run lacks, or that have no score there.
+    Predictions without a score in the baseline are not counted.
     """
     points = [*COMPARED, "variant"]
     in_base = _compared_columns(base)[points].value_counts().rename("missing").reset_index()
@@ -307,7 +300,7 @@ def missing(base: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counts(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Of each point the predictions that changed sides, and those with other prompts."""
+    """By point, the predictions that changed sides, and those with other prompts."""
     labelled = pairs["score"] == "correct"
     counted = pairs[PAIR].assign(
         lost=(pairs["value"] < pairs["base_value"]).where(labelled).astype("Int64"),
@@ -332,9 +325,9 @@ def flips(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def alone(side: pd.DataFrame, pairs: pd.DataFrame, variant: str = "variant") -> pd.DataFrame:
-    """Return the points of one side that met none of the other: the point and its variant.
+    """Return the points of one side without a counterpart: the point and its variant.
 
-    ``variant`` is the side's column in ``pairs``: ``base_variant`` for the baseline's.
+    ``variant`` is the side's column in ``pairs``: ``base_variant`` for the baseline.
     """
     points = [*COMPARED, "variant"]
     own = _compared_columns(side)[points].drop_duplicates()
@@ -352,15 +345,13 @@ def decide(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return p, p corrected over the points, and whether the point is lost, ``(points,)`` each.
 
-    ``differences`` are the scores of each point minus the baseline's, ``(draws, test)``. A point
-    is lost if its corrected p (:func:`icl_bench.analysis.statistics.paired.holm`) is at most
-    ``alpha`` and its mean is below ``-tolerance``.
+    ``differences`` are each point's scores minus the baseline's, ``(draws, test)``. A point is lost if its corrected p
+    (:func:`icl_bench.analysis.statistics.paired.holm`) is at most ``alpha`` and its mean is below ``-tolerance``.
 
-    In simulations of 1,000 pairs of runs that differ by chance alone in 1 to 13% of predictions,
-    with 250 test examples and one or three draws, some point of six was lost in 0 to 5% of trials.
-    A loss of five points (8% of predictions right before and wrong now, 3% the other way about) in
-    one point of six was found in 94% with three draws, in 91% where some examples flip far more
-    easily than others. ``docs/check.md`` has all figures and the alternatives.
+    In simulations of 1,000 pairs of runs that differ only by chance in 1 to 13% of predictions, with 250 test examples
+    and one or three draws, some point of six was reported as lost in 0 to 5% of trials. A loss of five points (8% of
+    predictions right before and wrong now, 3% the reverse) in one point of six was found in 94% with three draws, and
+    in 91% if some examples flip far more often than others. ``docs/check.md`` has all figures and the alternatives.
     """
     p = np.array([loss_p(difference) for difference in differences], dtype=float)
     means = np.array([_mean(difference) for difference in differences], dtype=float)
@@ -369,7 +360,7 @@ def decide(
 
 
 def _mean(difference: np.ndarray) -> float:
-    """The mean of what is there."""
+    """The mean over existing values."""
     known = difference[~np.isnan(difference)]
     if known.size < difference.size:
         return float(known.mean()) if known.size else math.nan
@@ -379,14 +370,13 @@ def _mean(difference: np.ndarray) -> float:
 def loss_p(difference: np.ndarray) -> float:
     """Return the exact p value of a loss, from differences of scores ``(draws, test)``.
 
-    The sign-flip test over test examples (Fisher 1935, The Design of Experiments, section 21):
-    where two runs differ by chance alone, an example's difference, summed over its draws, is as
-    likely to be a gain as a loss of this size. p is the chance that gains add up to no more than
-    they do. It assumes no distribution, so that it holds where three predictions differ as where
-    three hundred do. With one draw of right and wrong answers it is McNemar's exact test.
+    The sign-flip test over test examples (Fisher 1935, The Design of Experiments, section 21): if two runs differ only
+    by chance, an example's difference, summed over its draws, is equally likely to be a gain or a loss of this size. p
+    is the chance that gains add up to no more than observed. It assumes no distribution, so it is valid for any number
+    of differing predictions. With one draw of right and wrong answers it is McNemar's exact test.
 
-    Scores of free text are taken in hundredths. A draw that lacks an example (NaN) tells nothing of
-    it. NaN where there is no score.
+    Scores of free text are rounded to hundredths. A draw without an example (NaN) does not contribute to it. NaN
+    without a score.
     """
     if np.isnan(difference).all():
         return math.nan
@@ -394,26 +384,26 @@ def loss_p(difference: np.ndarray) -> float:
 
 
 def _steps(sums: np.ndarray) -> np.ndarray:
-    """Sums of differences as whole numbers, as small as they can be."""
+    """Sums of differences as the smallest possible integers."""
     steps: np.ndarray = np.rint(sums * SCORE_STEPS).astype(np.int64)
     return steps // max(int(np.gcd.reduce(steps)), 1)
 
 
 def _coarse(steps: np.ndarray) -> np.ndarray:
-    """The same in fewer steps where there are very many.
+    """The same sums in fewer steps, if there are very many.
 
-    Rounding treats gains and losses alike, so that the test stays exact.
+    Rounding treats gains and losses equally, so the test stays exact.
     """
     total = np.abs(steps).sum()
     return steps if total <= MOST_STEPS else np.rint(steps * (MOST_STEPS / total)).astype(np.int64)
 
 
 def _flip_p(steps: np.ndarray) -> float:
-    """The p value of a loss, from a whole number for each test example."""
+    """The p value of a loss, from one integer per test example."""
     from icl_bench.analysis.statistics.special import ndtr
 
     if np.count_nonzero(steps) > MANY:
-        # gains and losses are added in pairs of steps: one step is half of what lies between sums
+        # gains and losses are added in pairs of steps: one step is half the distance between sums
         return float(ndtr((steps.sum() + 1) / np.sqrt((steps.astype(float) ** 2).sum())))
     chances = _chances_of_gains(tuple(np.bincount(np.abs(steps)).tolist()))
     return min(float(chances[: steps[steps > 0].sum() + 1].sum()), 1.0)
@@ -421,7 +411,7 @@ def _flip_p(steps: np.ndarray) -> float:
 
 @lru_cache(maxsize=1024)
 def _chances_of_gains(counts: tuple[int, ...]) -> np.ndarray:
-    """Chance of each sum of gains, from 0 on, where each difference is a gain or a loss.
+    """Chance of each sum of gains, from 0 upwards, if each difference is a gain or a loss.
 
     ``counts[size]`` is the number of differences of that size.
     """

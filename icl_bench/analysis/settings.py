@@ -1,4 +1,4 @@
-"""Names for the settings of a task and model, by the facts in which they differ."""
+"""Names for the settings of a task and model, from the facts in which they differ."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ PLAINER = {
     "data": "rationales",
     "fields": "rationales",
 }
-"""Facts that need no mention -> facts that say the same to a reader, where their values differ too."""
+"""Facts that are not named -> facts that express the same to a reader, if their values also differ."""
 
 
 WHOLE = ("calibration", "rationales", "thoughts")
-"""Facts that are shown as they are, however long."""
+"""Facts that are shown in full, however long."""
 
 
 OF_SELECTORS = ("bertscore_encoder", "sentence_encoder", "bm25_words")
-"""Facts of selectors that compare texts; that others have none is no difference of settings."""
+"""Facts of selectors that compare texts. Their absence in other selectors is not a difference of settings."""
 
 
 ABSENT = {
@@ -48,23 +48,23 @@ ABSENT = {
     "bos": "written",
     **dict.fromkeys(OF_SELECTORS, "none"),
 }
-"""What a fact that is not there says."""
+"""The meaning of a missing fact."""
 
 
 OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
-"""Facts that follow from which part of the labels there is, and need no mention beside it."""
+"""Facts that follow from the part of the labels, and are not named with it."""
 
 
 OF_CHAT = ("system", "chat_arguments", "chat_template", "bos")
-"""Facts that follow from the style of a chat's prompts, shown only where prompts of one style differ in them."""
+"""Facts that follow from the chat style, named only if prompts of one style differ in them."""
 
 
 OF_THOUGHTS = ("thought_marks", "thought_rationales")
-"""Facts of thoughts, shown only where thoughts of one limit differ in them."""
+"""Facts of thoughts, named only if thoughts with one limit differ in them."""
 
 
 def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
-    """Name the variants of a task and model by the facts in which they differ, or their origin."""
+    """Name the variants of a task and model by the facts in which they differ, or by their origin."""
     named: dict[str, str] = {}
     kinds = table["select"].astype(object).map(kind)
     for _, group in table.groupby(["task", "model", kinds], observed=True):
@@ -73,7 +73,7 @@ def name_settings(facts: FactsOf, table: pd.DataFrame) -> dict[str, str]:
 
 
 def _flat(facts: Facts) -> dict[str, Any]:
-    """The facts, with those of a chat's prompts and of thoughts beside the others."""
+    """The facts, with those of chat prompts and of thoughts on the same level."""
     known = facts.known()
     if (thoughts := facts.thoughts) is not None:
         known |= {
@@ -93,7 +93,7 @@ def _flat(facts: Facts) -> dict[str, Any]:
 
 
 def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Name the variants of one task and model; none where all are alike and run here."""
+    """Name the variants of one task and model; empty if all are equal and run here."""
     run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
     named = {
         v: ", ".join(f"{key}={plain(value) if key in WHOLE else _brief(value)}" for key, value in differing.items())
@@ -108,9 +108,9 @@ def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _spelled_out(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The facts with the parts of a recipe, a template, ... as facts of their own.
+    """The facts with the parts of a recipe, a template, ... as separate facts.
 
-    A fact whose parts not all variants have stays as it is, as one of an older version may.
+    A fact stays whole if some variant lacks its parts, as in older versions.
     """
     keys = {key for f in facts.values() for key in f}
     parted = [key for key in sorted(keys) if _has_the_same_parts([f.get(key) for f in facts.values()])]
@@ -131,7 +131,7 @@ def _has_the_same_parts(values: Sequence[Any]) -> bool:
 
 
 def _differing(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each variant the facts that are not the same in all; nothing where all are the same."""
+    """By variant, the facts that are not equal in all; empty if all are equal."""
 
     def kinds(*keys: str) -> int:
         values = ([f.get(key) for key in keys] for f in facts.values())
@@ -164,6 +164,6 @@ def _brief(value: Any) -> str:
 
 
 def _small(value: float) -> str:
-    """A small number as it is usually written: ``1e-4``."""
+    """A small number in common notation: ``1e-4``."""
     digits, _, power = f"{value:e}".partition("e")
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"

@@ -1,4 +1,4 @@
-"""The numbers people look at first: curves over k, saturation, order sensitivity."""
+"""The most important tables: curves over k, saturation, order sensitivity."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Summary:
     saturation: pd.DataFrame
     order_sensitivity: pd.DataFrame
     perturbed_curves: pd.DataFrame
-    """The curves of perturbed demonstrations; ``perturbation`` is the perturbation."""
+    """The curves of perturbed demonstrations, with the column ``perturbation``."""
     settings: Mapping[str, str]
-    """Variant -> what tells it from the other variants of its task and model, where there are."""
+    """Variant -> its distinguishing name among the variants of its task and model, if there are several."""
     failed: Sequence[FailureMeta] = ()
     """Cells that could not be computed."""
     partial: Sequence[PartialCells] = ()
-    """Unfinished cells, which are in no table."""
+    """Unfinished cells, which are not in the tables."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain lists of records; what is undefined is null."""
+        """Plain lists of records, with null for undefined values."""
         return {
             "curves": records(self.curves),
             "saturation": records(self.saturation),
@@ -57,7 +57,7 @@ class Summary:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as plain values; what is undefined is null."""
+    """A table's rows as plain values, with null for undefined values."""
     text: str = frame.to_json(orient="records", double_precision=15)
     rows: list[dict[str, Any]] = json.loads(text)
     return rows
@@ -66,9 +66,8 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     """The first tables of a tidy frame of predictions (``icl_bench.read_results``).
 
-    Queries that are copied from the demonstrations are no test examples: they are left out.
-    ``facts`` are those of each variant: with them curves of selectors that name an encoder begin
-    with the point without demonstrations, too.
+    Queries that are copied from demonstrations are not test examples and are left out. ``facts`` are those of each
+    variant: with them, curves of selectors with an encoder also begin with the point without demonstrations.
     """
     predictions = with_copies_as_one_draw(predictions)
     unperturbed = unperturbed_predictions(predictions)
@@ -108,12 +107,12 @@ def summarise_folder(results: Place, only: Mapping[str, str] | None = None) -> S
 
 
 def settings_of(facts: FactsOf, curve: pd.DataFrame, perturbed: pd.DataFrame) -> dict[str, str]:
-    """Variant -> what tells it from the other variants of its task and model, where there are.
+    """Variant -> its distinguishing name among the variants of its task and model, if there are several.
 
     ``curve`` and ``perturbed`` are the curves of unperturbed and of perturbed demonstrations.
     """
     settings = name_settings(facts, curve)
-    # each is beside others of its perturbation, which its table names already
+    # compared with others of its perturbation, which its table already names
     others = {variant: of.with_more(perturbation=None) for variant, of in facts.items()}
     for _, table in perturbed.groupby("perturbation"):
         settings |= name_settings(others, table)

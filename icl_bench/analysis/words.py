@@ -1,4 +1,4 @@
-"""Sentences on findings that the terminal and the report say alike."""
+"""Sentences on findings, shared by the terminal and the report."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UNPERTURBED = "unperturbed"
-"""What demonstrations are called that are shown as they are."""
+"""The name of unperturbed demonstrations."""
 
 
 USUAL_ORDERS = ("drawn", "relevance")
-"""Those that need no mention: of random selection, and of retrieval."""
+"""Orders that are not named: those of random selection, and of retrieval."""
 
 
 MORE_DRAWS = {1: 3, 2: 5}
-"""Draws of a comparison -> how many to try where it tells nothing apart."""
+"""Draws of a comparison -> the number to try if it is undecided."""
 
 
 SILENT = "it does not show the effect of other demonstrations"
 
 
 MOST_OUTLYING = 6
-"""Points whose outlying draws are named below a table."""
+"""The number of points whose outlying draws are named below a table."""
 
 
 def points(row: Any) -> str:
@@ -39,13 +39,13 @@ def points(row: Any) -> str:
 
 
 def power(row: Any) -> str:
-    """From which difference on a comparison that found none would have found one, in 80% of samples."""
+    """The smallest difference that an undecided comparison would have found in 80% of samples, as text."""
     least = row.get("detectable", math.nan)
     return "" if math.isnan(least) else f"; 80% power from {percent(least)} points on"
 
 
 def try_more(row: Any) -> str:
-    """What would tell more, where the draws of a comparison are few; else nothing."""
+    """Advice for more draws, if a comparison has few; else empty."""
     draws = int(max(row["draws"], row.get("base_draws", 0)))
     if draws not in MORE_DRAWS:
         return ""
@@ -53,7 +53,7 @@ def try_more(row: Any) -> str:
 
 
 def undecided(table: pd.DataFrame) -> list[str]:
-    """What a dash under "better" means, where a table of comparisons has one."""
+    """The meaning of a dash under "better", if a table of comparisons has one."""
     tested = table["p_holm"].notna() & table["difference"].notna()
     if not (tested & table["advice"].isna()).any():
         return []
@@ -61,17 +61,17 @@ def undecided(table: pd.DataFrame) -> list[str]:
 
 
 def comparison_notes(table: pd.DataFrame) -> list[str]:
-    """Notes on a table of comparisons: what its dashes, limits and draws mean."""
+    """Notes on a table of comparisons: the meaning of its dashes, limits and draws."""
     return [*undecided(table), *_withheld(table), *_over(table), *outlying(table), *rows_left_out_notes(table)]
 
 
 def curve_notes(table: pd.DataFrame) -> list[str]:
-    """Notes on a table of curves: limits of one draw, draws that are near-copies, and outlying draws."""
+    """Notes on a table of curves: limits of one draw, near-identical draws, and outlying draws."""
     return [*_over(table), *_near_copies(table), *outlying(table), *rows_left_out_notes(table)]
 
 
 def rows_left_out_notes(table: pd.DataFrame) -> list[str]:
-    """How many test rows of each task and model are left out as its file says."""
+    """The number of test rows of each task and model that its file leaves out."""
     if "rows_left_out" not in table:
         return []
     rows = table[table["rows_left_out"] > 0]
@@ -87,14 +87,14 @@ def rows_left_out_notes(table: pd.DataFrame) -> list[str]:
 
 
 def with_reasons(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of comparisons as it is shown: "better" says why there is no test of one draw."""
+    """A table of comparisons for display: "better" has the reason why one draw is not tested."""
     if "withheld" not in table or not table["withheld"].notna().any():
         return table
     return table.assign(advice=table["advice"].where(table["withheld"].isna(), table["withheld"]))
 
 
 def _withheld(table: pd.DataFrame) -> list[str]:
-    """Why points have no p value, and how far draws differ where they were repeated."""
+    """Why points have no p value, and how much draws differ elsewhere."""
     if "withheld" not in table:
         return []
     here = table[table["withheld"].notna()]
@@ -107,7 +107,7 @@ def _withheld(table: pd.DataFrame) -> list[str]:
 
 
 def spread_of_draws(table: pd.DataFrame) -> str:
-    """How far draws differ elsewhere, of the points of a table that have one draw."""
+    """How much draws differ elsewhere, for the points of a table that have one draw."""
     deviations = table["draws_sd"].dropna()
     if deviations.empty:
         return "how much draws differ is unknown, as no point has several draws"
@@ -118,7 +118,7 @@ def spread_of_draws(table: pd.DataFrame) -> str:
 
 
 def _over(table: pd.DataFrame) -> list[str]:
-    """Which intervals are not over draws, though another draw would have other demonstrations."""
+    """Which intervals are not over draws although another draw would have other demonstrations."""
     if not {"interval_over", "select"} <= set(table):  # losses of texts have no selection
         return []
     drawn = table["select"].map(is_drawn).astype(bool) & (table["k"] > 0)
@@ -133,7 +133,7 @@ def _over(table: pd.DataFrame) -> list[str]:
 
 
 def _near_copies(table: pd.DataFrame) -> list[str]:
-    """How many prompts differ between the draws of each curve of retrieval."""
+    """The number of prompts that differ between the draws of each retrieval curve."""
     if "differing_prompts" not in table:
         return []
     rows = table[table["differing_prompts"].notna()].astype({"select": object, "order": object})
@@ -149,10 +149,9 @@ def _near_copies(table: pd.DataFrame) -> list[str]:
 
 
 def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
-    """What advice is over, where it stands on one draw of what is drawn.
+    """The sampled unit of advice, if it is based on a single random draw.
 
-    ``rows`` are what is advised and the best found, of
-    :func:`icl_bench.analysis.advice.advise`'s table.
+    ``rows`` are the advised point and the best found, from the table of :func:`icl_bench.analysis.advice.advise`.
     """
     for row in rows:
         drawn = row["k"] > 0 and is_drawn(row["select"])
@@ -163,7 +162,7 @@ def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
 
 
 def outlying(table: pd.DataFrame) -> list[str]:
-    """The draws that lie far from the others of their point, by point."""
+    """The outlying draws of each point."""
     notes = []
     for name, select in (("outlying_draws", "select"), ("base_outlying_draws", "base_select")):
         if name not in table:
@@ -204,10 +203,10 @@ def _range(counts: pd.Series[int]) -> str:
 
 
 def too_little(row: Any) -> str:
-    """Why a comparison is no key finding, in words; nothing where it may be one.
+    """Why a comparison is not a key finding; empty if it may be one.
 
-    Draws of what is drawn are at least three on each side, and the common test examples at least
-    half of those of the larger side.
+    A key finding needs at least three random draws on each side, and common test examples that are at least half of
+    those of the larger side.
     """
     reasons = []
     base = row.get("base_draws", row["draws"])
@@ -231,11 +230,11 @@ READS_TEST_INPUTS = (
     "calibration=batch and calibration=prior estimate the model's label bias on the inputs of the test rows, not on "
     "their labels."
 )
-"""A caution where calibrated points are shown."""
+"""A caution for calibrated points."""
 
 
 def variant_names(variants: Iterable[object]) -> dict[str, str]:
-    """Variants in names, derived ones by their calibration.
+    """Distinguishing names of variants, derived ones by their calibration.
 
     >>> variant_names(["1a2b3c4d", "1a2b3c4d+batch"])
     {'1a2b3c4d': 'calibration=none', '1a2b3c4d+batch': 'calibration=batch'}

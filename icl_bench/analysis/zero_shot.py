@@ -1,9 +1,8 @@
-"""The point without demonstrations (k=0): one for all curves of a setting, at the left of each.
+"""The point without demonstrations (k=0): shared by all curves of a setting, as the first point of each.
 
-A prompt without demonstrations does not depend on how they would be chosen, ordered or read, so it
-is run and stored once, as a single draw of random selection. Tables with a row for each point of a
-curve begin every curve with it. What compares ways to choose, order or read demonstrations leaves
-it out: there it is one and the same prompt on both sides.
+A prompt without demonstrations does not depend on selection, order or attention, so it is run and stored once, as a
+single draw of random selection. Tables with a row for each point of a curve begin every curve with it. Comparisons of
+selections, orders or attention leave it out, because it is the same prompt on both sides.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STORED_AS = {"select": "random", "order": "drawn", "attention": str(FULL)}
-"""What its cell is called, as :func:`icl_bench.sweep.plan.make_plan` calls it."""
+"""The name of its cell, as in :func:`icl_bench.sweep.plan.make_plan`."""
 
 ZERO_SHOT = "zero-shot"
-"""What it is called beside selectors, where these are compared with it."""
+"""Its name among selectors that are compared with it."""
 
 
 def with_demonstrations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -35,11 +34,10 @@ def with_demonstrations(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def where_attention_matters(table: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """The rows of points with demonstrations, and of those without that patterns read otherwise.
+    """The rows of points with demonstrations, and of points without that depend on the pattern.
 
-    Without demonstrations these are models that read a query's passages as vectors: such cells are
-    called by their pattern, which no other is at k=0. ``predictions`` tell which there are; a table
-    may have rows that were lent to curves.
+    The latter are cells of models that read a query's passages as vectors: only they are named by their pattern at k=0.
+    ``predictions`` show which exist; a table may have rows that were copied to curves.
     """
 
     def task_and_model(frame: pd.DataFrame) -> pd.Series[str]:
@@ -47,20 +45,19 @@ def where_attention_matters(table: pd.DataFrame, predictions: pd.DataFrame) -> p
 
     bare = predictions[predictions["k"] == 0]
     own = bare[bare["attention"].astype(str) != STORED_AS["attention"]]
-    if own.empty:  # saves making texts of millions of predictions
+    if own.empty:  # avoids creating texts for millions of predictions
         return with_demonstrations(table)
     return table[(table["k"] > 0) | task_and_model(table).isin(task_and_model(own))]
 
 
 def from_zero_shot(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """Begin every curve with the point without demonstrations, where there is one for it.
+    """Begin every curve with the point without demonstrations, if there is one for it.
 
-    ``frame`` has predictions, or one row or more a point: the setting, k and any other columns.
-    A curve takes the k=0 rows of its own variant or, where a selector names an encoder that random
-    selection has no use for, of the variant that agrees in all ``facts`` that both have. Trained
-    classifiers take none, and what reads a query's passages as vectors has its own. Where such rows
-    were lent to other curves and random selection itself has no k above 0, they make no curve of
-    their own. Rows keep their order, the lent ones stand before their curve's first.
+    ``frame`` has predictions, or one or more rows per point: the setting, k and any other columns. A curve gets the k=0
+    rows of its own variant or, if its selector has an encoder that random selection does not use, of the variant that
+    agrees in all common ``facts``. Trained classifiers get none, and models that read a query's passages as vectors
+    have their own. If such rows were copied to other curves and random selection itself has no k above 0, they form no
+    separate curve. Rows keep their order; copied rows precede the first row of their curve.
     """
     import pandas as pd
 
@@ -91,14 +88,14 @@ def from_zero_shot(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
 
 
 def _reads_passages(curve: Mapping[str, Any], facts: FactsOf) -> bool:
-    """Whether its prompts have something to be read by its pattern without demonstrations too."""
+    """Whether its prompts have passages that its pattern reads, also without demonstrations."""
     of_passages = facts.get(curve["variant"], UNKNOWN).passages is not None
     pattern = pattern_of(str(curve["attention"])) if of_passages else None
     return pattern is not None and pattern.reads_vectors
 
 
 def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, Any]]], facts: FactsOf) -> Iterator[int]:
-    """Which of the points may begin a curve, that of its own variant first."""
+    """The points that may begin a curve, that of its own variant first."""
     same = [
         (at, lender["variant"])
         for at, lender in lenders
@@ -109,6 +106,6 @@ def _of_curve(curve: Mapping[str, Any], lenders: list[tuple[int, Mapping[str, An
 
 
 def _agree(variant: str, other: str, facts: FactsOf) -> bool:
-    """Whether two variants, both run here, agree in all facts that both have."""
+    """Whether two variants, both run here, agree in all common facts."""
     mine, others = facts.get(variant, UNKNOWN), facts.get(other, UNKNOWN)
     return mine.are_of_a_run and others.are_of_a_run and mine.agrees(others)

@@ -1,16 +1,14 @@
 """Chooses a backend, and checks that it supports a run.
 
-Only :func:`choose` determines what ``auto`` means. On one GPU, the two backends differ in how much a
-step of decoding reads. With Q queries over a shared prefix of P tokens, whose keys and values take b
-bytes per token, vLLM reads Q·P·b bytes, because each query reads its whole prompt (its cascade
-attention shared this, but it is off by default and removed in 0.32). Packed queries read P·b bytes
-(Juravsky et al. 2024, Hydragen, section 3). They take about 20 ms more of the host per step, because
-vLLM replays graphs. So if the GPU reads B bytes per second, packed queries are faster from
-``0.02·B / ((Q - 1)·b)`` tokens: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100
-(3.35 TB/s). Labels take few steps, so below this both take a fraction of a second. If every label is
-scored, packed queries compute all tokens of the labels in one step, but vLLM in a request for each token
-that another follows. The rule does not depend on k: the backend is part of a cell's identity, and a curve
-has one backend.
+Only :func:`choose` determines what ``auto`` means. On one GPU, the two backends differ in how much a step of decoding
+reads. With Q queries over a shared prefix of P tokens, whose keys and values take b bytes per token, vLLM reads Q·P·b
+bytes, because each query reads its whole prompt (its cascade attention shared this, but it is off by default and
+removed in 0.32). Packed queries read P·b bytes (Juravsky et al. 2024, Hydragen, section 3). They need about 20 ms more
+host time per step, because vLLM replays graphs. So if the GPU reads B bytes per second, packed queries are faster from
+``0.02·B / ((Q - 1)·b)`` tokens: 513 for Llama-2-7B (b = 512 KiB) and 250 queries on an H100 (3.35 TB/s). Labels take
+few steps, so below this both take a fraction of a second. If every label is scored, packed queries compute all tokens
+of the labels in one step, but vLLM needs a request for each inner token. The rule does not depend on k: the backend is
+part of a cell's identity, and a curve has one backend.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from icl_bench.wording import listed_or
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run needs from a backend, beside its options."""
+    """What a run needs from a backend, in addition to its options."""
 
     patterns: Sequence[Pattern] = ()
     exact: bool = False
@@ -40,7 +38,7 @@ class Needs:
     free: bool = False
     """Whether answers are generated freely, not constrained to labels."""
     shares: bool = True
-    """Whether queries have demonstrations in common."""
+    """Whether queries share demonstrations."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def _auto(spec: BackendSpec, needs: Needs) -> tuple[str, str]:
 
 
 def _on_cuda(needs: Needs) -> tuple[str, str]:
-    """The same on a GPU where both backends could answer."""
+    """:func:`_auto` on a GPU where both backends could answer."""
     if (problem := vllm_problem()) is not None:
         return "transformers", problem.partition(";")[0]
     if needs.exact:

@@ -1,4 +1,4 @@
-"""Devices and number formats by name and in PyTorch, and how fast a device multiplies.
+"""Devices and number formats by name and in PyTorch, and the speed of a device.
 
 A plan needs the device, the dtype and the speed. If possible, they are determined without PyTorch,
 because importing it takes longer than the plan.
@@ -39,7 +39,7 @@ def device_name(requested: str | None) -> str:
 
 
 def dtype_name(requested: str, device: str) -> str:
-    """``auto`` is bfloat16, but float32 on a CPU without bfloat16 arithmetic.
+    """Resolve ``auto``: float32 on a CPU without bfloat16 arithmetic, else bfloat16.
 
     Such a CPU emulates bfloat16 products, which takes several times as long.
     """
@@ -101,7 +101,7 @@ def choose_device(requested: str | None) -> torch.device:
     return device
 
 
-# -- how fast -----------------------------------------------------------------------------------
+# -- speed -----------------------------------------------------------------------------------
 
 
 def device_rate(device: str, dtype: str) -> float:

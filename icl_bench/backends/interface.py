@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Take the most probable allowed token at each step until one label is left, or sample it."""
+    """Take or sample the most probable allowed token at each step until one label is left."""
 
     automaton: LabelAutomaton
     sampling: Sampling | None = None
-    """Samples tokens by their probabilities among the allowed ones; None for the likeliest."""
+    """Samples tokens by their probabilities among the allowed ones; None for the most probable."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,16 @@ class Free:
     of_labels: bool = False
     """Whether the answer is a label, and ``max_tokens`` its length by the prompt's tokenizer."""
     labels: tuple[str, ...] = ()
-    """The labels as they follow the prompt, with their lead and without their end, for a server that holds answers."""
+    """The labels as they follow the prompt, with lead and without ending, for a server that constrains answers to
+    labels.
+    """
     sampling: Sampling | None = None
-    """Samples tokens by their probabilities; None for the likeliest."""
+    """Samples tokens by their probabilities; None for the most probable."""
 
     def before_stop(self, text: str) -> str | None:
         """The text before the first stop in it, or None if it has none.
 
-        Called after each token. Of overlapping stops, the one that is complete first ends the text.
+        Called after each token. If stops overlap, the one that is complete first ends the text.
         """
         starts = [text.find(stop) for stop in self.stops]
         first = min((start for start in starts if start >= 0), default=None)
@@ -74,19 +76,19 @@ class Free:
 
 
 Decoding = Greedy | Exact | Free
-"""How one prompt is answered. Prompts that are answered alike share an object."""
+"""How one prompt is answered. Prompts with equal decodings share an object."""
 
 
 @dataclass(frozen=True)
 class Thought:
-    """What a model wrote before its answer."""
+    """The text that a model generated before its answer."""
 
     text: str
-    """The text between the prompt and the end mark, as it was written."""
+    """The text between the prompt and the end mark, as generated."""
     tokens: int
-    """Tokens that were generated for it, with those of an end mark that the model wrote."""
+    """Generated tokens of the thought, including those of a generated end mark."""
     truncated: bool
-    """Whether it ended at its limit."""
+    """Whether it was truncated at its limit."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ class Answer:
     cached_tokens: int
     """Prompt tokens that were not computed for this answer, but shared or cached."""
     answer_tokens: int
-    """Tokens that were generated one by one; 0 if all labels were scored, and if some were left out, the
-    number of places in the labels' tree whose next tokens were scored."""
+    """Tokens that were generated one by one; 0 if all labels were scored, if some were left out, the number of tree
+    nodes whose next tokens were scored.
+    """
     label: int | None = None
     """The index of the label; None for free text."""
     text: str | None = None
@@ -109,24 +112,25 @@ class Answer:
     probability: float | None = None
     """Probability of the answer with its ending, given the prompt (exact scoring only)."""
     margin: float | None = None
-    """``probability`` minus that of the likeliest other label. Below 0 if the sums were divided
-    (``Exact.sizes``) and another label is likelier."""
+    """``probability`` minus that of the most probable other label. Below 0 if the sums were divided (``Exact.sizes``)
+    and another label is more probable.
+    """
     label_mass: float | None = None
     """Probability of all labels together. The rest is on texts that are not labels."""
     ids: tuple[int, ...] | None = field(default=None, compare=False)
-    """The tokens that were generated for ``text`` and a stop behind it, without an end token; None if unknown."""
+    """The tokens that were generated for ``text`` and a stop after it, without an end token; None if unknown."""
     thought: Thought | None = None
-    """What was written before the answer; None if nothing was."""
+    """The thought before the answer; None without one."""
     raw: str | None = None
-    """The whole text as it was generated, if ``text`` may be a part of it (without thoughts)."""
+    """The whole generated text, if ``text`` may be a part of it (without thoughts)."""
     reason: str | None = None
-    """Why there is no answer: refused, filtered, out of tokens; None if there is one."""
+    """Why there is no answer (refused, filtered, out of tokens); None if there is one."""
     prompt_tokens: int | None = None
-    """Tokens of the prompt as a server counts and bills them; None if it does not say, or none is asked."""
+    """Tokens of the prompt as a server counts and bills them; None without a server, or if it does not report them."""
     written_tokens: int | None = None
-    """Those of them that were written into a server's cache."""
+    """Prompt tokens that were written into a server's cache."""
     reasoning_tokens: int | None = None
-    """Those of ``answer_tokens`` that were thoughts, as a server counts them."""
+    """Tokens of thoughts among ``answer_tokens``, as a server counts them."""
     scores: np.ndarray | None = field(default=None, compare=False)
     """Log-probability of each label with its ending, ``(labels,)`` float32 (exact scoring only)."""
 
@@ -167,10 +171,11 @@ class Counters:
     prefix_seconds: float = 0.0
     """The part of ``seconds`` for shared tokens."""
     notes: list[str] = field(default_factory=list)
-    """What happened that a user should know, each once."""
+    """Notes for the user, each once."""
     served: dict[str, str] = field(default_factory=dict)
-    """Of a server: the ``model`` and ``host`` that answer (the host if it redirected), how it ``scores``, and
-    arguments that it refuses (``left_out``)."""
+    """Of a server: the ``model`` and ``host`` that answered (the host after a redirect), how it ``scores``, and
+    arguments that it refused (``left_out``).
+    """
     packs: Mapping[str, int] = field(default_factory=dict)
     """The largest call of the model so far in this cell (``rows``, ``tokens``), and how many calls are open at
     once (``calls``), where queries are packed."""
@@ -192,7 +197,7 @@ class Backend(Protocol):
         """Peak bytes of cached keys and values for the last prompts; None if unknown."""
 
     def identity(self) -> dict[str, str]:
-        """What its answers depend on: its name, the dtype, ..."""
+        """Settings that its answers depend on: its name, the dtype, ..."""
 
     def answer(
         self,
@@ -204,7 +209,8 @@ class Backend(Protocol):
     ) -> Iterator[list[Answer]]:
         """Answer the prompts whose indices are in ``todo``, a pack at a time, in any order.
 
-        A pack may hold further answers, which were computed with them. They are as good, and not needed.
+        A pack may contain answers to prompts outside ``todo`` that were computed with them. They are valid, but not
+        required.
 
         ``decodings[i]`` is how prompt ``i`` is answered; there is one for each prompt of the set.
         Calls whose prefixes extend each other should follow each other, because the backend caches
@@ -228,20 +234,21 @@ class BackendLoader(ABC):
     name: ClassVar[str]
     """Its name in ``--backend`` and in the registry."""
     options: ClassVar[frozenset[str]] = frozenset()
-    """Fields of ``BackendSpec`` that it uses beside ``dtype``. Others must not be set."""
+    """Fields of ``BackendSpec`` that it uses in addition to ``dtype``. Others must not be set."""
     patterns: ClassVar[bool] = False
     """Whether it computes attention patterns other than ``full``."""
     constrained: ClassVar[bool] = True
-    """Whether it constrains answers to labels (``Greedy``). If not, every decoding is ``Free``."""
+    """Whether it constrains answers to labels (``Greedy``). If false, every decoding is ``Free``."""
     exact: ClassVar[bool] = False
     """Whether it scores every label (``Exact``)."""
     samples: ClassVar[bool] = False
     """Whether it samples answers (``sampling`` of ``Greedy`` and ``Free``)."""
     skips_unread: ClassVar[bool] = False
-    """Whether it skips what no answer is read from: the last layer after its keys and values, but for
-    tokens that another is predicted from, and logits of tokens that a constraint excludes; and of scored
-    labels computes each beginning once. If not, costs count whole layers, the whole output head at each
-    generated or scored token and no other, and each beginning of a label anew with all its tokens."""
+    """Whether it skips computation that no answer needs: the last layer after its keys and values, except for tokens
+    that another is predicted from; logits of tokens that a constraint excludes; repeated beginnings of scored labels.
+    If false, costs count whole layers, the whole output head at each generated or scored token (and no other), and each
+    beginning of a label again with all its tokens.
+    """
     most_stops: ClassVar[int | None] = None
     """The largest number of texts that may end a free answer; None for any number."""
     spends: ClassVar[bool] = False
@@ -258,7 +265,7 @@ class BackendLoader(ABC):
         return
 
     def check(self) -> None:
-        """Raise ``UserError`` for other problems that are known before loading, like a missing key."""
+        """Raise ``UserError`` for other problems that are known before loading, such as a missing key."""
         return
 
     def check_batches(self, *, to_run: bool) -> None:  # noqa: ARG002 - a server is asked only then
@@ -275,14 +282,14 @@ class BackendLoader(ABC):
         return
 
     def settled(self, model: str, *, exact: bool = False) -> BackendLoader:  # noqa: ARG002 - for servers
-        """The same where what ``auto`` options mean for this model is found, and with ``exact`` how it is scored.
+        """Return the loader with ``auto`` options resolved for this model, and with ``exact``, the way of scoring.
 
         Raises ``UserError``.
         """
         return self
 
     def window(self, model: str) -> int | None:  # noqa: ARG002
-        """Tokens of a served model's window; None if the server does not say, or there is none.
+        """Tokens of a served model's window; None without a server, or if it does not report one.
 
         Raises ``UserError``.
         """
@@ -290,7 +297,7 @@ class BackendLoader(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """What its answers depend on, ``backend`` first. Equals the loaded backend's."""
+        """Settings that its answers depend on, ``backend`` first. Equal to the loaded backend's."""
 
     @abstractmethod
     def load(self, model: Model, tokenizer: Any, room: int) -> Backend:

@@ -71,7 +71,7 @@ class LabelAutomaton:
         return tuple(token for token in self.vocabulary.tolist() if token not in undecided)
 
     def read(self, tokens: Iterable[int]) -> int:
-        """The answer that a sequence of tokens decides, or -1. Ignores tokens after that.
+        """Return the answer that a sequence of tokens decides, or -1. Later tokens are ignored.
 
         Raises ``ValueError`` for a token that the constraint does not allow.
         """
@@ -100,14 +100,15 @@ def compile_labels(
 ) -> LabelAutomaton:
     """Compile answers (lead, label and ending: ``" card arrival\\n"``) to an automaton.
 
-    If a special token ends them (the end of a chat's turn), they are given without it. Nothing may
-    follow this token, and its text written with ordinary tokens does not count. ``spellings`` are
-    the tokenizer's (:func:`spellings_of`), to compile many automata.
+    If a special token ends them (the end of a chat's turn), they are given without it. Nothing may follow this token,
+    and its text written with ordinary tokens does not count. ``spellings`` are the tokenizer's (:func:`spellings_of`),
+    reused to compile many automata.
 
     The vocabulary is first reduced to tokens whose bytes occur in some answer, because no others
     can be allowed. The automaton is the same, compiled hundreds of times faster.
 
-    Raises ``UserError`` if the tokenizer cannot write an answer, or has a token that begins one and leads nowhere.
+    Raises ``UserError`` if the tokenizer cannot write an answer, or has a token that begins one but that no tokens
+    complete.
     """
     from outlines_core import Vocabulary
 
@@ -140,7 +141,7 @@ def compile_labels(
 
 
 def _index(answers: Sequence[str], vocabulary: Vocabulary) -> Index | None:
-    """The automaton of these answers; None if a token leads to a state from which no token goes on."""
+    """The automaton of these answers; None if a token leads to a state without transitions."""
     from outlines_core import Index
 
     try:
@@ -152,8 +153,8 @@ def _index(answers: Sequence[str], vocabulary: Vocabulary) -> Index | None:
 def check_told_apart(answers: Sequence[str], ids: Sequence[Ids]) -> None:
     """Raise ``UserError`` if two answers have the same tokens, or one's tokens begin another's.
 
-    A tokenizer that normalises texts or knows no case writes different texts with the same tokens, in
-    prompts as in answers. ``ids`` are the answers' tokens, with their endings.
+    A tokenizer that normalises texts or ignores case encodes different texts as the same tokens, in prompts and in
+    answers. ``ids`` are the answers' tokens, with their endings.
     """
     holders = dict(zip(ids, answers, strict=True))
     for answer, tokens in zip(answers, ids, strict=True):
@@ -172,7 +173,7 @@ def check_told_apart(answers: Sequence[str], ids: Sequence[Ids]) -> None:
 
 
 def shown(answer: str) -> str:
-    """An answer's label for a message; with escapes if its characters look like others."""
+    """An answer's label for a message, with ambiguous characters escaped."""
     label = answer.removesuffix(END).strip()
     return repr(label) if unicodedata.is_normalized("NFKC", label) else ascii(label)
 
@@ -186,13 +187,13 @@ def _can_write(text: bytes, spellings: Spellings) -> bool:
 
 
 def _rewritten(answer: str, tokenizer: Tokenizer) -> str:
-    """The text that a tokenizer makes of an answer's label."""
+    """An answer's label after encoding and decoding."""
     ids = tokenizer(answer.removesuffix(END), add_special_tokens=False)["input_ids"]
     return repr(str(tokenizer.decode(ids)).strip())
 
 
 def one_of(texts: Iterable[str]) -> str:
-    """A regular expression of these texts alone, for any grammar engine."""
+    """A regular expression that matches exactly these texts, for any grammar engine."""
     return f"({'|'.join(map(re.escape, texts))})"
 
 
@@ -242,7 +243,7 @@ def _unfold(
 
 
 def _decided(answers: Sequence[str], texts: Sequence[bytes], numbers: Mapping[bytes, int]) -> np.ndarray:
-    """For each state, the only answer that begins with its text, or -1: ``(states,)``."""
+    """For each state, the only answer that begins with its text, or -1 if there are several: ``(states,)``."""
     decided = np.full(len(texts), -1)
     for i, answer in enumerate(map(str.encode, answers)):
         for end in range(len(answer) + 1):

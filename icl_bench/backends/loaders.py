@@ -1,6 +1,6 @@
 """The loaders of this package's backends.
 
-They import a backend's library only when it is needed.
+A backend's library is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class TransformersLoader(BackendLoader):
 class VllmLoader(BackendLoader):
     """vLLM on CUDA or the CPU; demonstrations stay in its prefix cache.
 
-    Costs assume that its cache holds the whole prefix for each query (and the whole query for each token
-    of scored labels), though it holds whole blocks, and leave out the token that it generates when the
-    prefix is computed.
+    Costs assume that its cache holds the whole prefix for each query (and the whole query for each token of scored
+    labels), although it holds only whole blocks. They leave out the token that is generated when the prefix is
+    computed.
     """
 
     name = "vllm"
@@ -120,7 +120,7 @@ class VllmLoader(BackendLoader):
 
 @dataclass(frozen=True)
 class OpenAILoader(BackendLoader):
-    """A server with OpenAI's interface, over the network and without constraint."""
+    """A server with OpenAI's interface, over the network, without a constraint."""
 
     name = "openai"
     options = frozenset({"base_url", "endpoint", "concurrency", "hold", "server_arg", "thinking", "on_model_change"})
@@ -133,7 +133,7 @@ class OpenAILoader(BackendLoader):
     package: ClassVar[str] = "openai"
     """The Python package of its client."""
     scores: How | None = None
-    """How the server scores every label; None where it was not asked."""
+    """How the server scores every label; None if not requested."""
 
     @property
     def _provider(self) -> Provider:
@@ -147,7 +147,7 @@ class OpenAILoader(BackendLoader):
 
     @property
     def _interface(self) -> Interface:
-        """The interface. Chat prompts are messages."""
+        """The interface. Chat prompts are sent as messages."""
         asked = self.spec.endpoint or ("chat" if self.spec.chat else "completions")
         return self._provider.interface(self._address, asked)
 
@@ -227,7 +227,7 @@ class OpenAILoader(BackendLoader):
             raise UserError(f"--server-arg {name}: is set by --score exact")
 
     def settled(self, model: str, *, exact: bool = False) -> BackendLoader:
-        """See ``BackendLoader``: asks the server what it has."""
+        """See ``BackendLoader``: resolves ``auto`` options by requests to the server."""
         if exact:
             from icl_bench.backends.servers.scoring import found_scores
 
@@ -240,7 +240,7 @@ class OpenAILoader(BackendLoader):
         return replace(self, spec=self.spec.model_copy(update={"hold": hold}))
 
     def window(self, model: str) -> int | None:
-        """See ``BackendLoader``: what the server's list of models says."""
+        """See ``BackendLoader``: read from the server's list of models."""
         from icl_bench.backends.servers.models import listed_models
 
         if importlib.util.find_spec(self.package) is None:
@@ -248,7 +248,7 @@ class OpenAILoader(BackendLoader):
         try:
             return listed_models(self._interface, self._connection, seconds=20, retries=0).get(model)
         except (CellError, UserError):
-            return None  # plan needs no key; the first cell of a run says what is wrong
+            return None  # plan needs no key; the first cell of a run reports the problem
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``. The server's address distinguishes models with the same name."""
@@ -300,7 +300,7 @@ class AnthropicLoader(OpenAILoader):
 
 
 class GoogleLoader(OpenAILoader):
-    """Google's models by its copy of OpenAI's chat completions."""
+    """Google's models through its OpenAI-compatible chat completions."""
 
     name = "google"
     options = OpenAILoader.options - {"endpoint"}

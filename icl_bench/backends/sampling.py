@@ -1,8 +1,8 @@
-"""Random numbers of sampled answers: from a seed and names alone, never from a global state.
+"""Random numbers of sampled answers: functions of a seed and names, without global state.
 
 A sample is the largest of logits plus temperature times Gumbel noise (Maddison, Tarlow and Minka 2014, A* sampling,
 section 2), which has the softmax's distribution. The noise of a token depends on the seed, the row, the sample, the
-step and the token, so that an answer is the same alone, in any pack, after an interruption and beside any other rows.
+step and the token, so an answer does not depend on its pack, on other rows or on interruptions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 _SEEDS = 2**31
-"""Seeds of requests: every server's integers have 31 bits."""
+"""Range of the seeds of requests: every server accepts integers of 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Sampling:
 
     @property
     def request_seed(self) -> int:
-        """A seed for an engine or a server that samples itself: 31 bits."""
+        """A 31-bit seed for an engine or a server that samples itself."""
         return self._key % _SEEDS
 
     def named(self, *names: str | int) -> Sampling:
-        """The sampling of a part of the same sample, with a noise of its own."""
+        """The sampling of a part of the same sample, with independent noise."""
         return Sampling(self.temperature, self.seed, (*self.names, *names))
 
     def noise(self, step: int, size: int) -> np.ndarray:
         """Gumbel noise times the temperature, for each token of one step: ``(size,)`` float32.
 
-        Philox (Salmon et al. 2011) is counter-based: a step's numbers are those behind its counter. Noise is at most
+        Philox (Salmon et al. 2011) is counter-based: a step's numbers follow from its counter. Noise is at most
         22.9 times the temperature, because its smallest exponential variable is 2 ** -33.
         """
         raw = np.random.Philox(key=self._key, counter=step << 64).random_raw((size + 1) // 2)

@@ -29,11 +29,11 @@ Device = Annotated[
 
 
 OF_THE_PROGRAM = ("model", "prompt", "messages", "input", "system", "stream", "n")
-"""Arguments of a request that decide what is asked and how many answers there are."""
+"""Request arguments that the program sets: they decide the request and its number of answers."""
 
 
 def _arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """The same texts, each of an argument that a user may give. Raises ``UserError``."""
+    """Validate request arguments that a user may set, and return them. Raises ``UserError``."""
     for text in texts:
         name, _ = read_pair(text, "--server-arg")
         if name in OF_THE_PROGRAM:
@@ -42,7 +42,7 @@ def _arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _thinking(text: str | None) -> str | None:
-    """The same text, if it is a setting. Raises ``UserError``."""
+    """Validate a setting of ``--thinking``, and return it. Raises ``UserError``."""
     from icl_bench.backends.servers.thinking import Thinking
 
     return None if text is None else str(Thinking.parse(text))
@@ -161,7 +161,7 @@ class BackendSpec(Options):
 
     @property
     def given(self) -> list[str]:
-        """Options that are set and that not every backend has."""
+        """Options that are set and not supported by every backend."""
         fields = BackendSpec.model_fields
         special = [name for name in fields if name not in ("backend", "dtype", "chat")]
         return [name for name in special if getattr(self, name) != fields[name].default]

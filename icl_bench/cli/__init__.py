@@ -69,7 +69,7 @@ START = (
     ("icl-bench run --task stdlib --model gemma3-270m --k 1,10,100", "accuracy by number of demonstrations"),
     ("icl-bench view", "charts and predictions in the browser"),
 )
-"""The commands that a newcomer needs first, and what each one shows."""
+"""Commands for new users, and the purpose of each."""
 
 
 EXAMPLES = {
@@ -93,7 +93,7 @@ EXAMPLES = {
     "tasks": "tasks --check trec",
     "models": "models --prepare gemma3-270m",
 }
-"""A command line of each command, which its help ends with."""
+"""An example command line for each command, shown at the end of its help."""
 
 
 def _print_version(requested: bool) -> None:
@@ -153,14 +153,14 @@ def _program(
     del version
 
 
-_UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's own name for it differs by version
+_UsageError: Any = typer.BadParameter.__bases__[0]  # Typer's name for it differs by version
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 something failed, 2 bad usage or input.
 
-    A user's mistake prints one or two lines on standard error, without a traceback. An internal error
-    prints its traceback and exits with 70. A closed pipe prints nothing and exits with 141.
+    A usage error prints one or two lines on standard error, without a traceback. An internal error prints its traceback
+    and exits with 70. A closed pipe prints nothing and exits with 141.
     """
     warnings.showwarning = _one_line
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BaseException as error:  # a panic of a library in Rust is no Exception
+    except BaseException as error:  # a panic of a Rust library is not an Exception
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             code = _say(f"error: {short(str(error.filename))}: the name is too long for a file", 2)
         elif _too_many_files(error):
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _too_many_files(error: BaseException | None) -> bool:
-    """Whether an error is of the limit on open files, which libraries wrap in errors of their own."""
+    """Whether an error is caused by the limit on open files. Libraries wrap it in their own errors."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

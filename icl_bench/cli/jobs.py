@@ -1,4 +1,4 @@
-"""Runs and trainings of several tasks and models: one after the other here, or all together on a cluster."""
+"""Runs and trainings of several tasks and models: sequentially on this machine, or together on a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from icl_bench.training.spec import FinetuneSpec
 
 SEVERAL = ("task", "model")
-"""Options that take lists on the command line: each task runs with each model."""
+"""Options that accept lists on the command line: each task runs with each model."""
 
 Spec = TypeVar("Spec", bound=Options)
 Done = TypeVar("Done")
@@ -81,7 +81,7 @@ def do_each(
 def _each(
     works: Sequence[tuple[str, Callable[[], Done]]], say: Callable[[str], None]
 ) -> tuple[list[Done], UserError | None]:
-    """Do each of these named works, as :func:`do_each` says."""
+    """Call ``do`` for each of these named jobs, like :func:`do_each`."""
     if len(works) == 1:
         return [works[0][1]()], None
     done, left = [], []
@@ -105,7 +105,7 @@ def carry_out(
 ) -> tuple[list[Finished], UserError | None]:
     """Run or train each task with each model. Returns the results, and an error to raise at the end.
 
-    ``on_finished`` is called after each task and model. Raises ``UserError`` as :func:`do_each` does.
+    ``on_finished`` is called after each task and model. Raises ``UserError`` like :func:`do_each`.
     """
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.parts import PromptPart
@@ -114,13 +114,13 @@ def carry_out(
     cluster = ClusterSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
         raise UserError("--budget: works on one machine only; remove --budget or --on")
-    in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # of finetune it is a size
+    in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # a size in finetune
     if cluster is not None and in_batches:
         raise UserError("--batch: works on one machine only; remove --batch or --on")
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
 
-    # all requests of the command spend from one purse
+    # all requests of the command share one budget
     prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
 
     def finish(part: Part) -> Finished:
@@ -134,7 +134,7 @@ def carry_out(
     parts, problem = do_each(spec, options, prepared, display.problem)
     for part in parts:
         if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
-            with suppress(UserError):  # which its run raises again
+            with suppress(UserError):  # its run raises the error again
                 part.sweep.submit(results)
     works = [(f"{part.task} with {part.model}", partial(finish, part)) for part in parts]
     finished, failed = _each(works, display.problem)
@@ -143,7 +143,9 @@ def carry_out(
 
 
 def run_part(part: Part, results: Place, display: Display, begin: Callable[[], None] = lambda: None) -> Outcome:
-    """Compute a part here, and print how it ended. ``begin`` is called after its headline. Raises ``UserError``."""
+    """Compute a part on this machine, and print its outcome. ``begin`` is called after its headline. Raises
+    ``UserError``.
+    """
     display.part(part)
     begin()
     outcome = part.run_alone(results, display)
@@ -180,7 +182,7 @@ def _on_cluster(
 
 
 def purse(limit: float) -> Purse:
-    """Money to be spent up to a limit."""
+    """A budget with a limit."""
     from icl_bench.backends.servers.budget import Purse
 
     return Purse(limit)
@@ -191,7 +193,7 @@ def _prepared(
 ) -> Part:
     """A planned request, as a part of a study without a file.
 
-    ``purse_of`` gives the purse with a limit, from which it spends.
+    ``purse_of`` returns the budget with a limit.
     """
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
@@ -207,7 +209,9 @@ def _prepared(
 
 
 def give_budget(sweep: Sweep, purse_of: Callable[[float], Purse]) -> None:
-    """Count the money that a sweep spends at a server, if tokens have a price. ``purse_of`` has a limit's purse."""
+    """Track the money that a sweep spends at a server, if tokens have a price. ``purse_of`` returns the budget of a
+    limit.
+    """
     spec = sweep.spec
     if spec.price is not None and spec.price.pays_tokens and sweep.loader.spends:
         from icl_bench.backends.servers.budget import Budget
@@ -226,10 +230,10 @@ def run_and_print(
     quiet: bool,
     json: bool,
 ) -> None:
-    """Carry out ``icl-bench run`` or ``icl-bench finetune``.
+    """Run ``icl-bench run`` or ``icl-bench finetune``.
 
-    Prints tables after each task and model, and at the end what to do next; or JSON.
-    Raises ``UserError``, and ``typer.Exit`` with 1 if a cell failed.
+    Prints tables after each task and model and finally the next step, or JSON. Raises ``UserError``, and ``typer.Exit``
+    with 1 if a cell failed.
     """
     import typer
 
@@ -252,7 +256,7 @@ def run_and_print(
     shown = [finished for finished in done if finished.outcome.has_results]
     if not (json or quiet):
         _print_group_means(shown, results)
-        if summaries and not any(finished.outcome.stopped for finished in done):  # which says what is next
+        if summaries and not any(finished.outcome.stopped for finished in done):  # it prints the next step
             print_lines(console(), f"next: {next_step(summaries)}")
     if json and shown:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]
@@ -264,7 +268,7 @@ def run_and_print(
 
 
 def _print_group_means(done: Sequence[Finished], results: Place) -> None:
-    """Print the means over tasks of shipped groups, of what was done."""
+    """Print the means over tasks of shipped groups, for the finished tasks."""
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.cli.output.findings import print_finding
     from icl_bench.cli.output.terminal import console

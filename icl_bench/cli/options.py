@@ -39,7 +39,7 @@ def typer_option(declared: Declared, *, several: bool = False) -> Any:
 
 
 def parameter(declared: Declared, several: bool) -> Parameter:
-    """The parameter that Typer turns into an option; its default is None."""
+    """The parameter from which Typer creates an option; its default is None."""
     kind: Any = bool if declared.kind is bool else list[str] if declared.option.repeated else str
     required = declared.field.is_required()
     default: Any = Parameter.empty if required else False if kind is bool else None
@@ -55,8 +55,8 @@ def parameter(declared: Declared, several: bool) -> Parameter:
 def command(*specs: type[Options], several: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn a function that takes option values of each of these specifications into a command.
 
-    The function's first arguments are one mapping for each of ``specs``; further ones are options of the
-    command alone. ``several`` are options that take a list instead of a single value.
+    The function's first arguments are one mapping for each of ``specs``; further arguments are options of the command
+    only. ``several`` are options that take a list instead of a single value.
     """
 
     def as_command(run: Callable[..., None]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def command(*specs: type[Options], several: Sequence[str] = ()) -> Callable[[Cal
 
         def called(**values: Any) -> None:
             of_specs = [{name: values.pop(name) for name in options} for options in declared]
-            # without a value, the specification's default holds
+            # without a value, the specification's default applies
             given = [{name: value for name, value in of.items() if value not in (None, False)} for of in of_specs]
             run(*given, **values)
 

@@ -10,7 +10,7 @@ from icl_bench.training.resumable import LongTraining, Say
 
 
 def carry_out(prepare: Callable[[Any, Say], LongTraining], spec: Any, *, quiet: bool) -> None:
-    """Plan a training, print its notes, and carry it out, unless its folder holds it already."""
+    """Plan a training, print its notes, and run it, unless its folder already has the result."""
     display = Display(quiet=quiet)
     with display.preparing() as say:
         training = prepare(spec, say)

@@ -30,7 +30,7 @@ def stored_as_text(demonstrations: Sequence[T], select: str, attention: str) -> 
     """Split one prompt's demonstrations by the selection and attention pattern of its cell."""
     positions, pattern = np.arange(len(demonstrations)), Pattern.parse(attention)
     if not pattern.as_vectors(len(demonstrations)):
-        return list(demonstrations), []  # a selection takes long to parse, for each of many predictions
+        return list(demonstrations), []  # parsing a selection is slow, and there are many predictions
     parts = text_and_vectors(positions, SelectorSpec.parse(select), pattern)
     text, vectors = ([demonstrations[i] for i in part] for part in parts)
     return text, vectors

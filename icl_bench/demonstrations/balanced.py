@@ -16,7 +16,7 @@ from icl_bench.wording import short
 
 @dataclass(frozen=True)
 class Balanced(SharedSelector):
-    """The first of the draw, the same number of each label."""
+    """The first demonstrations of the draw, the same number for each label."""
 
     name = "balanced"
     needs_labels = True

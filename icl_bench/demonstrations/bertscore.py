@@ -48,10 +48,10 @@ class Packed(NamedTuple):
 class BertScoreRecall(Retriever):
     """BERTScore recall of queries against whole demonstrations, as the library bert-score computes it.
 
-    As by default there, all tokens have the same weight, except the query's special tokens, which
-    have none. An empty text scores 0. Text beyond the encoder's window is not compared, unless it reads
-    in windows. Scores equal those of bert-score for one pair at a time: in a batch it counts padding as a token of
-    similarity 0, so a score would depend on its neighbours.
+    As by default there, all tokens have the same weight, except that the query's special tokens have none. An empty
+    text scores 0. Text beyond the encoder's window is not compared, unless it reads in windows. Scores equal those of
+    bert-score for one pair at a time: in a batch it counts padding as a token of similarity 0, so a score would depend
+    on its neighbours.
 
     The pool's vectors are computed once and cached in ``cache_dir``, if given.
     """
@@ -85,7 +85,7 @@ class BertScoreRecall(Retriever):
             self._pool = _cached_vectors(self._model, demonstrations, self._cache_dir)
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
-        """Score the pool for each query; every demonstration is related."""
+        """Score the pool for each query. Every demonstration is related."""
         for batch in token_batches(map(self._model.tokenize, queries)):
             for scores in self._recall(batch)[:, self._pool.rows]:
                 yield Ranking(scores.astype(np.float64), np.ones(len(scores), dtype=bool))
@@ -117,8 +117,8 @@ class BertScoreRecall(Retriever):
             yield similar[self._pool.rows]
 
     def _weighed(self, queries: Sequence[list[int]]) -> tuple[torch.Tensor, np.ndarray]:
-        """The tokens of tokenized queries that have a weight: their vectors ``(tokens, width)``, and the
-        query of each, ``(tokens,)``.
+        """The weighted tokens of tokenized queries: their vectors ``(tokens, width)``, and the query of each,
+        ``(tokens,)``.
         """
         import torch
 
@@ -131,7 +131,7 @@ class BertScoreRecall(Retriever):
     def _best(self, vectors: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         """The largest cosine of each vector to each row of the pool, in blocks: the rows, and ``(rows, vectors)``.
 
-        Nothing if there are no vectors.
+        Yields nothing without vectors.
         """
         import torch
 

@@ -62,7 +62,7 @@ class BM25(Retriever):
     (Bertsch et al. 2025, section 3.1, footnote 3). A word of every demonstration, like the
     template's "query:" and "intent:", counts as a stop word too.
 
-    Words are Unicode's where the pool needs it, which is then a fact of a cell.
+    Words follow Unicode if the pool needs it, which is then a fact of a cell.
     """
 
     name = "bm25"
@@ -74,7 +74,7 @@ class BM25(Retriever):
     """What a word adds to the scores of these demonstrations."""
 
     def __init__(self, *, unicode: bool | None = None) -> None:
-        """``unicode``: whether words are Unicode's; None to choose by the pool."""
+        """``unicode``: whether words follow Unicode; None to decide by the pool."""
         self._unicode = unicode
 
     @classmethod

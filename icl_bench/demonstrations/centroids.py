@@ -130,7 +130,7 @@ def assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     unassigned = np.arange(len(centroids))
     while len(unassigned):
         nearest_example = near[unassigned].argmax(axis=1)
-        # of the centroids with the same nearest example, the closest comes first
+        # among centroids with the same nearest example, the closest comes first
         first = np.lexsort((unassigned, -near[unassigned, nearest_example], nearest_example))
         _, heads = np.unique(nearest_example[first], return_index=True)
         winners = first[heads]
@@ -141,7 +141,7 @@ def assign(pool: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 
 
 def _key(pool: np.ndarray, queries: np.ndarray | None, k: int, seed: int) -> str:
-    """The cache key: a hash of all that decides a selection."""
+    """The cache key: a hash of everything that decides a selection."""
     arrays = [pool] if queries is None else [pool, queries]
     hashes = [sha256(np.ascontiguousarray(array).tobytes()).hexdigest() for array in arrays]
     return key_of([version("scikit-learn"), version("numpy"), k, seed, *hashes])

@@ -1,8 +1,8 @@
 """Diverse selection: demonstrations chosen together instead of one by one, for each query or for all of them.
 
-One set for all queries stands for the pool: it is chosen as if a random sample of the pool's inputs were one query,
-so nothing of the test rows decides it. A greedy selection adds the demonstration that is best beside those already
-chosen, so the selection for k begins the selection for a larger k.
+One set for all queries is selected for a random sample of the pool's inputs, which is treated as one query, so it does
+not depend on test rows. A greedy selection adds the best demonstration given those already selected, so the selection
+for k begins the selection for a larger k.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MarginalRelevance(Diversity):
 def marginal_relevance(embeddings: np.ndarray, query: np.ndarray, k: int, weight: float) -> np.ndarray:
     """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
 
-    Each has the largest ``weight * cos(query) - (1 - weight) * max cos(chosen)``; of equals, the first.
+    Each has the largest ``weight * cos(query) - (1 - weight) * max cos(chosen)``; the first on ties.
     """
     relevance = embeddings @ query
     redundancy = np.zeros_like(relevance)
@@ -62,7 +62,7 @@ def marginal_relevance(embeddings: np.ndarray, query: np.ndarray, k: int, weight
 class Coverage(Diversity):
     """Greedy set coverage by BERTScore recall (Gupta et al. 2023, "Coverage-based Example Selection").
 
-    A set covers each token of the query by the most similar token of any of its demonstrations.
+    A set covers each token of the query by the most similar token among its demonstrations.
     """
 
     name = "diverse:bertscore"
@@ -79,8 +79,8 @@ class Coverage(Diversity):
 def coverage(similar: np.ndarray, k: int) -> np.ndarray:
     """Choose k of n demonstrations by their similarity to each token of a query ``(n, tokens)``: indices ``(k,)``.
 
-    Each raises the sum over tokens of the largest similarity most; of equals, the first. If none raises
-    it, coverage starts anew with the demonstrations that remain, as in the authors' algorithm.
+    Each selected demonstration maximally increases the sum over tokens of the largest similarity; the first on ties. If
+    none increases it, coverage restarts with the remaining demonstrations, as in the authors' algorithm.
     """
     chosen = np.zeros(k, dtype=np.int64)
     none = np.full(similar.shape[1], -np.inf, dtype=similar.dtype)
@@ -106,8 +106,8 @@ def _covering(similar: np.ndarray, covered: np.ndarray, chosen: np.ndarray) -> t
 class DeterminantalProcess(Diversity):
     """Greedy maximum of a determinantal point process (Chen et al. 2018, "Fast Greedy MAP Inference").
 
-    It raises most ``theta * sum of relevance + (1 - theta) * log det S`` of the chosen ones: relevance is
-    the cosine of sentence embeddings to the query, S the matrix of cosines between demonstrations.
+    It maximises ``theta * sum of relevance + (1 - theta) * log det S`` of the selected demonstrations: relevance is the
+    cosine of sentence embeddings to the query, S the matrix of cosines between demonstrations.
     """
 
     theta: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -123,20 +123,20 @@ class DeterminantalProcess(Diversity):
 
 
 SMALLEST_VARIANCE = 1e-6
-"""The part of a unit vector, squared, below which it counts as inside the span of those chosen."""
+"""Squared norm of a unit vector's part outside the span of selected vectors, below which it counts as inside."""
 
 
 def determinantal(embeddings: np.ndarray, query: np.ndarray, k: int, theta: float) -> np.ndarray:
     """Choose k of unit embeddings ``(n, width)`` for one query's ``(width,)``: indices ``(k,)``.
 
-    The determinant grows by the part of a vector that is outside the span of those chosen. A vector
-    inside it, like a copy, counts as one with the part ``SMALLEST_VARIANCE``: it comes after all others
-    of its relevance, and when all are inside, the most relevant is chosen. Of equals, the first is chosen.
+    The determinant grows by the part of a vector that is outside the span of those chosen. A vector inside it, such as
+    a copy, counts with ``SMALLEST_VARIANCE``: it comes after all others of its relevance, and if all are inside, the
+    most relevant is selected. Ties select the first.
     """
     relevance = embeddings @ query
     variance = np.ones(len(embeddings))
     factors = np.zeros((min(k, embeddings.shape[1]), len(embeddings)))
-    """Rows of the Cholesky factor of S, one for each chosen vector outside the span of those before."""
+    """Rows of the Cholesky factor of S, one for each selected vector outside the span of earlier ones."""
     rank = 0
     chosen = np.zeros(k, dtype=np.int64)
     for step in range(k):
@@ -158,10 +158,10 @@ def determinantal(embeddings: np.ndarray, query: np.ndarray, k: int, theta: floa
 
 @dataclass(frozen=True)
 class SharedDiversity(SharedSelector):
-    """Base of diverse selections that all queries share. Draws differ by the sample that stands for the pool."""
+    """Base of diverse selections that all queries share. Draws differ by the sample of the pool."""
 
     sample: Annotated[int, Field(ge=1, le=10**6)] = 100
-    """How many of the pool's inputs stand for it; all, if it has fewer."""
+    """The number of the pool's inputs in the sample; all if the pool has fewer."""
 
     def choose(self, pool: Pool, draw: int, k: int) -> np.ndarray:
         """See ``SharedSelector``."""
@@ -171,7 +171,7 @@ class SharedDiversity(SharedSelector):
 
     @abstractmethod
     def _places(self, pool: Pool, sample: np.ndarray, k: int) -> np.ndarray:
-        """Places in the pool of k demonstrations for the inputs at the places ``sample``: ``(k,)``."""
+        """Pool positions of k demonstrations for the inputs at the positions ``sample``: ``(k,)``."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class SharedProcess(SharedDiversity):
 
 @dataclass(frozen=True)
 class SharedCoverage(SharedDiversity):
-    """Greedy set coverage of the sample: ``Coverage`` of the tokens of all its inputs, which count alike."""
+    """Greedy set coverage of the sample: ``Coverage`` of the tokens of all its inputs, with equal weights."""
 
     name = "diverse:bertscore-shared"
     similarity = "bertscore"
@@ -222,8 +222,8 @@ class SharedCoverage(SharedDiversity):
 
 
 def of_all(similar: Sequence[np.ndarray]) -> np.ndarray:
-    """Similarities of n demonstrations to each token of several inputs, ``(n, tokens)`` each, as those to one query:
-    ``(n, all tokens)``.
+    """Concatenate the similarities of n demonstrations to each token of several inputs, ``(n, tokens)`` each, as for
+    one query: ``(n, all tokens)``.
 
     Each is divided by the number of the input's tokens, so the coverage is the sum of the inputs' recalls.
     """

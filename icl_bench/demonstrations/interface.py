@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 NO_LABELS = "answers are free text, or choices of each row's own, not labels that rows share"
-"""The reason in messages why a task does not allow what needs labels."""
+"""The reason in messages why a task without common labels does not allow a selection."""
 
 
 class Encoders(Protocol):
-    """The text encoders, each loaded on first use, and sentence embeddings of the pool and of the
-    queries, as unit vectors. What needs an encoder raises ``UserError`` if there is none.
+    """The text encoders, each loaded on first use, and sentence embeddings of the pool and of the queries, as unit
+    vectors. Members that need an encoder raise ``UserError`` if there is none.
     """
 
     @property
@@ -82,7 +82,7 @@ class Pool(Protocol):
         """Encoders, and embeddings of the pool's texts and of the queries."""
 
     def places(self, train: np.ndarray) -> np.ndarray:
-        """The places in the pool of train indices."""
+        """The pool positions of train indices."""
 
     def drawn(self, draw: int) -> np.ndarray:
         """Train indices of the pool in the order of one draw: ``(pool,)``."""
@@ -97,9 +97,9 @@ class Pool(Protocol):
 class SharedSelector(ABC):
     """Base of selectors of demonstrations that all queries share.
 
-    A subclass is a frozen data class. Its typed fields are its parameters, which ``--select`` writes
-    behind its name: a field without a default behind a colon, the others as options
-    (``centroids,of=queries``). See :mod:`icl_bench.demonstrations.parameters`.
+    A subclass is a frozen data class. Its typed fields are its parameters, which ``--select`` writes after its name: a
+    field without a default after a colon, the others as options (``centroids,of=queries``). See
+    :mod:`icl_bench.demonstrations.parameters`.
     """
 
     name: ClassVar[str]
@@ -135,7 +135,7 @@ class SharedSelector(ABC):
         return False
 
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
-        """What its selection depends on beside the data. Part of a cell's identity."""
+        """Facts that its selection depends on besides the data. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def __str__(self) -> str:
@@ -143,9 +143,9 @@ class SharedSelector(ABC):
 
 
 class Diversity(ABC):
-    """Base of selectors of each query's own demonstrations that look at the chosen ones together.
+    """Base of selectors of each query's own demonstrations that depend on each other.
 
-    A subclass is a frozen data class, with parameters as those of ``SharedSelector``.
+    A subclass is a frozen data class, with parameters like those of ``SharedSelector``.
     """
 
     name: ClassVar[str]
@@ -154,7 +154,7 @@ class Diversity(ABC):
 
     @abstractmethod
     def choose(self, pool: Pool, k: int) -> np.ndarray:
-        """Places in the pool of each test row's k demonstrations, in the order of selection: ``(test, k)``.
+        """Pool positions of each test row's k demonstrations, in the order of selection: ``(test, k)``.
 
         The selection for k begins the selection for every larger k. ``k`` is at most the pool's size.
         """
@@ -175,7 +175,7 @@ class Retriever(ABC):
     embeds: ClassVar[bool] = False
     """Whether it depends on the sentence encoder of ``--encoder``."""
     compares: ClassVar[Literal["demonstrations", "inputs"]] = "demonstrations"
-    """Whether a query's input is compared with whole demonstrations or with their inputs alone."""
+    """Whether a query's input is compared with whole demonstrations or only with their inputs."""
 
     @classmethod
     def of(cls, encoders: Encoders) -> Self:
@@ -185,7 +185,7 @@ class Retriever(ABC):
 
     @classmethod
     def facts(cls, encoders: Encoders) -> Mapping[str, Any]:
-        """What its rankings depend on beside the texts. Part of a cell's identity."""
+        """Facts that its rankings depend on besides the texts. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if cls.embeds else {}
 
     @abstractmethod

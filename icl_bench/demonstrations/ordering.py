@@ -33,8 +33,9 @@ class Order(ABC):
     nested: ClassVar[bool] = False
     """Whether the prompt of a smaller k begins the prompt of a larger k, for all test examples.
 
-    (``relevance-reversed`` grows at its end too, but there each test example has its own prompt, so
-    there is no prefix to share.)"""
+    (``relevance-reversed`` also grows at its end, but each test example has its own prompt, so there is no prefix to
+    share.)
+    """
     for_neighbours: ClassVar[bool] = False
     """Whether it makes sense only if demonstrations see each other."""
     embeds: ClassVar[bool] = False
@@ -52,7 +53,7 @@ class Order(ABC):
 
     @classmethod
     def parse_argument(cls, argument: str | None, text: str) -> Order:
-        """Create an order from the text behind its name and colon; ``text`` is the whole option."""
+        """Create an order from the text after its name and colon; ``text`` is the whole option."""
         if argument is not None:
             raise UserError(f"order {short(text)}: only a shuffle has a seed; write {cls.name}")
         return cls()
@@ -68,12 +69,12 @@ class Order(ABC):
         del spec, labelled
 
     def of(self, pool: Pool) -> Order:
-        """The same order of one pool's demonstrations. Most orders do not need the pool."""
+        """The order for one pool's demonstrations. Most orders do not need the pool."""
         del pool
         return self
 
     def facts(self, encoders: Encoders) -> Mapping[str, Any]:
-        """What it depends on besides the data. Part of a cell's identity."""
+        """Facts that it depends on besides the data. Part of a cell's identity."""
         return sentence_encoder_fact(encoders) if self.embeds else {}
 
     def arrange(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
@@ -91,7 +92,7 @@ class Order(ABC):
 
     @abstractmethod
     def arranged(self, indices: np.ndarray, labels: Sequence[str], *names: str | int) -> np.ndarray:
-        """What an order implements for :meth:`arrange`, with one label for each demonstration."""
+        """Implements :meth:`arrange`, with one label for each demonstration."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class InPoolOrder(Order):
 
 @dataclass(frozen=True)
 class OfPool(Order):
-    """Base of orders that look at the demonstrations. They arrange after :meth:`of` alone."""
+    """Base of orders that read the demonstrations. They need :meth:`of` before arranging."""
 
     pool: Pool | None = field(default=None, compare=False, repr=False)
 
@@ -236,7 +237,7 @@ class OfPool(Order):
 
     @abstractmethod
     def arranged_of(self, pool: Pool, indices: np.ndarray) -> np.ndarray:
-        """What a subclass implements: the demonstrations in the order of the prompt."""
+        """The demonstrations in the order of the prompt, implemented by a subclass."""
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,9 @@ class ByLength(OfPool):
 class Smooth(OfPool):
     """A greedy nearest-neighbour path through the sentence embeddings of the inputs.
 
-    The path starts at the first demonstration selected and steps to the nearest one (by cosine) that
-    remains. The prompt shows it from its end: the first one selected is last. So the most similar of
-    a query's own demonstrations is next to the query, and the others lead to it.
+    The path starts at the first demonstration selected and moves to the nearest remaining one (by cosine). The prompt
+    shows the path in reverse: the first one selected is last. So the most similar of a query's own demonstrations is
+    next to the query, and the others lead to it.
     """
 
     name = "smooth"
@@ -281,8 +282,8 @@ class Smooth(OfPool):
 def nearest_path(embeddings: np.ndarray) -> np.ndarray:
     """Visit unit embeddings ``(n, width)`` from the first, each time the most similar unvisited: ``(n,)``.
 
-    Of equally similar ones, the first is visited. Similarities are rounded to six decimals, so that
-    rounding errors of the processor do not decide.
+    Ties visit the first. Similarities are rounded to six decimals, so that rounding errors of the processor do not
+    decide.
     """
     points = embeddings.astype(np.float64)
     similar = (points @ points.T).round(6)

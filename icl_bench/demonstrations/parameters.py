@@ -1,8 +1,8 @@
 """The parameters of a selector: the typed fields of its data class, as ``--select`` writes them.
 
-A field without a default is written behind the name and a colon, fields with defaults as options:
-``nearby:3,by=words``. A selector has at most one field without a default. A field named after a keyword ends with
-an underscore, which is not written: ``lambda_`` is ``lambda=0.5``.
+A field without a default is written after the name and a colon, fields with defaults as options: ``nearby:3,by=words``.
+A selector has at most one field without a default. A field named after a keyword ends with an underscore, which is not
+written: ``lambda_`` is ``lambda=0.5``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> 
 
 
 def written(selector: Any) -> str:
-    """The text of a selector behind its name: ``:3,by=words``. Omits options that have their default."""
+    """The text of a selector after its name: ``:3,by=words``. Omits options that have their default."""
     every = _fields(type(selector))
     argument = "".join(f":{_text(getattr(selector, field.name))}" for field in every if not _has_default(field))
     changed = [field for field in every if _changed(field, getattr(selector, field.name))]
@@ -63,7 +63,7 @@ def _fields(selector: type) -> tuple[Field[Any], ...]:
 
 
 def _name(field: Field[Any]) -> str:
-    """The field as it is written."""
+    """The name of the field as written in options."""
     return field.name.removesuffix("_")
 
 

@@ -21,16 +21,15 @@ def nearest_of_each(
     rng: np.random.Generator,
     written: str,
 ) -> np.ndarray:
-    """Choose the ``each`` most similar of every label: ``(labels * each,)`` places in the pool.
+    """Choose the ``each`` most similar of every label: ``(labels * each,)`` pool positions.
 
-    Demonstrations are grouped by label, the most similar first. Groups are sorted by their most
-    similar demonstration. If a label has too few that are related to the query, the rest is drawn
-    at random and counts as less similar (see :func:`most_similar`, also on ``rng``).
+    Demonstrations are grouped by label, the most similar first. Groups are sorted by their most similar demonstration.
+    If a label has too few that are related to the query, the rest is chosen at random and counts as less similar (see
+    :func:`most_similar`, also for ``rng``).
 
-    ``labels`` has the index into ``names`` of each demonstration's label, ``alike`` a number for
-    each different demonstration, ``(pool,)`` both. Of demonstrations that are alike, one is chosen,
-    and none if one of ``shared`` (places in the pool too) is like it. ``written`` is the selector,
-    for messages.
+    ``labels`` has the index into ``names`` of each demonstration's label, ``alike`` a number for each distinct
+    demonstration, both ``(pool,)``. Of equal demonstrations, only one is chosen, and none if it equals one of
+    ``shared`` (also pool positions). ``written`` is the selector, for messages.
 
     Raises ``ChoiceError`` if a label has too few different demonstrations.
     """

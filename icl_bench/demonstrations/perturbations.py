@@ -42,9 +42,9 @@ class Perturbation:
     changes_answers: ClassVar[bool] = False
     """Whether :meth:`answers` changes answers."""
     option: ClassVar[str | None] = None
-    """The name of a number that may be written behind it: ``,format=4``."""
+    """The name of a numeric option after its name: ``,format=4``."""
     asks_model: ClassVar[bool] = False
-    """Whether the model is asked for the answers of demonstrations before they are shown."""
+    """Whether the model first predicts the answers of demonstrations."""
     unsupervised: ClassVar[bool] = False
     """Whether prompts have the task's texts around inputs without answers."""
 
@@ -63,7 +63,7 @@ class Perturbation:
 
     @classmethod
     def parse_amount(cls, text: str, option_text: str) -> Perturbation:
-        """Create a perturbation from the text behind its name; ``option_text`` begins messages."""
+        """Create a perturbation from the text after its name; ``option_text`` begins messages."""
         if text:
             raise UserError(f"{option_text}: not known; did you mean {cls.name}?")
         return cls()
@@ -80,11 +80,11 @@ class Perturbation:
 
     @property
     def smallest_k(self) -> int:
-        """The smallest k of which a demonstration remains."""
+        """The smallest k that leaves a demonstration."""
         return 1
 
     def check_k(self, k: int) -> None:
-        """Raise ``UserError`` for a k of which no demonstration would remain."""
+        """Raise ``UserError`` for a k that would leave no demonstration."""
 
     @property
     def piece(self) -> Piece:
@@ -98,16 +98,16 @@ class Perturbation:
 
     @property
     def complete(self) -> int:
-        """How many further demonstrations stand behind the k, as they are."""
+        """The number of further, unperturbed demonstrations after the k."""
         return 0
 
     @property
     def apart(self) -> int:
-        """How many rows of the pool it needs that are none of the k demonstrations."""
+        """The number of pool rows that it needs besides the k demonstrations."""
         return self.complete
 
     def writing(self, unsupervised: Mapping[str, str]) -> Writing:
-        """How the demonstrations of a prompt are written, and what stands between them.
+        """How the demonstrations of a prompt are written, and the text between them.
 
         ``unsupervised`` are the texts around inputs without answers, by name: ``preamble``, ``instruction``.
         """
@@ -118,9 +118,9 @@ class Perturbation:
     ) -> tuple[Example, ...]:
         """The train rows with the answers that demonstrations of one draw have, in the order given.
 
-        ``labels`` are the task's; wrong ones are drawn from them. ``drawn`` are the train indices
-        of the pool in the draw's order, ``(pool,)``. A row's answer does not depend on k or on
-        whether the row is shared, so prompts stay nested.
+        ``labels`` are the task's; wrong ones are sampled from them. ``drawn`` are the train indices of the pool in the
+        draw's order, ``(pool,)``. A row's answer does not depend on k or on whether the row is shared, so prompts stay
+        nested.
         """
         del labels, seed, draw, drawn
         return tuple(train)
@@ -134,13 +134,13 @@ class Perturbation:
         return np.tile(demonstrations, (len(pool.data.test), 1))
 
     def facts(self, pool: DemonstrationPool) -> Mapping[str, Any]:
-        """What it depends on beside its name. Part of a cell's identity."""
+        """Facts that it depends on besides its name. Part of a cell's identity."""
         return sentence_encoder_fact(pool.similarity) if self.embeds else {}
 
 
 @dataclass(frozen=True)
 class NoPerturbation(Perturbation):
-    """Demonstrations as the data has them."""
+    """Demonstrations as in the data."""
 
     name = "none"
     written = "none"
@@ -236,12 +236,12 @@ class NoisyLabels(Perturbation):
 class LabelsByModel(Perturbation):
     """The model's own answers in place of the true ones (MAPLE's first step, arXiv 2505.16225).
 
-    The demonstrations are asked first, as test rows are, without demonstrations or with some that have
-    their true labels. The runner keeps the answers as cells; until they are known, the true ones stand in.
+    The model first answers the demonstrations like test rows, without demonstrations or with some that have their true
+    labels. The runner stores the answers as cells; until then, true labels are placeholders.
     """
 
     labelled: int = 0
-    """How many truly labelled demonstrations the model sees when it labels."""
+    """The number of truly labelled demonstrations in the prompts that ask for labels."""
     name = "labels:model"
     written = "labels:model"
     option = "k"
@@ -266,13 +266,13 @@ class LabelsByModel(Perturbation):
 class InputsOnly(Perturbation):
     """Inputs without their answers: Unsupervised ICL (Agarwal et al. 2024, section 3.2).
 
-    The task's preamble stands before the inputs. Behind them may stand its instruction and complete
-    demonstrations, which show the form of an answer. These are the last of the draw's permutation that
-    the inputs leave, so the inputs are those of the unperturbed prompt.
+    The task's preamble precedes the inputs. Its instruction and complete demonstrations, which show the form of an
+    answer, may follow them. Complete demonstrations are the last remaining rows of the draw's permutation, so the
+    inputs are those of the unperturbed prompt.
     """
 
     format: int = 0
-    """How many complete demonstrations there are."""
+    """The number of complete demonstrations."""
     name = "inputs-only"
     written = "inputs-only"
     option = "format"
@@ -312,7 +312,7 @@ class LabelsOnly(Perturbation):
 
 @dataclass(frozen=True)
 class NearestRemoved(Perturbation):
-    """Without the demonstrations most similar to each query, so fewer than k are shown."""
+    """Removes the demonstrations most similar to each query, so fewer than k are shown."""
 
     percent: float
     """The percentage that is left out, above 0 and below 100."""
@@ -380,8 +380,8 @@ class NearestRemoved(Perturbation):
 
 @dataclass(frozen=True)
 class FarthestRemoved(NearestRemoved):
-    """Without the demonstrations least similar to each query: the counterpart of
-    :class:`NearestRemoved` in the sample learning ratio (Zou, Khalifa & Wang 2025, ACL).
+    """Removes the demonstrations least similar to each query: the counterpart of :class:`NearestRemoved` in the sample
+    learning ratio (Zou, Khalifa & Wang 2025, ACL).
     """
 
     name = "farthest-removed"
@@ -392,8 +392,7 @@ class FarthestRemoved(NearestRemoved):
 def without_nearest(demonstrations: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:
     """Leave out the ``count`` demonstrations of largest ``scores``, ``(k,)``: ``(k - count,)``, in order.
 
-    Of equally similar ones, the first is removed. Raises ValueError if the numbers of scores and
-    demonstrations differ, or there are too few.
+    Ties remove the first. Raises ValueError if the numbers of scores and demonstrations differ, or there are too few.
     """
     if len(scores) != len(demonstrations) or not 0 <= count <= len(demonstrations):
         raise ValueError(f"{count} of {len(demonstrations)} demonstrations by {len(scores)} scores")
@@ -402,10 +401,10 @@ def without_nearest(demonstrations: np.ndarray, scores: np.ndarray, count: int) 
 
 
 def _systematic(share: float, count: int, start: float) -> np.ndarray:
-    """Systematic sampling: for every k, k times the share of the first k are true: ``(count,)``.
+    """Systematic sampling: for every k, the share of the first k is true: ``(count,)``.
 
-    Exact to less than one. Place i is true if ``floor((i + 1) share + start)`` is more than
-    ``floor(i share + start)``, with a random start, 0 to 1.
+    Exact to less than one. Position i is true if ``floor((i + 1) share + start)`` is more than ``floor(i share +
+    start)``, with a random start, 0 to 1.
     """
     sampled: np.ndarray = np.diff(np.floor(np.arange(count + 1) * share + start)) > 0
     return sampled
@@ -416,7 +415,7 @@ def _shortest(amount: float) -> str:
 
 
 def _refuse_option_of_another(text: str, name: str, option_text: str) -> None:
-    """Raise ``UserError`` for ``,format=N`` behind a perturbation that has no format, and the like."""
+    """Raise ``UserError`` for an option that the perturbation does not have, such as ``,format=N``."""
     for option in re.findall(r",\s*(\w+)\s*=", text):
         if PERTURBATIONS[name].option == option:
             continue
@@ -433,7 +432,7 @@ def _count(text: str, option: str, option_text: str, example: str) -> int:
 
 
 def _number(text: str, mark: str) -> float | None:
-    """The number behind a mark, or None if there is none."""
+    """The number after a mark, or None if there is none."""
     try:
         return float(text[1:]) if text.startswith(mark) and text.isascii() else None
     except ValueError:

@@ -22,7 +22,7 @@ from icl_bench.tasks.examples import TaskData
 
 @dataclass
 class DemonstrationPool:
-    """The pool of one task, and what a draw and a selector choose from it.
+    """The pool of one task, and the selections of draws and selectors from it.
 
     Everything follows from the data, the rows of the pool, and named seeds.
     """
@@ -38,9 +38,9 @@ class DemonstrationPool:
     windows: bool = False
     """Whether encoders read long texts in windows, instead of truncating them."""
     _diverse: dict[Diversity, np.ndarray] = field(default_factory=dict, init=False, repr=False)
-    """Places that were chosen for the test rows, ``(test, k)`` of the largest k."""
+    """Pool positions chosen for the test rows, ``(test, k)`` of the largest k."""
     _shared: dict[tuple[SharedSelector, int], np.ndarray] = field(default_factory=dict, init=False, repr=False)
-    """Train indices that nested selectors chose for a draw, ``(k,)`` of the largest k."""
+    """Train indices chosen by nested selectors for a draw, ``(k,)`` of the largest k."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -57,7 +57,7 @@ class DemonstrationPool:
 
     @cached_property
     def labels(self) -> Sequence[str]:
-        """The different answers of the train file, sorted: the labels, if rows have labels in common."""
+        """The distinct answers of the train file, sorted: the labels, if rows have labels in common."""
         return sorted(set(self.answers))
 
     @cached_property
@@ -76,7 +76,7 @@ class DemonstrationPool:
         return generator(self.seed, *names)
 
     def places(self, train: np.ndarray) -> np.ndarray:
-        """The places in the pool of train indices."""
+        """The pool positions of train indices."""
         return np.searchsorted(self.rows, train)
 
     def drawn(self, draw: int) -> np.ndarray:
@@ -89,7 +89,7 @@ class DemonstrationPool:
         inside: np.ndarray = order[np.isin(order, self.rows)]
         return inside
 
-    # -- what all queries share -----------------------------------------------------------------
+    # -- shared demonstrations -----------------------------------------------------------------
 
     def shared(self, spec: SelectorSpec, draw: int, k: int) -> np.ndarray:
         """Train indices of k demonstrations that all queries share, in order of selection: ``(k,)``.
@@ -107,15 +107,15 @@ class DemonstrationPool:
     def most_shared(self, spec: SelectorSpec, draw: int) -> int:
         """The largest number of demonstrations that all queries could share."""
         most = len(self) if spec.base is None else min(len(self), spec.base.most(self, draw))
-        if spec.by is not None and spec.base is not None:  # the query's own must differ from them
+        if spec.by is not None and spec.base is not None:  # each query's own must differ from them
             most = min(most, int(self.alike.max()) + 1 - spec.fewest(len(self.labels)))
         if spec.base is not None and spec.each is not None:
             most = self._most_beside_labels(spec, spec.each, draw, most)
         return most
 
     def _most_beside_labels(self, spec: SelectorSpec, each: int, draw: int, most: int) -> int:
-        """How many can be shared so that ``each`` different ones of every label remain; 0 if there
-        are too few anyway.
+        """The number that can be shared so that ``each`` distinct ones of every label remain; 0 if there are too few in
+        any case.
         """
 
         def enough(count: int) -> bool:
@@ -131,7 +131,7 @@ class DemonstrationPool:
             low, high = (count, high) if enough(count) else (low, count - 1)
         return low
 
-    # -- what is the query's own ----------------------------------------------------------------
+    # -- the query's own demonstrations ----------------------------------------------------------------
 
     def retrieved(self, by: str, draw: int, k: int) -> np.ndarray:
         """Train indices of each test row's k demonstrations, most similar first: ``(test, k)``."""
@@ -179,9 +179,9 @@ class DemonstrationPool:
     def _of_queries(
         self, by: str, draw: int, choose: Callable[[Ranking, np.random.Generator], np.ndarray]
     ) -> np.ndarray:
-        """Train indices of the places that ``choose`` takes of each test row's ranking, ``(test, n)``.
+        """Train indices of the pool positions that ``choose`` selects from each test row's ranking, ``(test, n)``.
 
-        Its generator fills up a query's demonstrations if too few are related to it.
+        Its generator selects the remaining demonstrations if too few are related to a query.
         """
         ranked = zip(self.similarity.ranked(by), self.data.test, strict=True)
         places = [choose(ranking, self.rng("fill", by, draw, row.id)) for ranking, row in ranked]
@@ -190,7 +190,7 @@ class DemonstrationPool:
 
     @cached_property
     def alike(self) -> np.ndarray:
-        """A number for each different demonstration; equal text and label, equal number: ``(pool,)``."""
+        """A number for each distinct demonstration; equal text and label, equal number: ``(pool,)``."""
         template, train = self.data.spec.template, self.data.train
         numbers: dict[str, int] = {}
         texts = (demonstration_text(template, train[i]) for i in self.rows)

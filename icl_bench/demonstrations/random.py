@@ -26,7 +26,7 @@ class Random(SharedSelector):
 
 @dataclass(frozen=True)
 class First(SharedSelector):
-    """The first k of the pool, in file order: for demonstrations that were written in an order of their own."""
+    """The first k of the pool, in file order: for demonstrations with a deliberate order."""
 
     name = "first"
     drawn = False

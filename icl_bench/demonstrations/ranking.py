@@ -1,4 +1,4 @@
-"""Rankings of the pool for a query: the first k of one, or a query's own part behind shared demonstrations."""
+"""Rankings of the pool for a query: the first k, or a query's own part after shared demonstrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icl_bench.errors import ChoiceError
 
 
 class Ranking(NamedTuple):
-    """How similar every demonstration of the pool is to one query."""
+    """The similarity of every demonstration of the pool to one query."""
 
     scores: np.ndarray
     """``(pool,)`` float64, larger means more similar."""
@@ -39,14 +39,14 @@ def most_similar(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarr
 def own_part(
     ranking: Ranking, alike: np.ndarray, shared: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose the ``count`` most similar that are not shown yet (Golchin et al. 2025): ``(count,)``, most similar last.
+    """Choose the ``count`` most similar that are not shared (Golchin et al. 2025): ``(count,)``, most similar last.
 
-    ``shared`` holds pool indices, as the result does. ``alike`` numbers the pool's different
-    demonstrations from 0, ``(pool,)``: equal text and label, equal number. Only one of each number
-    is chosen, and none that is like a shared one. If fewer than ``count`` are related to the query,
-    the rest is drawn at random and comes first (see :func:`most_similar`, also on ``rng``).
+    ``shared`` holds pool indices, as the result does. ``alike`` numbers the pool's distinct demonstrations from 0,
+    ``(pool,)``: equal text and label, equal number. Only one of each number is chosen, and none that equals a shared
+    one. If fewer than ``count`` are related to the query, the rest is chosen at random and comes first (see
+    :func:`most_similar`, also for ``rng``).
 
-    Raises ``ChoiceError`` if the pool has too few different ones.
+    Raises ``ChoiceError`` if the pool has too few distinct ones.
     """
     different = int(alike.max()) + 1
     repeating = len(alike) - different

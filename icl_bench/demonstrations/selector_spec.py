@@ -35,9 +35,9 @@ class SelectorSpec:
     own: int | None = 0
     """S; None for all k, and if S follows from the labels."""
     each: int | None = None
-    """How many of each label the query's own part has; None if it is not chosen by label."""
+    """The number of each label in the query's own part; None if it is not chosen by label."""
     diverse: Diversity | None = None
-    """What chooses all demonstrations of a query together; None if they are the most similar ones."""
+    """The selector of all demonstrations of a query together; None if they are the most similar ones."""
 
     def __post_init__(self) -> None:
         retrieval = self.base is None and self.by is not None and self.own is None
@@ -130,7 +130,7 @@ class SelectorSpec:
 
     @property
     def drawn(self) -> bool:
-        """Whether another draw may have other demonstrations, but for those that fill up a retrieval."""
+        """Whether another draw may have other demonstrations, except those that complete a retrieval."""
         return self.base is not None and self.base.drawn
 
     @property
@@ -169,7 +169,7 @@ class SelectorSpec:
         return f"{self}: the texts of the test queries were used to choose its demonstrations"
 
     def facts(self, encoders: Encoders) -> dict[str, Any]:
-        """What its selection depends on beside the data. Raises ``UserError``."""
+        """Facts that its selection depends on besides the data. Raises ``UserError``."""
         facts = {} if self.retriever is None else dict(self.retriever.facts(encoders))
         return facts if self.base is None else facts | dict(self.base.facts(encoders))
 
@@ -180,7 +180,7 @@ class SelectorSpec:
         return int(self.retrieves) if self.own is None else self.own
 
     def own_count(self, k: int, labels: int) -> int:
-        """How many of k demonstrations are the query's own, for a task with this number of labels.
+        """The number of k demonstrations that are the query's own, for a task with this number of labels.
 
         Raises ``ChoiceError`` if that is more than k.
         """
@@ -196,7 +196,7 @@ class SelectorSpec:
         return own
 
     def shared_count(self, k: int, labels: int) -> int:
-        """How many of k demonstrations all queries share. Raises as :meth:`own_count` does."""
+        """The number of k demonstrations that all queries share. Raises like :meth:`own_count`."""
         return k - self.own_count(k, labels)
 
     def check_allowed(self, *, labelled: bool) -> None:
@@ -207,8 +207,8 @@ class SelectorSpec:
 
 
 def known(text: str) -> SelectorSpec | None:
-    """Parse a stored name. None if it is not a selection (imported results, trained models) or if its
-    plugin cannot be used.
+    """Parse a stored name. Returns None if it is not a selection (imported results, trained models) or if its plugin
+    cannot be used.
     """
     try:
         return SelectorSpec.parse(text)
@@ -252,7 +252,7 @@ _COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
 class SelectorPart(NamedTuple):
-    """A part of a selection between pluses: ``name:argument,option=value``."""
+    """A part of a selection, separated by pluses: ``name:argument,option=value``."""
 
     name: str
     argument: str | None
@@ -326,7 +326,7 @@ def _base(parts: Sequence[SelectorPart], option_text: str) -> SelectorPart:
 
 
 def _split_options(base: SelectorPart, hybrid: SelectorPart, option_text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of base and hybrid. An option of one may be written behind the other."""
+    """The options of base and hybrid. An option of one may follow the other."""
     of_base: dict[str, str] = {}
     of_hybrid: dict[str, str] = {}
     base_options = options_of(SELECTORS[base.name])

@@ -24,10 +24,9 @@ from icl_bench.tasks.examples import Example, TaskData
 class Similarity:
     """Rankings and embeddings of one task's pool and test rows.
 
-    BM25 and BERTScore compare a query with whole demonstrations, including answers (Bertsch et al.
-    2025, section 3.1). Embeddings are of inputs alone, so one set serves all uses. The texts are
-    those of the data, not of the prompts, and of the whole train file, not of the pool. So a cache
-    on disk serves every model.
+    BM25 and BERTScore compare a query with whole demonstrations, including answers (Bertsch et al. 2025, section 3.1).
+    Embeddings are of inputs only, so one set serves all uses. The texts are those of the data, not of the prompts, and
+    of the whole train file, not of the pool. So a cache on disk serves all models.
     """
 
     data: TaskData
@@ -89,13 +88,13 @@ class Similarity:
 
     @cached_property
     def sentence_reading(self) -> Reading:
-        """How much the sentence encoder reads of the inputs. Raises ``UserError``."""
+        """The share of the inputs that the sentence encoder reads. Raises ``UserError``."""
         texts = self._inputs([*self.data.train, *self.data.test])
         return text_encoders.reading_cached(texts, self.sentence_encoder, self.cache_dir)
 
     @cached_property
     def bertscore_reading(self) -> Reading:
-        """How much BERTScore's encoder reads of demonstrations and inputs. Raises ``UserError``."""
+        """The share of demonstrations and inputs that BERTScore's encoder reads. Raises ``UserError``."""
         return BertScoreModel(self.bertscore_encoder).reading([*self.demonstrations, *self._inputs(self.data.test)])
 
     def _embedded(self, examples: Sequence[Example]) -> np.ndarray:

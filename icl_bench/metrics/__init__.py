@@ -1,1 +1,1 @@
-"""Metrics: scores of answers, one file each, and how a task's points are compared by them."""
+"""Metrics: scores of answers, one file each, and the comparison of a task's points by them."""

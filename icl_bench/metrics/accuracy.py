@@ -1,4 +1,4 @@
-"""Accuracy: the share of right labels. The column ``correct``, which every run stores, holds it."""
+"""Accuracy: the share of right labels, from the column ``correct``, which every run stores."""
 
 from __future__ import annotations
 

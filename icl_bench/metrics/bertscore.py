@@ -101,7 +101,7 @@ def bertscore_f1(gold: Sequence[str], predictions: Sequence[str], encoder: Encod
 
 
 def _with_long(f1: np.ndarray, references: Sequence[str], candidates: Sequence[str], encoder: Encoder) -> list[float]:
-    """The scores, with those of pairs that have a long text computed anew, from all its windows."""
+    """The scores, with pairs that have a long text recomputed from all its windows."""
     model = _model_of(encoder)
     pairs = zip(references, candidates, f1, strict=True)
     return [model.f1(a, b) if model.is_long(a) or model.is_long(b) else float(score) for a, b, score in pairs]

@@ -56,7 +56,7 @@ class ReferenceMetric(Metric):
         for number in range(int(cell.max()) + 1):
             rows = np.flatnonzero(cell == number).tolist()
             scorer = self.scorer([golds[row] for row in rows], corpus=True)
-            # sacrebleu takes first references, then second ones, and so on; None stands for a missing one
+            # sacrebleu expects all first references, then all second ones, and so on; None for a missing one
             references = list(map(list, zip_longest(*(map(_composed, golds[row]) for row in rows))))
             scores.append(scorer.corpus_score([_composed(predictions[row]) for row in rows], references).score / 100)
         return {name: np.array(scores)}

@@ -22,8 +22,8 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 class ComparedWords(TextMetric, WordRule):
     """Base of metrics that compare answers as SQuAD's script does.
 
-    It removes ASCII punctuation alone. In answers of other languages, all punctuation is removed, as in MLQA's
-    script (Lewis et al. 2020).
+    It removes only ASCII punctuation. In answers of other languages, all punctuation is removed, as in MLQA's script
+    (Lewis et al. 2020).
     """
 
     compares_empty = True
@@ -62,10 +62,10 @@ def normalised(text: str) -> str:
 
 
 def normalised_unicode(text: str) -> str:
-    """The same for any script: equal to :func:`normalised` on ASCII.
+    """Normalise a text of any script: equal to :func:`normalised` on ASCII.
 
-    Removes all of Unicode's punctuation. Compatible spellings are one (NFKC). Characters of scripts without
-    spaces stand apart.
+    Removes all of Unicode's punctuation. Compatible characters are unified (NFKC). Characters of scripts without spaces
+    are separated.
     """
     bare = regex.sub(r"\p{P}", "", folded(without_ignorable(text)).translate(PUNCTUATION))
     return " ".join(part for word in _bare(bare).split() for part in segmented(word))

@@ -31,17 +31,19 @@ class Metric:
     answers: ClassVar[Answers] = "any"
     """The tasks that it applies to: tasks with labels, with free text, or both."""
     needs_common_labels: ClassVar[bool] = False
-    """Whether all rows must have the same labels. A row's own choices are not enough."""
+    """Whether all rows must have the same labels. Rows' own choices are not enough."""
     measures: ClassVar[tuple[Measure, ...]] = ()
     """Its scores of single answers. Points are compared by the first."""
     of_many: ClassVar[Mapping[str, str]] = {}
     """Its numbers of many answers: column of the curves -> title."""
     is_right: ClassVar[bool] = False
-    """Whether its first measure says that an answer is right (1) or wrong (0), and nothing between."""
+    """Whether its first measure is either 1 (right) or 0 (wrong)."""
     compares_empty: ClassVar[bool] = False
-    """Whether the right answer may be empty: for a question without an answer."""
+    """Whether the right answer may be empty, for a question without an answer."""
     windows: bool = False
-    """Whether a text encoder reads texts that are longer than its window in several windows, not truncated."""
+    """Whether a text encoder reads texts that are longer than its window in several windows instead of truncating
+    them.
+    """
 
     def __init_subclass__(cls) -> None:
         """Raise ``TypeError`` if ``measures`` or ``of_many`` are of the wrong kind."""
@@ -51,26 +53,26 @@ class Metric:
             raise TypeError(f"{cls.__name__}.of_many: expected a mapping of columns to titles")
 
     def facts(self) -> Mapping[str, Any]:
-        """What its values depend on beside the answers (an encoder). Part of a cell's identity.
+        """Facts that its values depend on besides the answers (an encoder). Part of a cell's identity.
 
         Raises ``UserError`` if it is not available.
         """
         return {}
 
     def fit(self, answers: Sequence[str]) -> None:
-        """Choose what depends on the data: ``answers`` are the right answers of all rows, of train and test.
+        """Adapt to the data: ``answers`` are the right answers of all rows, of train and test.
 
-        Called before :meth:`facts`. A metric that is not fitted chooses by the right answers that it scores.
-        Raises ``UserError`` if it cannot score answers in this script.
+        Called before :meth:`facts`. A metric that is not fitted adapts to the right answers that it scores. Raises
+        ``UserError`` if it cannot score answers in this script.
         """
         del answers
 
     def notes(self) -> Sequence[str]:
-        """What a user should know before a run, of the right answers that it was fitted to."""
+        """Notes for the user before a run, from the right answers that it was fitted to."""
         return ()
 
     def notes_on_answers(self) -> Sequence[str]:
-        """What a user should know after a run, of the answers that it has scored."""
+        """Notes for the user after a run, from the answers that it scored."""
         return ()
 
     def score(self, gold: Sequence[str], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -82,7 +84,7 @@ class Metric:
         return {}
 
     def score_golds(self, golds: Sequence[Sequence[str]], predictions: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Scores where rows have one or more right answers: the best over a row's right answers.
+        """Scores for rows with one or more right answers: the best over a row's right answers.
 
         A metric with another rule overrides it.
         """
@@ -106,21 +108,21 @@ class Metric:
     def score_many_golds(
         self, cell: np.ndarray, golds: Sequence[Sequence[str]], predictions: Sequence[str]
     ) -> Mapping[str, np.ndarray]:
-        """Numbers where rows have one or more right answers. By default, the first one counts."""
+        """Numbers for rows with one or more right answers. By default, the first one counts."""
         return self.score_many(cell, [row_golds[0] for row_golds in golds], predictions)
 
     def form(self, answer: str) -> str:
-        """The form in which answers are compared with each other: those of one form are the same answer."""
+        """The form in which answers are compared: answers with equal forms are equal."""
         return answer
 
     def unfit(self, gold: str) -> str:
-        """Why this right answer cannot be scored, like "is not a number". Empty if it can."""
+        """Why this right answer cannot be scored, such as "is not a number". Empty if it can."""
         del gold
         return ""
 
 
 class TextMetric(Metric):
-    """Base of metrics with one measure, which score each answer of free text by itself."""
+    """Base of metrics with one measure, which score each answer of free text separately."""
 
     answers = "text"
 

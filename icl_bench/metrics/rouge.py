@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Rouge(WordRule):
     """ROUGE-1, ROUGE-2 and ROUGE-L F1, with stemming.
 
-    rouge-score reads the letters a to z and digits alone. In answers of other languages, words are
-    Unicode's; of scripts without spaces, characters.
+    rouge-score reads only the letters a to z and digits. In other languages, words follow Unicode; in scripts without
+    spaces, they are characters.
     """
 
     measures = (
@@ -52,7 +52,7 @@ class Rouge(WordRule):
 
 
 def _tokenizer(*, unicode: bool) -> Any:
-    """rouge-score's tokenizer with its stemmer, or one of Unicode's words with this stemmer for those of ASCII."""
+    """rouge-score's tokenizer with its stemmer, or a tokenizer of Unicode words that stems ASCII words."""
     from rouge_score.tokenizers import DefaultTokenizer
 
     reference = DefaultTokenizer(use_stemmer=True)
@@ -60,11 +60,11 @@ def _tokenizer(*, unicode: bool) -> Any:
 
 
 class _UnicodeTokenizer:
-    """Equals the reference on text of ASCII letters."""
+    """A tokenizer of Unicode words. Equals the reference on ASCII text."""
 
     def __init__(self, reference: Any) -> None:
         self._reference = reference
 
     def tokenize(self, text: str) -> list[str]:
-        """The words of a text, those of ASCII stemmed."""
+        """The words of a text. ASCII words are stemmed."""
         return [part for word in words(text) for part in (self._reference.tokenize(word) if word.isascii() else [word])]

@@ -74,10 +74,10 @@ def metrics_of(names: Sequence[str]) -> list[Metric]:
 
 
 def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
-    """Checks the scores that a metric has returned for a column: ``(rows,)`` float64.
+    """Check the scores that a metric returned for a column, and return them: ``(rows,)`` float64.
 
-    Raises ``CellError`` unless there is one share of 1 for each answer. A percentage would be
-    clipped to 1 in curves without a message.
+    Raises ``CellError`` unless there is one share of 1 for each answer. A percentage would be clipped to 1 in curves
+    silently.
     """
     scores = np.asarray(values, dtype=float)
     if scores.shape != (rows,):
@@ -94,11 +94,10 @@ def checked_scores(column: str, values: ArrayLike, rows: int) -> np.ndarray:
 def scored(frame: pd.DataFrame, first: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return predictions with the columns ``metric`` and ``score``, a share of 1.
 
-    A task has one metric: the one that ``first`` names for it, if some prediction has it; else
-    accuracy, if some answer is right or wrong; else, for free text, the score that most of its
-    predictions have (of equals, the first of :func:`measures`). A prediction without it has an
-    empty score. Predictions that already have both columns are returned unchanged, so parts of a
-    folder keep the metrics of the whole folder.
+    A task has one metric: the one that ``first`` names for it, if some prediction has it; else accuracy, if some answer
+    is right or wrong; else, for free text, the score that most of its predictions have (on ties, the first of
+    :func:`measures`). A prediction without it has an empty score. Predictions that already have both columns are
+    returned unchanged, so parts of a folder keep the metrics of the whole folder.
     """
     all_measures = measures()
     if {"score", "metric"} <= set(frame.columns):
@@ -126,7 +125,7 @@ def _metric(counts: Mapping[Any, int], first: str) -> str:
 
 
 def first_measures(metrics_of_tasks: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Task -> the score that its points are compared by: the first measure of its first metric.
+    """Task -> the score by which its points are compared: the first measure of its first metric.
 
     Omits tasks whose first metric has no measure, is unknown or cannot be used.
     """

@@ -1,4 +1,4 @@
-"""Metrics of words: by the rule of a reference implementation, or by Unicode's where answers need it."""
+"""Metrics of words: words by a reference implementation, or by Unicode if answers need it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class WordRule(Metric):
-    """Base of metrics whose reference implementation finds words of English, or of spaced scripts, alone.
+    """Base of metrics whose reference implementation finds only words of English, or of spaced scripts.
 
-    Words are the reference's unless many words of the right answers have letters that it does not read: then
-    they are Unicode's, which are a fact of a cell.
+    Words follow the reference, unless many words of the right answers have letters that it does not read: then they
+    follow Unicode, which is a fact of a cell.
     """
 
     answers = "text"
     unicode_if: ClassVar[regex.Pattern[str]] = BEYOND_ASCII
-    """What words have that the reference does not read."""
+    """Detects words that the reference does not read."""
     _unicode: bool | None = None
 
     def fit(self, answers: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class WordRule(Metric):
         return {"score_words": "unicode"} if self._unicode else {}
 
     def takes_unicode(self, golds: Sequence[str]) -> bool:
-        """Whether words are Unicode's. These right answers decide if the metric is not fitted."""
+        """Whether words follow Unicode. These right answers decide if the metric is not fitted."""
         return has_many(self.unicode_if, golds) if self._unicode is None else self._unicode
 
     def fitted(self, golds: Sequence[str]) -> Self:

@@ -1,4 +1,4 @@
-"""Adapters of a model (LoRA and others of peft): merged with their base once, and then a folder like any other."""
+"""Adapters of a model (LoRA and others of peft), merged with their base once and then used like any model folder."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _OF_TRAINING = frozenset({CONFIG, "trainer_state.json", "training_args.json"})
 
 @dataclass(frozen=True)
 class Adapter:
-    """A folder with an adapter's weights, which are changes of another model's."""
+    """A folder with an adapter's weights, which modify those of a base model."""
 
     folder: Path
     base: str
-    """Its base by its config: a hub id or a folder; empty if the config does not say."""
+    """Its base according to its config: a hub id or a folder; empty if the config has none."""
 
     @classmethod
     def of(cls, folder: Path) -> Adapter | None:
-        """The adapter in a folder; None if the folder has none, or a whole model. Raises ``UserError``."""
+        """The adapter in a folder; None if the folder has none, or has a complete model. Raises ``UserError``."""
         if not (folder / CONFIG).is_file() or _has_model(folder):
             return None
         try:
@@ -86,7 +86,7 @@ class Adapter:
             ) from None
 
     def _copied(self, base: Path, *, with_config: bool) -> Iterator[Path]:
-        """The files beside weights: the adapter's tokenizer if it has one, else its base's."""
+        """The files other than weights: the adapter's tokenizer if it has one, else its base's."""
         source = self.folder if (self.folder / "tokenizer_config.json").exists() else base
         for file in sorted(source.iterdir()):
             kept = file.suffix in (".json", ".jinja", ".model", ".txt") and not file.name.endswith(".index.json")
@@ -119,7 +119,7 @@ class Adapter:
                 adapted: Any = PeftModel.from_pretrained(network, self.folder)
                 known = set(get_peft_model_state_dict(adapted))
             merge = getattr(adapted, "merge_and_unload", None)
-        except Exception as error:  # the libraries raise many kinds
+        except Exception as error:  # the libraries raise many kinds of errors
             if out_of_memory(error):
                 raise
             raise UserError(f"{self._subject(base)} does not fit it ({first_line(error)[:200]}); give --base") from None
@@ -136,9 +136,9 @@ class Adapter:
         try:
             with warnings.catch_warnings(action="ignore"):
                 merge(safe_merge=True).save_pretrained(saved)
-        except SafetensorError as error:  # of the disk
+        except SafetensorError as error:  # disk errors
             raise OSError(first_line(error)) from None
-        except Exception as error:  # weights that are not a number, kinds that cannot be merged
+        except Exception as error:  # weights that are not a number, or kinds that cannot be merged
             if out_of_memory(error) or isinstance(error, OSError):
                 raise
             raise UserError(f"{self._subject(base)} cannot be merged ({first_line(error)[:200]})") from None
@@ -147,7 +147,7 @@ class Adapter:
         return f"model {self.folder}: an adapter, and its base {base}"
 
     def _fit_vocabulary(self, network: Any) -> None:
-        """Give the base as many tokens as the adapter's own embeddings have, if it stores some."""
+        """Resize the base's vocabulary to that of the adapter's own embeddings, if it stores some."""
         for name, shape in _shapes(self.folder / WEIGHTS).items():
             if "embed" in name and "lora" not in name and len(shape) == 2:
                 if shape[0] != network.get_input_embeddings().weight.shape[0]:
@@ -163,6 +163,6 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _has_model(folder: Path) -> bool:
-    """Whether a folder has a whole model's config and weights."""
+    """Whether a folder has a complete model's config and weights."""
     weights = (file.name for file in folder.glob("*.safetensors"))
     return (folder / "config.json").exists() and any(name != WEIGHTS for name in weights)

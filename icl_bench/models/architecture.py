@@ -37,7 +37,7 @@ _EMBEDDINGS = ("lm_head.weight", "model.embed_tokens.weight")
 _NOT_COUNTED = re.compile(
     r"model\.embed_tokens\.weight|lm_head\.weight|model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 )
-"""Embeddings, and rotary frequencies of older files, which are not parameters."""
+"""Embeddings, and rotary frequencies in older files, which do not count as parameters."""
 
 _BEFORE_ATTENTION = re.compile(
     r"input_layernorm\.|(?:self_attn|attention|attn)\.(?!o_proj\.|out_proj\.|dense\.|c_proj\.)"
@@ -54,21 +54,21 @@ class Architecture:
     heads_width: int
     """Query heads times their width. The mean, if layers differ."""
     windows: tuple[int | None, ...]
-    """The attention window of each layer in tokens; None for all."""
+    """The attention window of each layer in tokens; None for full attention."""
     key_width: int = 0
-    """Key heads times their width; 0 where it is not known. The mean, if layers differ."""
+    """Key heads times their width; 0 if unknown. The mean, if layers differ."""
     reader_parameters: int = 0
     """Parameters of the additional matrices that every token passes through to read vectors."""
     vector_parameters: int = 0
     """Parameters of the matrices that every vector passes through."""
     hidden_width: int = 0
-    """Width of the hidden states, which the output head multiplies; 0 where it is not known."""
+    """Width of the hidden states, which the output head multiplies; 0 if unknown."""
     vocabulary: int = 0
-    """Tokens that the output head has logits of; 0 where it is not known."""
+    """Tokens for which the output head has logits; 0 if unknown."""
     layer_parameters: int = 0
-    """Parameters of the last layer; 0 where it is not known, or cannot be computed in part."""
+    """Parameters of the last layer; 0 if unknown, or if it cannot be computed in part."""
     projection_parameters: int = 0
-    """Those of them that compute queries, keys and values."""
+    """Parameters of ``layer_parameters`` that compute queries, keys and values."""
     layer_widths: tuple[tuple[int, int], ...] = ()
     """``heads_width`` and ``key_width`` of each layer; empty if all layers have the same."""
 
@@ -90,7 +90,7 @@ class Architecture:
         return {name: value for name, value in values.items() if value or name not in optional}
 
     def with_whole_layers(self) -> Architecture:
-        """The same for a program that computes every layer for all tokens."""
+        """The same architecture for a program that computes every layer for all tokens."""
         return replace(self, layer_parameters=0, projection_parameters=0)
 
     def logits_flops(self, logits: float) -> float:
@@ -100,8 +100,8 @@ class Architecture:
     def flops(self, tokens: float, before: float) -> float:
         """Operations of all layers for tokens that each see ``before`` earlier ones (on average).
 
-        Two for each parameter and token; four for each visible key and head width (scores and values).
-        Only for cells without a stored cost: :mod:`icl_bench.sweep.compute_cost` counts exactly.
+        Two per parameter and token; four per visible key and head width (scores and values). Only for cells without a
+        stored cost: :mod:`icl_bench.sweep.compute_cost` counts exactly.
         """
         layers = zip(self.windows, self.widths, strict=True)
         seen = sum(width * min(before, window or before) for window, (width, _) in layers)
@@ -109,7 +109,7 @@ class Architecture:
 
 
 class ParameterCounts(NamedTuple):
-    """The fields of :class:`Architecture` that are counted among a checkpoint's tensors."""
+    """Fields of :class:`Architecture` that are counted from a checkpoint's tensors."""
 
     parameters: int
     hidden_width: int
@@ -121,7 +121,7 @@ class ParameterCounts(NamedTuple):
     def of(cls, sizes: Mapping[str, int], last_layer: str, head: Sequence[int]) -> ParameterCounts:
         """Count parameters by name, without embeddings and head.
 
-        ``last_layer`` begins the names of the last layer's; ``head`` is the shape of the output head.
+        ``last_layer`` is the prefix of the last layer's names; ``head`` is the shape of the output head.
         """
         inside = {name.removeprefix(last_layer): n for name, n in sizes.items() if name.startswith(last_layer)}
         before = sum(n for name, n in inside.items() if _BEFORE_ATTENTION.match(name))
@@ -197,7 +197,7 @@ def laid_out_parameters(source: str) -> ParameterCounts:
         with torch.device("meta"):
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except Exception as error:  # the library raises many kinds
+    except Exception as error:  # the library raises many kinds of errors
         raise UserError(f"model {source}: cannot be planned ({first_line(error)})") from None
     head = model.get_output_embeddings().weight
     tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]

@@ -37,10 +37,10 @@ def load_arrays(entry: Path, names: Sequence[str]) -> list[np.ndarray] | None:
 
 @contextmanager
 def draft(entry: Path) -> Iterator[Path]:
-    """A folder for ``.npy`` files that become the entry at the end, all or none of them.
+    """A folder for ``.npy`` files that become the entry atomically at the end.
 
-    Without a file there is no entry. If another process has stored the entry, its files are kept. What killed
-    processes left a day ago is removed.
+    Without a file there is no entry. If another process has stored the entry, its files are kept. Leftovers of killed
+    processes are removed after a day.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(entry.parent)
@@ -50,7 +50,7 @@ def draft(entry: Path) -> Iterator[Path]:
         if hashes := {file.name: sha256_of(file) for file in sorted(folder.glob("*.npy"))}:
             (folder / HASHES).write_text(json.dumps(hashes), encoding="utf-8")
             shutil.rmtree(entry, ignore_errors=True)
-            with suppress(OSError):  # another process has stored the same
+            with suppress(OSError):  # another process has stored the same entry
                 folder.replace(entry)
 
 

@@ -24,12 +24,12 @@ from icl_bench.wording import plain
 
 @dataclass(frozen=True)
 class ReceptiveSpan:
-    """How far back one layer sees, without blocks."""
+    """How far back one layer sees, ignoring blocks."""
 
     window: int | None = None
-    """Tokens, including the token itself; None for all."""
+    """Tokens, including the token itself; None for full attention."""
     chunk: int | None = None
-    """Tokens beyond the window are seen as means of ``chunk`` tokens; None: not at all."""
+    """Tokens beyond the window are seen as means of ``chunk`` tokens; None if they are not seen."""
 
     def first(self, positions: np.ndarray) -> np.ndarray:
         """The first token in the window of each position: ``(positions,)``.
@@ -74,7 +74,7 @@ class BlockLayout:
         return first
 
     def begins(self, other: BlockLayout | None, tokens: int) -> bool:
-        """Whether another layout is the same for the first ``tokens`` tokens."""
+        """Whether another layout is equal for the first ``tokens`` tokens."""
         mine = self.starts[:tokens]
         if other is None or not np.array_equal(mine, other.starts[:tokens]):
             return False
@@ -94,7 +94,7 @@ def keys_seen(span: ReceptiveSpan, layout: BlockLayout | None, first: int, last:
     if layout is not None and layout.read is not None:
         queries, end = tokens >= len(layout.starts), len(layout.starts)
         bounds = [0, *(place for pair in layout.read for place in pair), end]
-        for start, stop in zip(bounds[::2], bounds[1::2], strict=True):  # what is not read
+        for start, stop in zip(bounds[::2], bounds[1::2], strict=True):  # demonstrations that are not read
             count[queries] -= np.clip(stop - np.maximum(window_start, start), 0, None)[queries]
     return int(count.sum())
 
@@ -112,7 +112,7 @@ class Pattern:
     written: ClassVar[str] = "full"
     """Its syntax, for messages."""
     blocks: ClassVar[bool] = False
-    """Whether the demonstrations' ends matter."""
+    """Whether the ends of demonstrations are needed."""
     reads_vectors: ClassVar[bool] = False
     """Whether texts are read as vectors, by a model trained for this."""
 
@@ -143,7 +143,7 @@ class Pattern:
         return self.name
 
     def spans(self, windows: Sequence[int | None]) -> tuple[ReceptiveSpan, ...]:
-        """How far each layer sees, given the model's own windows."""
+        """The span of each layer, given the model's own windows."""
         return tuple(map(ReceptiveSpan, windows))
 
     def layout(self, ends: Sequence[int]) -> BlockLayout | None:  # noqa: ARG002
@@ -176,7 +176,7 @@ class Pattern:
         return None
 
     def check_shots(self, k: int) -> None:
-        """Raise ``UserError`` if the pattern is not possible with k demonstrations."""
+        """Raise ``UserError`` if the pattern is impossible with k demonstrations."""
 
     @property
     def reuses(self) -> bool:
@@ -189,7 +189,7 @@ class Pattern:
         return 0
 
     def as_vectors(self, texts: int) -> int:  # noqa: ARG002
-        """How many of the ``texts`` (demonstrations, or a query's passages) are read as vectors."""
+        """The number of ``texts`` (demonstrations, or a query's passages) that are read as vectors."""
         return 0
 
     @property
@@ -198,7 +198,7 @@ class Pattern:
         return 0
 
     def packed_query_limit(self, windows: Sequence[int | None]) -> int | None:
-        """How many tokens of a query and its answer one call may compute; None for any number.
+        """The maximum tokens of a query and its answer in one call; None for any number.
 
         If a layer sees means of chunks, all these tokens must be in one window. ``windows`` are the
         model's own.
@@ -219,8 +219,7 @@ class Block(Pattern):
 
     With ``top``, each query reads the sink, the last ``local`` blocks and those between them that
     are most similar to it (after the dynamic block-sparse attention of Xiao et al. 2025, arXiv
-    2503.08640). A block's similarity is that of its most similar demonstration. Of equally similar
-    blocks, the later one is read.
+    2503.08640). A block's similarity is that of its most similar demonstration. On ties, the later block is read.
     """
 
     size: int
@@ -232,7 +231,7 @@ class Block(Pattern):
     reuse: bool = False
     """Whether each demonstration is computed once, after the sink, and rotated to its position."""
     top: int | float | None = None
-    """How many other blocks a query reads, or which share of all blocks, rounded up; None: all."""
+    """The number of other blocks that a query reads, or their share of all blocks, rounded up; None for all."""
     by: str = "bm25"
     """The retriever that compares demonstrations with a query."""
     name: ClassVar[str] = "block"
@@ -350,8 +349,8 @@ class Block(Pattern):
 class Grouped(Pattern):
     """Groups of layers, of which the first layer sees all tokens and the others a window.
 
-    Zebra (Song et al. 2023), section 2.1.1, equation 10. Layers with a window in the model keep it.
-    Groups are formed of the others.
+    Zebra (Song et al. 2023), section 2.1.1, equation 10. Layers with a window in the model keep it. The other layers
+    form groups.
     """
 
     every: int
@@ -422,7 +421,7 @@ class Approx(Pattern):
 
 @dataclass(frozen=True)
 class Vectors(Pattern):
-    """Some texts are read as one vector each, by a model that ``train-vectors`` trained.
+    """Reads some texts as one vector each, by a model that ``train-vectors`` trained.
 
     Vec-RA (Chen et al. 2024). Of k demonstrations, the first k - N are text, or under retrieval the
     k - N most similar ones. If a task's rows have passages, the first N passages are vectors.

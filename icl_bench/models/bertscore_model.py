@@ -40,12 +40,12 @@ class BertScoreModel:
         import torch
         from bert_score.utils import get_model
 
-        # a GPU or half precision rounds differently, so the selection would differ
+        # a GPU or half precision rounds differently and would change the selection
         return get_model(self.encoder.model, self.encoder.layers).to("cpu", torch.float32)
 
     @property
     def window(self) -> int:
-        """The tokens that it reads at once, including special ones."""
+        """The maximum tokens of one call, including special ones."""
         return int(self._tokenizer.model_max_length)
 
     @property
@@ -76,7 +76,7 @@ class BertScoreModel:
         from bert_score.utils import sent_encode
 
         ids: list[int] = sent_encode(self._untruncated, text) if text.strip() else []
-        return ids if len(ids) > 2 else []  # two are the special ones
+        return ids if len(ids) > 2 else []  # two of them are special tokens
 
     def encode(self, batch: Sequence[list[int]]) -> torch.Tensor:
         """Return the concatenated unit vectors of tokenized texts: ``(tokens, width)``."""
@@ -90,7 +90,7 @@ class BertScoreModel:
         return torch.nn.functional.normalize(hidden.float(), dim=-1)
 
     def f1(self, reference: str, candidate: str) -> float:
-        """BERTScore F1 of two texts that are not empty, as bert-score computes it, but for its truncation."""
+        """BERTScore F1 of two non-empty texts, as in bert-score, without its truncation."""
         import numpy as np
         import torch
 
@@ -105,5 +105,5 @@ class BertScoreModel:
         return float(2 * precision * recall / (precision + recall))
 
     def reading(self, texts: Iterable[str]) -> Reading:
-        """How much of the different texts the model reads."""
+        """How much of the distinct texts the model reads."""
         return Reading.of(map(self._whole, dict.fromkeys(texts)), self._tokenizer, self.window, self.encoder.windows)

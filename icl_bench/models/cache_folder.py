@@ -20,20 +20,20 @@ def cache_dir() -> Path:
 
 
 UNFINISHED = re.compile(r"\.new-.+|\.writing-[0-9a-f]+(\..*)?")
-"""Names of what is being written, and is renamed when it is whole: ``.new-NAME``, ``.writing-HEX``."""
+"""Names of unfinished files, which are renamed when they are complete: ``.new-NAME``, ``.writing-HEX``."""
 
 LEFT_SECONDS = 24 * 3600
-"""Age from which on what is unfinished is of a process that was killed."""
+"""Age above which unfinished files belong to a killed process."""
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in a folder of the cache: unfinished, and unchanged for a day."""
-    with suppress(OSError):  # also where it is a file
+    """Remove leftovers of killed processes from a folder of the cache: unfinished, and unchanged for a day."""
+    with suppress(OSError):  # also if it is a file
         for path in folder.iterdir():
             if UNFINISHED.fullmatch(path.name) and time.time() - _changed(path) > LEFT_SECONDS:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _changed(path: Path) -> float:
-    """When a file, or anything in a folder, was last written."""
+    """When a file, or any file in a folder, was last written."""
     return max(each.lstat().st_mtime for each in (path, *path.rglob("*")))

@@ -50,7 +50,7 @@ class ModelConfig:
     """The fields of a text model's config that the program uses."""
 
     family: str
-    """``model_type``, like ``llama``."""
+    """``model_type``, such as ``llama``."""
     context_tokens: int | None
     """The trained context window; None if the config has none."""
     heads_width: int
@@ -58,7 +58,7 @@ class ModelConfig:
     key_width: int
     """Key heads times their width. The mean, if layers differ."""
     windows: tuple[int | None, ...]
-    """The attention window of each layer in tokens; None for all."""
+    """The attention window of each layer in tokens; None for full attention."""
     layer_widths: tuple[tuple[int, int], ...] = ()
     """``heads_width`` and ``key_width`` of each layer; empty if all layers have the same."""
 
@@ -142,7 +142,7 @@ def _from_transformers(source: str, revision: str | None) -> ModelConfig:
 def layer_widths(config: Any) -> tuple[tuple[int, int], ...]:
     """Each layer's query heads times their width, and key heads times theirs, from a text model's config.
 
-    One entry if the config does not tell layers apart.
+    One entry if the config has the same values for all layers.
     """
     differ = getattr(config, "is_heterogeneous", False)
     return tuple(_widths(layer) for layer in (config.per_layer_config if differ else [config]))
@@ -156,10 +156,10 @@ def _widths(config: Any) -> tuple[int, int]:
 
 
 FULL_LAYERS = frozenset({"full_attention", "attention"})
-"""Kinds of layers, as ``layer_types`` calls them, whose tokens see all earlier ones."""
+"""Kinds of layers in ``layer_types`` whose tokens see all earlier ones."""
 
 SLIDING = "sliding_attention"
-"""The kind of layers whose tokens see a window."""
+"""The kind of layers in ``layer_types`` whose tokens see a window."""
 
 
 def layer_windows(config: Any) -> tuple[int | None, ...]:
@@ -169,7 +169,7 @@ def layer_windows(config: Any) -> tuple[int | None, ...]:
 
 
 def _layer_windows(window: int | None, kinds: Any, layers: int) -> tuple[int | None, ...]:
-    window = window or None  # families that turn windows off write null, false or 0
+    window = window or None  # families that turn windows off use null, false or 0
     if window is not None and (type(window) is not int or window < 1):
         raise ValueError(f"sliding_window is {window!r}, not a number of tokens")
     if kinds is None:

@@ -34,7 +34,7 @@ def key_of_files(parts: Sequence[str], folder: Path, files: Iterable[Path]) -> s
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Hash of a checkpoint's files: all of small files, size and 64 samples of large ones.
+    """Hash of a checkpoint's files: the content of small files, size and 64 samples of large ones.
 
     A retrained checkpoint differs in nearly every tensor, so samples distinguish it, in a second
     instead of minutes.
@@ -51,7 +51,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def parts_of(file: Path, whole: int) -> Iterator[bytes]:
-    """All of a file of at most ``whole`` bytes; of a larger one, samples that are spread evenly over it."""
+    """The content of a file of at most ``whole`` bytes, or evenly spaced samples of a larger one."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         if size <= whole:

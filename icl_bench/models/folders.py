@@ -1,4 +1,4 @@
-"""Refuses a model's folder in which a name belongs to something other than a file."""
+"""Refuses a model folder in which a name belongs to something other than a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUFFIXES = frozenset({".json", ".safetensors", ".model", ".txt", ".jinja"})
 def refuse_odd_files(folder: Path, subject: str) -> None:
     """Raise ``UserError`` if a file that libraries would read is a folder, a named pipe or a broken link.
 
-    A pipe would block them for ever, a folder ends in a traceback. ``subject`` begins the message.
+    A pipe would block them forever, and a folder causes a traceback. ``subject`` begins the message.
     """
     try:
         files = sorted(file for depth in ("*", "*/*") for file in folder.glob(depth))

@@ -30,7 +30,7 @@ class GgufTensor:
     shape: tuple[int, ...]
     """The outermost dimension first, as in numpy and PyTorch (it is last in the file)."""
     kind: int
-    """The number of its quantization."""
+    """The number of its quantization type."""
     offset: int
     """In bytes from the beginning of the file."""
 

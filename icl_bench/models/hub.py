@@ -39,7 +39,7 @@ def fetch(
 
     silent = None
     if revision is not None and not constants.HF_HUB_OFFLINE:
-        # a listing of a commit is tried for half a minute, that of a branch once
+        # listing a commit is retried for half a minute, listing a branch is not
         silent = unreachable(lambda api: api.model_info(hub, revision=revision, expand=["sha"], timeout=hub_seconds()))
     try:
         folder = snapshot_download(
@@ -73,7 +73,7 @@ def unreachable(ask: Callable[[HfApi], object]) -> str | None:
             ask(HfApi())
         except (HfHubHTTPError, ValueError):
             reason = None
-        except Exception as error:  # whatever the library and its transports raise
+        except Exception as error:  # any error of the library and its transports
             reason = f"{type(error).__name__}: {first_line(error)}"
         else:
             reason = None

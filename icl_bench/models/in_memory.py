@@ -1,4 +1,4 @@
-"""A model that is already loaded: saved once under the hash of its weights, and then like any folder."""
+"""A model that is already loaded: saved once under the hash of its weights, and then used like any folder."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from icl_bench.text_files import json_file
 from icl_bench.wording import first_line, plain, short
 
 IDENTITY = "icl_bench_identity.json"
-"""In the saved folder: the hash of the weights, its fingerprint in results."""
+"""File in the saved folder with the hash of the weights, its fingerprint in results."""
 
 IN_MEMORY, MERGED = Path("models", "in-memory"), Path("models", "merged")
-"""Below the cache folder: models that were loaded when they were given, and adapters with their base."""
+"""Folders in the cache: loaded models that users passed, and adapters merged with their base."""
 
 UNNAMED = "model"
 
 
 def read_model(given: Any) -> Any:
-    """A model's name, the folder that a loaded one was saved to; anything else as it is.
+    """Return a model's name, or the folder to which a loaded one was saved; anything else unchanged.
 
-    A loaded model is a pair of a ``transformers`` model and its tokenizer, or a triple with the name
-    that results call it by. Raises ``UserError`` where it cannot be saved.
+    A loaded model is a pair of a ``transformers`` model and its tokenizer, or a triple with its name in results. Raises
+    ``UserError`` if it cannot be saved.
     """
     if isinstance(given, Path):
         return str(given)
@@ -41,7 +41,7 @@ def read_model(given: Any) -> Any:
 
 
 def model_name(given: Any) -> str:
-    """What messages call a model: what the user wrote, or the name of a loaded one."""
+    """A model's name in messages: the user's text, or the name of a loaded one."""
     parts = given if isinstance(given, tuple | list) else (given,)
     loaded = next(filter(_is_loaded, parts), None)
     if loaded is not None:
@@ -54,7 +54,7 @@ def _is_loaded(given: Any) -> bool:
 
 
 def _name(model: Any, given: object = None) -> str:
-    """The name that was given, else that of the checkpoint which it was loaded from, as a folder has it."""
+    """The given name, else that of the checkpoint from which it was loaded, as a folder name."""
     said = str(given or Path(str(getattr(model.config, "_name_or_path", "") or "")).name)
     return re.sub(r"[^\w.+-]+", "-", said).strip("-.") or UNNAMED
 
@@ -70,7 +70,7 @@ def stated_fingerprint(folder: Path) -> str | None:
 
 
 def _saved(model: Any, tokenizer: Any, name: object = None) -> Path:
-    """The folder of a loaded model, written where it is not there yet. Raises ``UserError``."""
+    """The folder of a loaded model, written if it does not exist. Raises ``UserError``."""
     if hasattr(model, "merge_and_unload") or getattr(model, "_hf_peft_config_loaded", False):
         raise UserError("--model: the loaded model has an adapter that is not merged; give model.merge_and_unload()")
     hush_libraries()
@@ -93,8 +93,8 @@ def _saved(model: Any, tokenizer: Any, name: object = None) -> Path:
 
 
 def _identity(model: Any, tokenizer: Any) -> str:
-    """A hash of the whole weights, each tensor with its name, type and shape, and of the configurations
-    and the tokenizer: a model that was trained a step further is another one.
+    """A hash of all weights (each tensor with its name, type and shape), the configurations and the tokenizer. Any
+    further training step changes it.
     """
     import torch
 
@@ -106,7 +106,7 @@ def _identity(model: Any, tokenizer: Any) -> str:
 
 
 def _settings(model: Any) -> list[dict[str, Any]]:
-    """The configurations of a model and of its generation, which names the tokens that end a text."""
+    """The configurations of a model and of its generation, which has its end tokens."""
     both = (model.config, getattr(model, "generation_config", None))
     passing = ("_name_or_path", "transformers_version")
     return [
@@ -117,10 +117,10 @@ def _settings(model: Any) -> list[dict[str, Any]]:
 
 
 def _tokenizer_text(tokenizer: Any) -> list[Any]:
-    """What decides the tokens and the prompts of a chat: a fast tokenizer whole, else its vocabulary."""
+    """The data that determine tokens and chat prompts: a complete fast tokenizer, else its vocabulary."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         words: Any = sorted(tokenizer.get_vocab().items())
-    else:  # a batch that was padded or cut leaves its settings behind
+    else:  # padding or truncating a batch leaves its settings in the tokenizer
         words = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
     return [words, getattr(tokenizer, "special_tokens_map", None), getattr(tokenizer, "chat_template", None)]

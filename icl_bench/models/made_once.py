@@ -1,7 +1,7 @@
-"""Folders of the cache that are made once: each is there whole or not at all, and a damaged one is made again.
+"""Folders of the cache that are created once and atomically. Damaged folders are created again.
 
-A seal lies in the folder, :data:`SEAL`: each file's size, time, SHA-256 and a hash of samples. Size, time and
-samples are checked at each use, in milliseconds; all bytes where the time is another one, and on request.
+A folder contains a seal, :data:`SEAL`: each file's size, time, SHA-256 and a hash of samples. Size, time and samples
+are checked at each use, in milliseconds; all bytes are checked if the time differs, and on request.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SEAL = ".sealed"
 
 
 def made_once(place: Path, write: Callable[[Path], None]) -> Path:
-    """The folder ``place``, which ``write`` fills if it is not there or damaged: it is given an empty folder.
+    """Return the folder ``place``. If it is missing or damaged, ``write`` fills an empty folder.
 
-    Processes wait for each other, and what killed ones left is removed, in folders beside it after a day. Raises
+    Processes wait for each other. Leftovers of killed processes are removed, in adjacent folders after a day. Raises
     ``OSError``.
     """
     if is_whole(place):
@@ -38,8 +38,8 @@ def made_once(place: Path, write: Callable[[Path], None]) -> Path:
             return place
         unfinished = place.parent / f".new-{place.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
-        beside = place.parent.parent  # adapters and loaded models have a folder each
-        # what stands beside the cache's own folders may be somebody else's
+        beside = place.parent.parent  # adapters and loaded models each have a parent folder
+        # files next to the cache's own folders may belong to the user
         for folder in {place.parent, *(beside.iterdir() if beside != cache_dir() else ())}:
             remove_leftovers(folder)
         try:
@@ -65,9 +65,9 @@ def is_whole(folder: Path, *, every_byte: bool = False) -> bool:
 
 
 def remove_damaged(folder: Path) -> bool | None:
-    """Read every byte of a folder that :func:`made_once` made, and remove it if it is damaged; whether it was.
+    """Read every byte of a folder of :func:`made_once`, and remove it if it is damaged. Returns whether it was.
 
-    None for any other folder, of which nothing is known.
+    Returns None for any other folder.
     """
     if not (folder / SEAL).exists():
         return None
@@ -90,7 +90,7 @@ def _is_same(file: Path, sealed: dict[str, Any], every_byte: bool) -> bool:
         return True
     same: bool = sha256_of(file) == sealed["sha256"]
     if same:
-        with suppress(OSError):  # of a copy: the next check need not read all of it again
+        with suppress(OSError):  # for a copied folder, so that the next check need not read all of it again
             os.utime(file, ns=(stat.st_atime_ns, sealed["time"]))
     return same
 
@@ -108,7 +108,7 @@ def _seal(folder: Path) -> None:
 
 
 def _samples(file: Path) -> str:
-    """Hash of samples of a file; of the whole file if it is no longer than they are."""
+    """Hash of samples of a file, or of the whole file if it is small."""
     digest = hashlib.sha256()
     for part in parts_of(file, SAMPLES * SAMPLE_BYTES):
         digest.update(part)
@@ -116,7 +116,7 @@ def _samples(file: Path) -> str:
 
 
 def _write_through(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
+    """Wait until a file, or the names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

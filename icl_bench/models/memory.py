@@ -1,4 +1,4 @@
-"""Lack of memory, of a GPU or a CPU: recognised, and told in one line."""
+"""Out-of-memory errors of a GPU or a CPU: detection, and conversion to one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from icl_bench.wording import first_line
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error is a lack of memory, of a GPU or a CPU."""
+    """Whether an error is an out-of-memory error of a GPU or a CPU."""
     import torch
 
     # CUDA's libraries have their own messages if they cannot allocate memory
@@ -28,7 +28,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_errors_as_user_errors(source: object) -> Iterator[None]:
-    """Turn out-of-memory errors of a model that does not fit, or leaves no room to compute, into ``UserError``."""
+    """Convert out-of-memory errors of a model that does not fit, or leaves no memory to compute, to ``UserError``."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

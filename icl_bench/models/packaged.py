@@ -51,7 +51,7 @@ class PackagedModel(ABC):
     install: str
     """The arguments of ``pip install``."""
     tensor_names: ClassVar[Mapping[str, str]]
-    """What its family adds to :data:`TENSOR_NAMES`."""
+    """Its family's additions to :data:`TENSOR_NAMES`."""
 
     def is_installed(self) -> bool:
         """Whether its files are on this machine."""
@@ -63,7 +63,7 @@ class PackagedModel(ABC):
 
     @abstractmethod
     def gguf(self, work: Path) -> Path:
-        """Its GGUF file, checked. If it comes in parts, they are joined in the folder ``work``.
+        """Its verified GGUF file. Parts are joined in the folder ``work``.
 
         Raises ``ValueError`` if the file is a different one.
         """

@@ -29,11 +29,11 @@ class Gemma3(PackagedModel):
     }
 
     def sha256(self) -> str:
-        """See ``PackagedModel``: the package states and checks it."""
+        """See ``PackagedModel``: stated and verified by the package."""
         return str(importlib.import_module(self.package).EXPECTED_SHA256)
 
     def gguf(self, work: Path) -> Path:
-        """See ``PackagedModel``: the package joins its parts and checks them."""
+        """See ``PackagedModel``: the package joins and verifies its parts."""
         file: Path = importlib.import_module(self.package).assemble(work / "model.gguf")
         return file
 

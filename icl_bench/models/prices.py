@@ -1,4 +1,4 @@
-"""What a model costs: per million tokens where a server bills them, per hour where a machine runs."""
+"""Prices of a model: per million tokens for a server, per hour for a machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from genai_prices.types import Provider
 
 TOKENS = ("input", "cached", "output")
-"""The prices of tokens that are given together; ``write`` may be left out."""
+"""The token prices that are given together; ``write`` may be omitted."""
 
 
 class UnknownModelError(UserError):
-    """The table of prices does not have a model, or not all of its prices."""
+    """The price table does not have a model, or lacks some of its prices."""
 
 
 LIKE = (
@@ -32,27 +32,27 @@ LIKE = (
 
 @dataclass(frozen=True)
 class Prices:
-    """What a model costs, in any currency; NaN where a price is not given.
+    """Prices of a model, in any currency; NaN for missing prices.
 
     A server's tokens are priced per million, and the time of a machine per hour.
     """
 
     input: float = math.nan
-    """Of the prompt, computed anew."""
+    """Of the prompt, computed without the cache."""
     cached: float = math.nan
-    """Of the prompt, from its cache."""
+    """Of the prompt, read from its cache."""
     output: float = math.nan
-    """Of the answer, with its thoughts."""
+    """Of the answer, including its thoughts."""
     write: float = math.nan
-    """Of the prompt, written into its cache; ``input`` if it is not given."""
+    """Of the prompt, written into its cache; ``input`` if not given."""
     hour: float = math.nan
-    """Of the machine that answers and trains."""
+    """Per hour of the machine that answers and trains."""
     auto: bool = False
-    """Whether prices of tokens are those of the table of the package ``genai-prices``."""
+    """Whether token prices are from the table of the package ``genai-prices``."""
     most: float = math.inf
-    """Tokens of the longest prompt that has these prices."""
+    """Tokens of the longest prompt with these prices."""
     origin: str | None = field(default=None, compare=False)
-    """Where they are from, in words; None if the user gave them."""
+    """Their source as text; None if the user gave them."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.write):
@@ -90,29 +90,31 @@ class Prices:
 
     @property
     def pays_tokens(self) -> bool:
-        """Whether tokens have a price, or will have that of the table."""
+        """Whether tokens have a price, or will have one from the table."""
         return self.auto or self.of_tokens_known
 
     @property
     def given(self) -> dict[str, float]:
-        """The prices by name, without those that are not given."""
+        """The given prices by name."""
         named = {name: float(getattr(self, name)) for name in (*TOKENS, "write", "hour")}
         return {name: price for name, price in named.items() if not math.isnan(price)}
 
     def of_tokens(self, new: Any, cached: Any = 0.0, answers: Any = 0.0, written: Any = 0.0) -> Any:
-        """Money for so many tokens, numbers or arrays: of prompts, new, from the cache and into it, and of answers."""
+        """The price of tokens, as numbers or arrays: prompt tokens that are new, from the cache and into it, and answer
+        tokens.
+        """
         paid = self.input * new + self.cached * cached + self.output * answers + self.write * written
         return paid / 1e6
 
     def of_seconds(self, seconds: Any) -> Any:
-        """Money for so many seconds of the machine, a number or an array."""
+        """The price of seconds of the machine, as a number or an array."""
         return self.hour * seconds / 3600
 
     def of_model(self, model: str, server: str | None) -> Prices:
         """These prices for a model: with ``auto``, those of the table. Raises ``UserError`` if it has none.
 
-        ``server`` is the address of the server that answers, which names the provider where the table knows it;
-        None if a machine of the user's answers, which has a price of its hour alone.
+        ``server`` is the address of the server that answers, which identifies the provider if the table has it; None
+        for a machine of the user, which only has a price per hour.
         """
         if not self.auto:
             return self
@@ -123,7 +125,7 @@ class Prices:
         return replace(self, auto=False)
 
     def check_length(self, model: str, tokens: float) -> None:
-        """Raise ``UserError`` if a prompt of so many tokens has another price."""
+        """Raise ``UserError`` if a prompt of this number of tokens has another price."""
         if tokens > self.most:
             raise UserError(
                 f"--price auto: {plain(model)} costs more for prompts of more than {self.most:,.0f} tokens, and the "
@@ -132,14 +134,16 @@ class Prices:
 
 
 def given_prices(price: str | Mapping[str, float] | Prices | None) -> Prices | None:
-    """Parse ``--price``, or a dictionary of its names; what is parsed, and None, are kept. Raises ``UserError``."""
+    """Parse ``--price``, or a dictionary of its names. Parsed prices and None are returned unchanged. Raises
+    ``UserError``.
+    """
     if isinstance(price, Mapping):
         price = ",".join(f"{name}={value}" for name, value in price.items())
     return Prices.parse(price) if isinstance(price, str) else price
 
 
 def no_hour(models: Sequence[str]) -> UserError:
-    """Error for models on a machine that has no price."""
+    """Error for models on a machine without a price."""
     return UserError(
         f"--price: {listed(map(plain, models))}: models on your own machine have no price per token; add hour=.., "
         "the cost of an hour of the machine, as in --price auto,hour=2"
@@ -147,7 +151,7 @@ def no_hour(models: Sequence[str]) -> UserError:
 
 
 def table_prices(model: str, server: str | None = None) -> Prices:
-    """The prices of a model today, in US dollars, in the table of the package ``genai-prices``.
+    """Today's prices of a model in US dollars, from the table of the package ``genai-prices``.
 
     Raises ``UserError`` if the package is missing, and ``UnknownModelError`` if the table does not have the
     model or one of its prices.
@@ -162,7 +166,7 @@ def table_prices(model: str, server: str | None = None) -> Prices:
     table = data_snapshot.get_snapshot()
     of_server: Provider | None = None
     if server is not None:
-        with suppress(LookupError):  # a gateway, or a server that the table does not know
+        with suppress(LookupError):  # a gateway, or a server that is not in the table
             of_server = table.find_provider(None, None, server)
     found = _found(table, of_server, model)
     if found is None:
@@ -187,7 +191,7 @@ def table_prices(model: str, server: str | None = None) -> Prices:
     edition = f"genai-prices {genai_prices.__version__}, newest entry of {_newest(table, now)}"
     return Prices(
         numbers["input"],
-        numbers.get("cached", numbers["input"]),  # without a price of its own, a cached token costs as much
+        numbers.get("cached", numbers["input"]),  # without a separate price, a cached token costs the same
         numbers["output"],
         numbers.get("write", math.nan),
         most=min(tiers, default=math.inf),
@@ -196,7 +200,7 @@ def table_prices(model: str, server: str | None = None) -> Prices:
 
 
 def _found(table: Any, of_server: Provider | None, model: str) -> tuple[Provider, Any] | None:
-    """The provider and the model of a name, which may begin with the provider's: ``openai/gpt-5``."""
+    """The provider and model of a name, which may begin with the provider: ``openai/gpt-5``."""
     maker, _, name = model.partition("/")
     for reference, provider in ((model, None), (name, maker)):
         with suppress(LookupError):
@@ -208,7 +212,7 @@ def _found(table: Any, of_server: Provider | None, model: str) -> tuple[Provider
 
 
 def _newest(table: Any, now: datetime) -> str:
-    """The newest day that the table names, of a price or of its check: the table itself has no date."""
+    """The newest day of a price, or of its check, in the table: the table itself has no date."""
     days = [
         day
         for provider in table.providers

@@ -43,7 +43,7 @@ LLAMA2 = "01c7f73d771dfac7d292323805ebc428287df4f9"
 LLAMA2_32K = "46c24bb5aef59722fa7aa6d75e832afd1d64b980"
 MISTRAL = "3ad372fc79158a2148299e3318516c786aeded6c"
 QWEN = "d149729398750b98c0af14eb82c78cfe92750796"
-"""Commits of the hub. That of llama2-80k is not known: it is read from ``main``."""
+"""Commits of the hub. That of llama2-80k is unknown, so ``main`` is used."""
 
 _SPECS = (
     ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768, packaged=GEMMA3_270M),
@@ -73,7 +73,7 @@ class Model:
     name: str
     """Its name in results."""
     requested_name: str
-    """The value of ``--model``, which finds the model again."""
+    """The value of ``--model``, with which the model is found again."""
     source: str
     """A folder, or a hub id."""
     revision: str | None
@@ -83,15 +83,14 @@ class Model:
     tokenizer: str | None = None
     """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
     positions: RotaryPositions = OWN_POSITIONS
-    """Changes of its rotary positions when it is loaded (``perplexity --rope-scale``)."""
+    """Changes of its rotary positions on loading (``perplexity --rope-scale``)."""
 
 
 def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, base: str | None = None) -> Model:
     """Find a model by registered name, folder or hub id, and download or prepare it.
 
-    ``context_tokens`` overrides the window of the registry or the model's config. ``base`` is the model
-    that an adapter is of, instead of the one that its config names. Raises ``UserError`` if there is no
-    such model or it is not available.
+    ``context_tokens`` overrides the window of the registry or the model's config. ``base`` is an adapter's base model,
+    instead of the one in its config. Raises ``UserError`` if there is no such model or it is not available.
     """
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
@@ -121,7 +120,7 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, 
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether there is such a folder. Raises ``UserError`` for a name that no file can have."""
+    """Whether there is such a folder. Raises ``UserError`` for a name that is not possible for a file."""
     try:
         return path.is_dir()
     except OSError as error:
@@ -172,7 +171,7 @@ def load_tokenizer(model: Model) -> Tokenizer:
     """The model's tokenizer. Raises ``UserError`` if it cannot be loaded."""
     try:
         return tokenizers.load(model.source, model.revision)
-    except Exception as error:  # the library raises many kinds, some of dependencies
+    except Exception as error:  # the library raises many kinds of errors, some from dependencies
         raise UserError(f"model {model.name}: its tokenizer cannot be loaded ({first_line(error)})") from None
 
 
@@ -193,7 +192,7 @@ def _from_folder(folder: Path, context_tokens: int | None) -> Model:
 
 
 def _inside(folder: Path) -> str:
-    """Which folder to give instead of one without a model."""
+    """The folder to use instead of one without a model."""
     folders = [
         path.parent
         for pattern in ("checkpoint-*/", "snapshots/*/", "*/snapshots/*/", "*/")
@@ -208,7 +207,7 @@ def _inside(folder: Path) -> str:
 
 
 def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, base: str | None) -> Model:
-    """A model that is an adapter and its base: merged, in the cache folder."""
+    """A model from an adapter and its base, merged in the cache folder."""
     named = base or adapter.base
     if not named:
         raise UserError(f"model {adapter.folder}: an adapter whose {ADAPTER} names no base; give --base")
@@ -222,7 +221,7 @@ def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, b
         raise UserError(f"{subject}, which was not found; give --base ({error})") from None
     folder, fingerprint = adapter.merged(Path(of.source), of.fingerprint, weights=prepare)
     path = adapter.folder.resolve()
-    requested = str(path) if base is None else str(folder)  # which finds the base again
+    requested = str(path) if base is None else str(folder)  # with which the base is found again
     return Model(path.name, requested, str(folder), None, of.context_tokens, fingerprint)
 
 
@@ -249,10 +248,10 @@ def _check_weights(folder: Path, subject: str) -> None:
 
 
 def _window(source: str, revision: str | None, name: str, context_tokens: int | None = None) -> int:
-    """The given window, else that of the config, which must be readable in both cases."""
+    """The given window, else that of the config. The config must be readable in both cases."""
     try:
         window = read_config(source, revision).context_tokens
-    except Exception as error:  # the library raises many kinds
+    except Exception as error:  # the library raises many kinds of errors
         if "custom code" in str(error):
             raise UserError(
                 f"model {name}: needs Python code from its own folder, which icl-bench never "

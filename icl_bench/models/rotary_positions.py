@@ -1,7 +1,7 @@
 """Changes of a model's rotary positions: divided positions, and another base of their rotation.
 
-Dividing positions by a number (position interpolation; Chen et al. 2023, arXiv 2306.15595) lets a model read
-longer sequences than it was trained on: position ``scale * n`` is rotated as position ``n`` was in training.
+Dividing positions by a number (position interpolation; Chen et al. 2023, arXiv 2306.15595) lets a model read longer
+sequences than it was trained on: position ``scale * n`` is rotated like position ``n`` in training.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from icl_bench.errors import UserError
 
 @dataclass(frozen=True)
 class RotaryPositions:
-    """How positions differ from those of a model's config."""
+    """Differences from the positions of a model's config."""
 
     scale: float | None = None
-    """What positions are divided by; None to leave them."""
+    """The divisor of positions; None to keep them."""
     theta: float | None = None
     """The base of their rotation; None for the model's own."""
 
     def check(self) -> None:
-        """Raise ``UserError`` for a value that is no such number."""
+        """Raise ``UserError`` for an invalid value."""
         for name, value in (("scale", self.scale), ("theta", self.theta)):
             if value is not None and not 1 <= value < math.inf:
                 raise UserError(f"--rope-{name} {value}: expected 1 or more")
 
     def facts(self) -> dict[str, float]:
-        """What differs from the model's own positions, for a result's identity; empty if nothing does."""
+        """Differences from the model's own positions, for a result's identity; empty if there are none."""
         named = {"rope_scale": self._divisor, "rope_theta": self.theta}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -39,7 +39,7 @@ class RotaryPositions:
         return None if self.scale == 1 else self.scale
 
     def reach(self, context_tokens: int) -> int:
-        """The number of tokens whose positions a model with this window knows from training."""
+        """The number of tokens whose positions are within a model's training, given its window."""
         return int(context_tokens * (self.scale or 1))
 
     def config(self, source: str, revision: str | None = None) -> Any:
@@ -53,8 +53,7 @@ class RotaryPositions:
     def change(self, config: Any) -> None:
         """Change a config of the transformers library in place, for all layers.
 
-        Raises ``UserError`` if the model has no rotary positions, or if they are to be scaled and are scaled
-        already.
+        Raises ``UserError`` if the model has no rotary positions, or if they should be scaled and already are.
         """
         if self.scale is None and self.theta is None:
             return

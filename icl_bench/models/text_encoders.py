@@ -37,15 +37,17 @@ class Reading(NamedTuple):
     """How much an encoder reads of texts."""
 
     cut: int
-    """Texts of which it reads the first :attr:`window` tokens alone."""
+    """Texts of which it reads only the first :attr:`window` tokens."""
     window: int
     """The window in tokens; 0 if no text is longer."""
     unknown: float
-    """The share of tokens that its vocabulary does not have, so that they are all alike to it."""
+    """The share of tokens that are not in its vocabulary and so not distinguished."""
 
     @classmethod
     def of(cls, tokenized: Iterable[Sequence[int]], tokenizer: Any, window: int, windows: bool) -> Reading:
-        """The reading of tokenized texts, including special tokens; with ``windows``, long ones are read too."""
+        """The reading of tokenized texts, including special tokens; with ``windows``, long texts are read
+        completely.
+        """
         cut = unknown = total = 0
         for ids in tokenized:
             cut += len(ids) > window and not windows
@@ -54,7 +56,7 @@ class Reading(NamedTuple):
         return cls(cut, window if cut else 0, unknown / total if total else 0.0)
 
     def notes(self, name: str, verb: str, texts: str = "text", hint: str = WINDOWS) -> list[str]:
-        """What a user should know of it; ``name`` is the encoder's, ``texts`` the noun for a text."""
+        """Notes for the user; ``name`` is the encoder's, ``texts`` the noun for a text."""
         notes = []
         if self.cut:
             read = f"the first {self.window:,} tokens of {counted(self.cut, texts)}"
@@ -66,14 +68,14 @@ class Reading(NamedTuple):
 
 
 class EncoderCost(NamedTuple):
-    """What it takes to embed texts."""
+    """The cost of embedding texts."""
 
     tokens: float
     flops: float
 
 
 UNKNOWN = 0.2
-"""The share of unknown tokens from which an encoder is not one for the texts' script."""
+"""The share of unknown tokens above which an encoder does not support the texts' script."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,16 @@ class Encoder:
     layers: int
     """The layer whose output is used, from 1."""
     windows: bool = False
-    """Whether texts that are longer than the model's window are read in several windows, not truncated."""
+    """Whether texts longer than the model's window are read in several windows instead of truncating them."""
 
     @property
     def fact(self) -> str:
-        """Its name, and how it reads long texts, as a fact of a cell."""
+        """Its name and its handling of long texts, as a fact of a cell."""
         return _fact(self)
 
 
 def mostly_other_scripts(texts: Iterable[str]) -> bool:
-    """Whether most words of texts are in a script that encoders of English were not trained on."""
+    """Whether most words of texts are in a script that English encoders were not trained on."""
     return has_many(NOT_LATIN, texts, 0.5)
 
 
@@ -161,11 +163,11 @@ class SentenceEncoder:
     source: str
     """The folder."""
     windows: bool = False
-    """Whether texts that are longer than the model's window are read in several windows, not truncated."""
+    """Whether texts longer than the model's window are read in several windows instead of truncating them."""
 
     @property
     def fact(self) -> str:
-        """Its name, and how it reads long texts, as a fact of a cell."""
+        """Its name and its handling of long texts, as a fact of a cell."""
         return _fact(self)
 
     @classmethod
@@ -224,10 +226,10 @@ class SentenceEncoder:
         return embeddings
 
     def cost(self, texts: Sequence[str]) -> EncoderCost | None:
-        """What it takes to embed texts, truncated to its window and without padding, by formula.
+        """The cost of embedding texts, truncated to its window and without padding, by formula.
 
-        Two operations for each parameter and token, four for each pair of tokens and unit of the hidden width. None
-        for models that are not transformers. Raises ``UserError`` if the model cannot be loaded.
+        Two operations per parameter and token, four per pair of tokens and unit of the hidden width. None for models
+        that are not transformers. Raises ``UserError`` if the model cannot be loaded.
         """
         model = self.load()
         network, tokenizer = getattr(model[0], "auto_model", None), model.tokenizer
@@ -244,19 +246,19 @@ class SentenceEncoder:
         return EncoderCost(tokens, 2.0 * weights * tokens + 4.0 * pairs)
 
     def reading(self, texts: Sequence[str]) -> Reading:
-        """How much of texts the model reads. Raises ``UserError`` if the model cannot be loaded."""
+        """How much of the texts the model reads. Raises ``UserError`` if the model cannot be loaded."""
         model = self.load()
         window, tokenizer = model.max_seq_length, model.tokenizer
         if not texts or window is None or not callable(tokenizer):
-            return Reading(0, 0, 0.0)  # models that are not transformers read whole texts
+            return Reading(0, 0, 0.0)  # other kinds of models read whole texts
         return Reading.of(tokenizer(list(texts), verbose=False)["input_ids"], tokenizer, window, self.windows)
 
 
 def _windows_of(text: str, model: SentenceTransformer) -> list[tuple[str, int]]:
-    """Parts of a text that fit the model's window, each with its tokens: halves, until they fit.
+    """Parts of a text that fit the model's window, each with its tokens: split in halves until they fit.
 
-    A text is split near its middle, between words if possible. Raises ``UserError`` if the tokenizer does not say
-    where tokens are.
+    A text is split near its middle, between words if possible. Raises ``UserError`` if the tokenizer does not return
+    offsets.
     """
     window, tokenizer = model.max_seq_length, model.tokenizer
     if window is None or not callable(tokenizer):
@@ -292,7 +294,7 @@ def embed_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path
 
 
 def reading_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> Reading:
-    """:meth:`SentenceEncoder.reading` of the different texts, cached."""
+    """:meth:`SentenceEncoder.reading` of the distinct texts, cached."""
     unique = list(dict.fromkeys(texts))
     entry = cache_dir / f"reading-{key_of([fingerprint(encoder.source), str(encoder.windows), *unique])}"
     cut, window, unknown = cached_array(entry, lambda: np.array(encoder.reading(unique)))
@@ -347,7 +349,7 @@ def _load_model(source: str) -> SentenceTransformer:
             trust_remote_code=False,
             model_kwargs={"use_safetensors": True, "dtype": "float32"},
         )
-    except Exception as error:  # the library raises many kinds, some of dependencies
+    except Exception as error:  # the library raises many kinds of errors, some from dependencies
         raise UserError(
             f"encoder {plain(source)}: cannot be loaded ({first_line(error)}); give the folder of "
             "a sentence-transformers model with safetensors weights"

@@ -1,10 +1,10 @@
 """A checkpoint's tokenizer, read by transformers once, and from a cache afterwards.
 
-How transformers reads a checkpoint's tokenizer files depends on many of its tables (which class a
-config names, which of these names are wrong, what a class builds instead of reading). That takes
-15 s for Gemma's vocabulary, mostly to import libraries that a plan does not need. So the result is
-cached: the backend in its own format and the ids of the special tokens. The entry's name is a hash
-of the files and of both libraries' versions. Ids are equal because the backend is the same.
+How transformers reads a checkpoint's tokenizer files depends on many of its tables (the class that a config names,
+corrections of wrong names, parts that a class builds instead of reading). This takes 15 s for Gemma's vocabulary,
+mostly to import libraries that a plan does not need. So the result is cached: the backend in its own format and the ids
+of the special tokens. The entry's name is a hash of the files and of both libraries' versions. Ids are equal because
+the backend is the same.
 
 Not cached, but always read by transformers: tokenizers without a backend of the tokenizers package,
 those whose class overrides encoding or decoding, and those that clean up decoded text.
@@ -58,7 +58,7 @@ class Tokenizer(Protocol):
 
     @property
     def __call__(self) -> Callable[..., Any]:
-        """Returns ``input_ids`` of a text or a list of texts, and what else is requested."""
+        """Returns ``input_ids`` of a text or a list of texts, and further requested fields."""
 
     def __len__(self) -> int:
         """The number of tokens, including added ones."""
@@ -77,7 +77,7 @@ def bos_of(tokenizer: Any) -> int | None:
 
 
 def special_texts(tokenizer: Tokenizer) -> list[str]:
-    """The texts of the tokens that are read as special."""
+    """The texts of tokens that are parsed as special tokens."""
     return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
@@ -105,7 +105,7 @@ def with_offsets(
 
 
 _WITHOUT_BOS = "without_bos"
-"""The attribute of tokenizers whose config says that texts do not begin with BOS."""
+"""The attribute of tokenizers whose config sets that texts do not begin with BOS."""
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "all_special_ids")
 
@@ -179,7 +179,7 @@ def load(source: str, revision: str | None = None) -> Tokenizer:
 
 
 def _leaves_bos_out(folder: Path) -> bool:
-    """Whether a tokenizer's config says ``add_bos_token: false``."""
+    """Whether a tokenizer's config has ``add_bos_token: false``."""
     try:
         config = json_file(folder / "tokenizer_config.json")
     except (OSError, ValueError):

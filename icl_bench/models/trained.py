@@ -1,4 +1,4 @@
-"""What a checkpoint records of its training by this program: the cost, and the attention pattern."""
+"""The record of training in a checkpoint of this program: the cost, and the attention pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.text_files import json_file
 
 LOG = "training.json"
-"""The file of a training's log, beside the weights."""
+"""The file of a training's log, next to the weights."""
 
 ADAPTED_PATTERN = "icl_bench_attention"
 """The field of ``config.json`` with the pattern that a model was adapted to."""

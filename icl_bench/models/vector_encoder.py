@@ -31,9 +31,9 @@ from icl_bench.wording import first_line, one_line, plain
 Pooling = Literal["cls", "mean"]
 
 SETTINGS, WEIGHTS, ENCODER = "vectors.json", "vectors/readers.safetensors", "vectors/encoder"
-"""The files of a checkpoint beside the decoder's: the settings of its vectors, the weights that read
-them, and the encoder, if it was trained too. They have their own folder, because programs read all
-weights beside a config.json."""
+"""The files of a checkpoint in addition to the decoder's: the settings of its vectors, the weights that read them, and
+the encoder, if it was trained too. They have separate folders, because programs read all weights next to a config.json.
+"""
 
 BATCH = 32
 """Texts encoded in one call."""
@@ -52,7 +52,7 @@ class VectorSettings(Frozen):
     vectors: int
     """The largest number of vectors in training."""
     text: int = 0
-    """The number of demonstrations as text beside them in training."""
+    """The number of demonstrations as text next to the vectors in training."""
     parameters: int
     """Parameters of the added matrices that every token passes through."""
     vector_parameters: int
@@ -159,7 +159,7 @@ class VectorEncoder:
         return (hidden * mask).sum(1) / mask.sum(1)
 
     def reading(self, texts: Sequence[str]) -> Reading:
-        """How much of texts the vectors are of. Raises ``UserError`` if the encoder cannot be loaded."""
+        """How much of the texts is encoded in vectors. Raises ``UserError`` if the encoder cannot be loaded."""
         network, tokenizer = self.load()
         if not texts:
             return Reading(0, 0, 0.0)
@@ -191,7 +191,7 @@ class VectorEncoder:
 
 
 def _window(network: Any, tokenizer: Any) -> int:
-    """Tokens of the longest text that is read whole."""
+    """Maximum tokens of a text that is read completely."""
     return int(min(tokenizer.model_max_length, network.config.max_position_embeddings))
 
 
@@ -205,7 +205,7 @@ def _load_model(source: str) -> tuple[Any, Any]:
             source, dtype="float32", use_safetensors=True, local_files_only=True, trust_remote_code=False
         ).eval()
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the library raises many kinds, some of dependencies
+    except Exception as error:  # the library raises many kinds of errors, some from dependencies
         raise UserError(
             one_line(
                 f"encoder {plain(source)}: cannot be loaded ({first_line(error)}); give the folder of "

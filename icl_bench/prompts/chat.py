@@ -48,9 +48,9 @@ class ChatSettings(Frozen):
     system: str | None = None
     """The content of a system turn, if there is one."""
     arguments: tuple[tuple[str, Any], ...] = ()
-    """Arguments of the template beside the messages."""
+    """Arguments of the template besides the messages."""
     day: str | None = None
-    """The date that the template may write, like ``2026-01-31``; None for today's."""
+    """The date that the template may write, such as ``2026-01-31``; None for today's."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,8 @@ class ChatForm:
         writing: Writing = AS_THEY_ARE,
         thought: ThoughtRule | None = None,
     ) -> None:
-        """``special`` are the texts of the tokenizer's special tokens. ``writing`` writes the
-        demonstrations if all are in one message. With ``thought``, the assistant's turn begins with
-        what opens it.
+        """``special`` are the texts of the tokenizer's special tokens. ``writing`` writes the demonstrations if all are
+        in one message. With ``thought``, the assistant's turn begins with its opening.
 
         Raises ``UserError`` if the template refuses such conversations, or does not end the
         assistant's turns.
@@ -123,7 +122,7 @@ class ChatForm:
         return query_text(self.template, example) + self._around.end + self._opens
 
     def answer(self, answer: str) -> str:
-        """See ``PlainForm``: with the markup behind the generation prompt, and the end of the turn."""
+        """See ``PlainForm``: with the markup after the generation prompt, and the end of the turn."""
         if self.thought is not None:
             return f"{self.thought.answer_lead}{answer}{self.ending}"
         generation, before = self._around.end, self._around.answer
@@ -131,8 +130,8 @@ class ChatForm:
         return f"{lead}{answer}{self.ending}"
 
     def facts(self) -> dict[str, Any]:
-        """What prompts depend on beside examples: the settings and the template's markup, which may
-        have today's date.
+        """Facts that prompts depend on besides examples: the settings and the template's markup, which may have today's
+        date.
         """
         around = self._around
         written = [around.start, around.answer, around.joint, around.end, around.closing]
@@ -145,7 +144,7 @@ class ChatForm:
         }
 
     def notes(self) -> list[str]:
-        """What the template writes beside contents that a reader of results should know."""
+        """Notes on the template's own text that readers of results should know."""
         notes = []
         if self._chat.writes_date:
             day = self.settings.day or date.today().isoformat()
@@ -157,23 +156,23 @@ class ChatForm:
 
     @property
     def thought_marks(self) -> tuple[str, ...]:
-        """The mark with which the model begins a thought of its own, like ``<think>``, if the template names one."""
+        """The mark with which the model begins its own thoughts, such as ``<think>``, if the template has one."""
         mark = thought_mark_in(self._chat.source)
         return () if mark is None else (mark,)
 
     @property
     def thought_stops(self) -> tuple[str, ...]:
-        """Texts that end a thought beside the task's end mark: those of the model's own thoughts and of turns."""
+        """Texts that end a thought besides the task's end mark: those of the model's own thoughts and of turns."""
         return (*map(closed, self.thought_marks), self.stop)
 
     def closing(self, text: str) -> str:
-        """What closes a thought of the model's own that a prompt with its thought leaves open; empty for none."""
+        """The text that closes the model's own thought, if a prompt with a thought leaves it open; else empty."""
         left_open = (mark for mark in self.thought_marks if text.rfind(mark) > text.rfind(closed(mark)))
         return next((f"\n{closed(mark)}\n\n" for mark in left_open), "")
 
     @property
     def _thought(self) -> str | None:
-        """The mark of a thought that the template begins before an answer, like ``<think>``."""
+        """The mark of a thought that the template begins before an answer, such as ``<think>``."""
         left_open = replace(self._chat, closes_thoughts=False)
         return thought_of(left_open.render(self._conversation(_MARKS[:1])))
 
@@ -185,12 +184,14 @@ class ChatForm:
     # -- conversations --------------------------------------------------------------------------
 
     def messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
-        """The conversation of one prompt. What opens a thought ends the last turn, as a server begins the next."""
+        """The conversation of one prompt. The opening of a thought is at the end of the last turn, because a server
+        begins the next.
+        """
         *before, last = self._messages(demonstrations, query)
         return [*before, {**last, "content": joined(last["content"], self._opens)}]
 
     def _messages(self, demonstrations: Sequence[Example], query: Example) -> list[Message]:
-        """The conversation of one prompt, without what opens a thought in the answer."""
+        """The conversation of one prompt, without the opening of a thought in the answer."""
         last = query_text(self.template, query)
         if self.settings.style == "single":
             return self._conversation(["".join([*self.demonstrations(demonstrations), last])])
@@ -202,10 +203,10 @@ class ChatForm:
         return self._chat.render(self._messages(demonstrations, query)) + self._opens
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:
-        """See ``PlainForm``: whether the template treats all turns and these contents alike.
+        """See ``PlainForm``: whether the template treats all turns and these contents equally.
 
-        Tests each example as its own conversation, and all of them as one. Raises ``UserError`` for
-        a text that the tokenizer would read as a special token.
+        Tests each example as a separate conversation, and all of them as one. Raises ``UserError`` for a text that the
+        tokenizer would read as a special token.
         """
         if not self._regular:
             return False
@@ -258,8 +259,8 @@ class ChatForm:
         return f"{system}{'' if apart else self.template.separator}{start}"
 
     def _shows_system(self) -> bool:
-        """Whether the template shows a system turn. Raises ``UserError`` if ``--system`` gives one, and
-        the template refuses it or leaves it out.
+        """Whether the template shows a system turn. Raises ``UserError`` if ``--system`` gives one and the template
+        refuses it or leaves it out.
         """
         turns: list[Message] = [{"role": "system", "content": _MARKS[0]}, {"role": "user", "content": _MARKS[1]}]
         try:
@@ -311,7 +312,7 @@ class ChatForm:
 
 
 def ending_of(closing: str, special: Collection[str]) -> str | None:
-    """The end of an answer in what stands behind it: up to the first special token, or the first line break.
+    """The end of an answer in the text after it: up to the first special token, or the first line break.
 
     None if there is neither.
     """
@@ -323,7 +324,7 @@ def ending_of(closing: str, special: Collection[str]) -> str | None:
 
 
 PromptForm = PlainForm | ChatForm
-"""How the parts of a prompt are written and put together."""
+"""The form in which a prompt's parts are written and joined."""
 
 
 def chat_form(
@@ -336,8 +337,8 @@ def chat_form(
     closes_thoughts: bool = False,
     thought: ThoughtRule | None = None,
 ) -> ChatForm:
-    """The form of a model's own chat template; with ``closes_thoughts``, answers stand behind a thought
-    that it begins; with ``thought``, behind one of the task. Raises ``UserError``.
+    """The form of a model's own chat template. With ``closes_thoughts``, answers follow the thought that it begins;
+    with ``thought``, they follow a thought of the task. Raises ``UserError``.
     """
     arguments = dict(settings.arguments)
     chat = ChatTemplate.of_folder(

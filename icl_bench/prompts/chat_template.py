@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _FILE, _CONFIG = "chat_template.jinja", "tokenizer_config.json"
 _CLOSED = {"<|START_THINKING|>": "<|END_THINKING|>"}
-"""What closes a thought, by the mark that begins it, where no slash does: Cohere's."""
+"""The text that closes a thought, by its opening mark, if it does not use a slash: Cohere's."""
 
 _TAG = re.compile(
     rf"(?P<open>{'|'.join(map(re.escape, _CLOSED))}|"
@@ -51,13 +51,13 @@ class ChatTemplate:
     model_name: str
     """The model, for messages."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """``enable_thinking`` and the like, and the special tokens by name."""
+    """``enable_thinking`` and similar arguments, and the special tokens by name."""
     day: str | None = None
-    """The date that the template may write, like ``2026-01-31``; None for today's."""
+    """The date that the template may write, such as ``2026-01-31``; None for today's."""
     closes_thoughts: bool = False
     """Whether a thought that the generation prompt begins is closed, so that an answer follows it."""
     option: str = "--chat"
-    """The option that asks for the template, for messages."""
+    """The option that requests the template, for messages."""
 
     @classmethod
     def of_folder(
@@ -157,7 +157,7 @@ class ChatTemplate:
 
 
 def thought_mark_in(source: str) -> str | None:
-    """The mark with which a template's model begins a thought, also if the template itself does not write it."""
+    """The mark with which a template's model begins a thought, even if the template itself does not write it."""
     for found in _TAG.finditer(source):
         if closed(found["open"]) in source:
             return found["open"]
@@ -170,15 +170,15 @@ def closed(mark: str) -> str:
 
 
 def thought_of(prompt: str) -> str | None:
-    """The mark of a thought that a prompt's end begins, like ``<think>``; None if it begins none."""
+    """The mark of a thought that begins at a prompt's end, such as ``<think>``; None if there is none."""
     opened = _OPENED.search(prompt)
     return opened["open"] if opened else None
 
 
 def closing_of(prompt: str) -> str:
-    """The text that closes a thought which a prompt's end begins, as an empty one; empty if it begins none.
+    """The text that closes the thought that begins at a prompt's end, as an empty thought; empty if there is none.
 
-    Written as templates write it that can be asked not to think: on lines of its own, Cohere's on the same line.
+    It has the form of templates that can disable thinking: on separate lines, Cohere's on the same line.
     """
     mark = thought_of(prompt)
     if mark is None:
@@ -207,7 +207,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The template from its file, or from the config, which has one text or several by name."""
+    """The template from its file, or from the config, which has one text, or several by name."""
     if (folder / _FILE).exists():
         return (folder / _FILE).read_text(encoding="utf-8")
     source = config.get("chat_template")

@@ -87,7 +87,7 @@ class PromptSet:
         return replace(self, prefix=(), suffixes=prompts, vector_texts=tuple(texts))
 
     def repeated(self, count: int) -> PromptSet:
-        """The same prompts, each so many times in a row. They share the prefix."""
+        """The same prompts, each repeated this number of times in a row. They share the prefix."""
 
         def each(values: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(value for value in values for _ in range(count))
@@ -186,7 +186,7 @@ def shared_prefix(prompts: Sequence[Ids], within: Ids | None = None) -> PromptSe
 
 
 class _Start(NamedTuple):
-    """Demonstrations that prompts begin with, tokenized as one text."""
+    """Demonstrations at the beginning of prompts, tokenized as one text."""
 
     ids: Ids
     sizes: np.ndarray | None
@@ -196,7 +196,7 @@ class _Start(NamedTuple):
 
 
 class PromptTokenizer:
-    """Turns examples into token ids of prompts of one form, with one tokenizer."""
+    """Encodes examples as token ids of prompts of one form, with one tokenizer."""
 
     def __init__(self, form: PromptForm, tokenizer: Tokenizer) -> None:
         """A form with special tokens writes BOS itself, if its model needs it."""
@@ -211,7 +211,7 @@ class PromptTokenizer:
         self._lead = len(self.bos) + len(start)
 
     def _tokens_before(self, text: str, cuts: Sequence[int]) -> tuple[Ids, np.ndarray]:
-        """Ids of a text, and how many of its tokens begin before each of these positions, in characters.
+        """Token ids of a text, and the number of its tokens that begin before each of these positions, in characters.
 
         Raises ``UserError`` if the tokenizer does not return offsets.
         """
@@ -230,8 +230,8 @@ class PromptTokenizer:
         return tuple(len(self.bos) + int(n) for n in before)
 
     def _tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text by itself. Only special tokens that the form writes are read as such;
-        elsewhere, text that looks like one stays text.
+        """Token ids of each text separately. Only special tokens of the form are parsed; elsewhere, text that looks
+        like one stays text.
         """
         if not texts:
             return []
@@ -245,7 +245,7 @@ class PromptTokenizer:
         return [tuple(ids) for ids in encoded]
 
     def whole(self, text: str) -> Ids:
-        """Ids of a whole prompt: BOS and its text."""
+        """Token ids of a whole prompt: BOS and its text."""
         return self.bos + self._tokenize([text])[0]
 
     def _after_separator(self, texts: Sequence[str]) -> list[Ids | None]:
@@ -365,8 +365,8 @@ class PromptTokenizer:
     def shared_prompts(
         self, demonstrations: Sequence[Example], shots: Sequence[int], queries: Sequence[Example]
     ) -> dict[int, PromptSet]:
-        """Prompts for several k from one list of demonstrations: k uses the first k of it. If the form's text
-        of fewer demonstrations does not begin that of more, only the whole list can be asked for.
+        """Prompts for several k from one list of demonstrations: k uses its first k. If the form's text of fewer
+        demonstrations does not begin that of more, only the whole list is allowed.
 
         If no token spans a join, every demonstration is tokenized once for all k. The prefix of a
         smaller k then is a prefix of a larger one's, so a cache can be extended from one k to the

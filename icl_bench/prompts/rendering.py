@@ -55,7 +55,7 @@ def prompt_text(template: AnyTemplate, demonstrations: Sequence[Example], query:
 
 
 def opening_text(template: AnyTemplate, thought: ThoughtRule | None) -> str:
-    """What opens a thought behind a query's text: ``" Let's think step by step."``; empty without one."""
+    """The text that opens a thought after a query: ``" Let's think step by step."``; empty without one."""
     if thought is None or not thought.opens:
         return ""
     return f"{template.answer_link}{thought.opens}".rstrip(" ")
@@ -71,7 +71,7 @@ class Writing:
     instruction: str = ""
     """The text after the last demonstration that ``piece`` writes."""
     complete: int = 0
-    """How many of the last demonstrations are written with their answers, whatever ``piece`` writes."""
+    """How many of the last demonstrations are written with their answers, regardless of ``piece``."""
 
     @property
     def nested(self) -> bool:
@@ -93,24 +93,24 @@ class Writing:
 
 
 AS_THEY_ARE = Writing()
-"""Demonstrations with their answers and nothing beside."""
+"""Demonstrations with their answers and no other text."""
 
 
 class PlainForm:
     """The parts of a prompt as plain text, as base models read it, and how they are put together.
 
-    ``start`` is the text before the first demonstration, or before the query; ``joint`` between
-    demonstrations, and between the last one and the query; ``before_answer`` the end of every prompt,
-    which an answer follows; ``stop`` the text that ends a free answer.
+    ``start`` is the text before the first demonstration, or before the query; ``joint`` between demonstrations, and
+    between the last one and the query; ``before_answer`` the end of every prompt, before the answer; ``stop`` the text
+    that ends a free answer.
     """
 
     has_special_tokens = False
-    """Whether special tokens in its text are to be read as such."""
+    """Whether special tokens in its text are parsed as such."""
 
     def __init__(
         self, template: AnyTemplate, writing: Writing = AS_THEY_ARE, thought: ThoughtRule | None = None
     ) -> None:
-        """``writing`` writes the demonstrations of a prompt. With ``thought``, a query ends with what opens it."""
+        """``writing`` writes the demonstrations of a prompt. With ``thought``, a query ends with its opening."""
         self.template, self._writing, self.thought = template, writing, thought
         self.start = template.start
         self.joint = self.stop = template.separator
@@ -144,15 +144,15 @@ class PlainForm:
         return [{"role": "user", "content": self.whole(demonstrations, query)}]
 
     thought_marks: tuple[str, ...] = ()
-    """Marks with which a model begins a thought of its own."""
+    """Marks with which a model begins its own thoughts."""
 
     @property
     def thought_stops(self) -> tuple[str, ...]:
-        """Texts that end a thought beside the task's end mark."""
+        """Texts that end a thought besides the task's end mark."""
         return (self.stop,)
 
     def closing(self, text: str) -> str:  # noqa: ARG002
-        """What closes a thought of the model's own that a prompt with its thought leaves open: nothing."""
+        """The text that closes the model's own thought, if a prompt with a thought leaves it open: empty."""
         return ""
 
     def is_pieced(self, demonstrations: Sequence[Example], queries: Sequence[Example]) -> bool:  # noqa: ARG002

@@ -1,8 +1,8 @@
-"""Labels in free text: which label an unconstrained answer is, if that is certain.
+"""Labels in free text: finds the label of an unconstrained answer, if it is unambiguous.
 
-A model that may write anything formats a label in its own way: ``Label.``, ``**label**``, ``intent:
-label``, or after its thoughts. It is read only if there is no doubt: the rest of the answer must be
-markup, and no other label may be meant. Everything else is no label.
+An unconstrained model formats a label in its own way: ``Label.``, ``**label**``, ``intent: label``, or after its
+thoughts. It is read only if it is unambiguous: the rest of the answer must be markup, and no other label may match.
+Everything else is not a label.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ THINKING = re.compile(
     r"\A\s*(?:<(think|thinking|reasoning|thought)>.*?</\1>"  # DeepSeek R1, Qwen 3, ...
     r"|\[THINK\].*?\[/THINK\]"  # Magistral
     r"|◁think▷.*?◁/think▷"  # Kimi
-    r"|.*?</think>)",  # the template has written the beginning
+    r"|.*?</think>)",  # the template has written the opening
     re.DOTALL,
 )
 OPEN_THINKING = re.compile(r"\A\s*(?:<(?:think|thinking|reasoning|thought)>|\[THINK\]|◁think▷)")
@@ -30,12 +30,12 @@ NAMED = re.compile(r"\A\W{0,3}(?:[^\W\d_]+(?:[ _-][^\W\d_]+){0,2})\W{0,3}?\s*[:=
 """A name of at most three words before the label: ``Intent:``, ``**Final answer:**``."""
 MARKUP = " \t\r\n\u00a0\u200b\ufeff\"'`*_~“”\u2018\u2019«»„()[]{}<>#-•>.,;:!?。、"
 SIGNED = re.compile(r"[-.]\s*\d")
-"""The beginning of a number, with a sign or a point that is no markup."""
+"""The beginning of a number, with a sign or a point that is not markup."""
 AROUND_NUMBERS = "".join(sign for sign in MARKUP if sign not in "-.")
 
 
 def without_thoughts(text: str) -> str:
-    """The answer after a thinking block, and of harmony's channels the final one; without end markers.
+    """The answer after a thinking block, or harmony's final channel, without end markers.
 
     Empty if the text ends before its thoughts do.
     """
@@ -47,16 +47,15 @@ def without_thoughts(text: str) -> str:
 
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label that an answer is, however it is formatted; None if that is not certain."""
+    """The label of an answer, in any formatting; None if it is ambiguous."""
     return LabelReader(labels).label_in(text)
 
 
 class LabelReader:
-    """Reads labels in answers; of many answers, spellings are compared once.
+    """Reads labels in answers. Spellings of labels are computed once for many answers.
 
-    An answer that is exactly a label is that label. Otherwise the first line with a text, or the
-    whole, must be one label but for markup, case, blanks and underscores, a name before it, or JSON
-    around it.
+    An answer that is exactly a label is that label. Otherwise the first line with text, or the whole, must be one label
+    up to markup, case, blanks and underscores, a name before it, or JSON around it.
     """
 
     def __init__(self, labels: Iterable[str]) -> None:
@@ -67,7 +66,7 @@ class LabelReader:
         return _spellings(self.labels)
 
     def label_in(self, text: str) -> str | None:
-        """The label that an answer is; None if that is not certain."""
+        """The label of an answer; None if it is ambiguous."""
         if (stripped := text.strip()) in self.labels:
             return stripped
         for part in _parts(without_thoughts(text)):
@@ -79,7 +78,7 @@ class LabelReader:
 
 
 def _parts(answer: str) -> Iterator[str]:
-    """What may be the label, the likeliest reading first."""
+    """Candidates for the label's text, the most probable reading first."""
     lines = [line for line in answer.splitlines() if line.strip(MARKUP)]
     for whole in dict.fromkeys([answer.strip(), *(lines[:1])]):
         yield from _of_json(whole)
@@ -89,7 +88,7 @@ def _parts(answer: str) -> Iterator[str]:
 
 
 def _is_signed(part: str) -> bool:
-    """Whether a text begins like ``-1`` or ``.5``, which are other numbers than 1 and 5."""
+    """Whether a text begins like ``-1`` or ``.5``, which differ from 1 and 5."""
     return SIGNED.match(part.lstrip(AROUND_NUMBERS)) is not None
 
 
@@ -107,7 +106,7 @@ def _of_json(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """A spelling in which case, blanks, underscores and hyphens do not matter."""
+    """A spelling without differences of case, blanks, underscores and hyphens."""
     return re.sub(r"[\s_\u00a0-]+", " ", text.strip(MARKUP)).casefold()
 
 

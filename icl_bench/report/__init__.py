@@ -1,7 +1,7 @@
 """The report: one HTML page of all findings, its charts as figures, and a server of both.
 
-Altair, Jinja2, vl-convert, Starlette and uvicorn come with the extra ``report``; without them every
-other part of the program works.
+Altair, Jinja2, vl-convert, Starlette and uvicorn come with the extra ``report``. Other parts of the program do not need
+them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ EXTRA_MODULES = {"altair", "jinja2", "markupsafe", "vl_convert", "starlette", "u
 
 @dataclass(frozen=True)
 class Written:
-    """What was written where."""
+    """The written files."""
 
     page: Path
     size: int
     """Bytes of the page, and of its data files."""
     figures: tuple[Path, ...] = ()
     predictions: int = 0
-    """Predictions in data files beside the page."""
+    """Number of predictions in data files next to the page."""
 
     def in_words(self) -> str:
-        """The same for a person."""
+        """Text about the written files."""
         text = f"{self.page} ({self.size / 1e6:.1f} MB)"
         if self.predictions:
             text = f"{self.page} ({self.size / 1e6:.1f} MB with {counted(self.predictions, 'prediction')})"
@@ -60,11 +60,11 @@ def write_report(
     with_all: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
-    """Write the page of a results folder, or of what in it has these values (task, model).
+    """Write the page of a results folder, or of its part with these values (task, model).
 
-    With ``with_all``, ``out`` is a folder, for the page and files with all predictions. ``figures`` is a folder for
-    the charts as files, ``style`` how they look (:mod:`icl_bench.report.figure_style`); ``data_dir`` is where prompts
-    are rebuilt from; ``say`` gets progress messages. Raises ``UserError`` where there are no results, a file cannot be
+    With ``with_all``, ``out`` is a folder, for the page and files with all predictions. ``figures`` is a folder for the
+    charts as files, ``style`` is their style (:mod:`icl_bench.report.figure_style`). Prompts are rebuilt from data in
+    ``data_dir``. ``say`` receives progress messages. Raises ``UserError`` if there are no results, a file cannot be
     written, or a library of the extra ``report`` is missing.
     """
     with libraries("report"):
@@ -100,16 +100,16 @@ def write_report(
 
 @dataclass(frozen=True)
 class Viewer:
-    """A server that can be reached at its address, and answers once it serves."""
+    """A server of the report, which is reachable once :meth:`serve` is called."""
 
     address: str
-    """With the token that the server asks for."""
+    """The address with the required token."""
     folder: Folder
     listening: socket.socket
     token: str
 
     def serve(self) -> None:
-        """Answer until Ctrl-C."""
+        """Answer requests until Ctrl-C."""
         from icl_bench.report.viewer.server import serve
 
         serve(self.folder, self.listening, self.token)
@@ -119,10 +119,10 @@ class Viewer:
 def open_viewer(
     results: Place, port: int = 0, *, only: Mapping[str, str] | None = None, data_dir: Path | None = None
 ) -> Iterator[Viewer]:
-    """Begin to read a results folder, or what in it has these values, for the page of a server.
+    """Start a server for a results folder, or for its part with these values, and start to read it.
 
-    ``port`` is one of 127.0.0.1, 0 for any that is free. Raises ``UserError`` where there is no
-    result, the port is taken, or a library of the extra ``report`` is missing.
+    ``port`` is a port of 127.0.0.1, 0 for any free one. Raises ``UserError`` if there is no result, the port is in use,
+    or a library of the extra ``report`` is missing.
     """
     with libraries("viewer"):
         import uvicorn  # noqa: F401 - asked for once the page is
@@ -131,11 +131,11 @@ def open_viewer(
         from icl_bench.report.viewer.server import HOST, listen
     _check_data(data_dir)
     folder = Folder(results, dict(only or {}), data_dir)
-    with listen(port) as listening:  # before anything is read: a thread that reads delays the end of the program
+    with listen(port) as listening:  # before reading starts, because a reading thread delays the end of the program
         folder.start()
         try:
             if only:
-                folder.wait()  # whether there is any such prediction
+                folder.wait()  # whether there is any matching prediction
             token = secrets.token_urlsafe(24)
             address = f"http://{HOST}:{listening.getsockname()[1]}/?token={token}"
             yield Viewer(address, folder, listening, token)
@@ -145,7 +145,7 @@ def open_viewer(
 
 @contextmanager
 def libraries(user: str) -> Iterator[None]:
-    """Say which library is missing, and what brings it."""
+    """Raise an error that names a missing library, and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -160,7 +160,7 @@ def _check_data(data_dir: Path | None) -> None:
 
 
 def _check(out: Path) -> None:
-    """Refuse what cannot be written before anything is computed."""
+    """Refuse unwritable outputs before anything is computed."""
     if out.is_dir():
         raise UserError(f"--out {out}: is a folder; give a file like {out / 'report.html'}")
     if not out.parent.is_dir():

@@ -1,4 +1,4 @@
-"""What to use, in words: the answer card of the page, and the first lines of ``summary``."""
+"""Recommended settings in words: the answer card of the page, and the first lines of ``summary``."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ LOSS = f"{100 * MARGIN:g} points"
 
 @dataclass(frozen=True)
 class Answer:
-    """What to use for one task and model; a text without data is empty."""
+    """The recommended setting for one task and model. Texts without data are empty."""
 
     task: str
     model: str
     use: str
-    """The point; where none is advised, the highest."""
+    """The point; without advice, the highest."""
     unsure: str
-    """That another point may be better; empty if the test excludes it."""
+    """A note that another point may be better; empty if the test excludes it."""
     why_not: str
     """Why nothing can be advised."""
     score: str
-    """With its interval."""
+    """The score with its interval."""
     measure: str
     data: str
-    """What the score is over."""
+    """The data behind the score."""
     cost: str
     against: tuple[str, ...]
-    """Sentences: what it was not shown to be worse than, and how others compare."""
+    """Sentences on the points that it was not shown to be worse than, and on the comparisons."""
     commands: tuple[str, ...]
-    """What computed it, and what prints the advice."""
+    """The command that computed it, and the command that prints the advice."""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """The parts that are known, with what they are called."""
+        """The known parts with their names."""
         facts = [
             (capital(self.measure), f"{self.score}, {self.data}"),
             ("Cost of a query", self.cost),
@@ -56,7 +56,7 @@ class Answer:
 
 
 def said(findings: Findings, naming: Naming) -> list[Answer]:
-    """The answers of a folder in words, by task and model."""
+    """The answers for a folder as text, by task and model."""
     table = findings.answers
     bases = table[["task", "model", *BASE]].rename(columns=lambda name: name.removeprefix("base_"))
     known = bases["k"].notna()
@@ -88,13 +88,13 @@ def _answer(row: Mapping[Any, Any], base: str, place: Place | None) -> Answer:
 
 
 def _advice(row: Mapping[Any, Any], place: Place | None) -> str:
-    """The command that prints how the answer was found."""
+    """The command that prints the derivation of the answer."""
     words = ["--task", row["task"], "--model", row["model"], "--advice", "any", "--queries", row["queries"]]
     return shlex.join(["icl-bench", "summary", *map(str, words), *([] if place is None else place_words(place))])
 
 
 def _cost(row: Mapping[Any, Any]) -> str:
-    """What a query takes, as far as it is known."""
+    """The known costs of a query."""
     parts = []
     if not math.isnan(row["tokens"]):
         parts.append(f"{rounded(row['tokens'], 0)} computed tokens")

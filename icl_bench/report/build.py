@@ -1,4 +1,4 @@
-"""Everything that a report says, made from a results folder before any of it is drawn."""
+"""The content of a report, computed from a results folder before anything is drawn."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ FEW_DRAWS = 3
 
 @dataclass(frozen=True)
 class Report:
-    """What a page or a folder of figures is made of."""
+    """The content of a page or of a folder of figures."""
 
     overview: str
-    """What was measured, in a sentence."""
+    """One sentence about the measured points."""
     tasks: Sequence[str]
     models: Sequence[str]
     notes: Sequence[str]
-    """What a reader has to know before believing a number."""
+    """Notes that a reader needs to interpret the numbers."""
     answers: Sequence[Answer]
     matrix: Matrix
     headlines: Sequence[Headlines]
@@ -57,11 +57,11 @@ class Report:
     sample: Sample
     failed: Table | None
     settings: Mapping[str, str]
-    """Variant -> what tells it apart, where a task and model have several."""
+    """Variant -> its distinguishing name, if a task and model have several."""
     provenance: Sequence[Mapping[str, Any]] = ()
-    """What made each task, model and variant: rows of :mod:`icl_bench.analysis.findings.provenance`."""
+    """Provenance of each task, model and variant: rows of :mod:`icl_bench.analysis.findings.provenance`."""
     encoders: Sequence[str] = ()
-    """The text encoders in use, and what each is for."""
+    """The text encoders in use, and their purposes."""
 
 
 def make_report(
@@ -71,11 +71,11 @@ def make_report(
     served: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Make the report of a results folder, or what of it has these values (task, model).
+    """Build the report of a results folder, or of its part with these values (task, model).
 
-    ``data_dir`` is where prompts are rebuilt from. Where it is ``served``, it has no sample: the page asks
-    its server for predictions, or loads them from files beside it. ``say`` gets progress messages. Raises
-    ``UserError`` where there is nothing.
+    Prompts are rebuilt from data in ``data_dir``. If ``served``, it has no sample: the page requests predictions from
+    its server, or loads them from files next to it. ``say`` receives progress messages. Raises ``UserError`` without
+    results.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -109,7 +109,7 @@ def make_report(
 
 
 def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Report:
-    """What a server shows of a folder while its findings are computed."""
+    """The content that a server shows while findings are computed."""
     overview = "Reading the results."
     if predictions:
         overview = f"{counted(predictions, 'prediction')}; the findings are being computed."
@@ -189,6 +189,6 @@ def _failed(findings: Findings) -> Table | None:
 
 
 def tables(report: Report) -> list[tuple[Any, Table]]:
-    """Every table of the page with the section it stands in; failed cells stand in none."""
+    """Every table of the page with its section; failed cells have none."""
     pairs: list[tuple[Any, Table]] = [(s, t) for s in report.sections for t in s.tables]
     return [*pairs, (None, report.failed)] if report.failed else pairs

@@ -1,10 +1,10 @@
-"""Charts: a table of one panel in, an Altair chart out.
+"""Charts: converts the table of one panel to an Altair chart.
 
-A chart reads its rows from the data set ``rows`` and takes its colours from the page or figure that
-it stands in (:mod:`icl_bench.report.theme`); those of series are of the light ground, a page that
-is dark puts its own in their place. Its parameter ``hidden`` lists the series that are switched
-off, ``single`` the one that stands out (none where it is empty), and ``bands`` says whether
-intervals are shown as bands; that of a chart of single points, ``point``, is the point to show.
+A chart reads its rows from the data set ``rows``, and its colours from the page or figure that contains it
+(:mod:`icl_bench.report.theme`). Series have the colours of the light background, which a dark page replaces. The
+parameter ``hidden`` lists the series that are switched off, ``single`` is the highlighted series (empty for none), and
+``bands`` is whether intervals are shown as bands. Charts of single points have the parameter ``point``, the point to
+show.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = alt.NamedData("rows")
 
 
 VEGA_LITE = re.sub(r"^v?(\d+\.\d+).*", r"\1", alt.SCHEMA_VERSION)
-"""The version that the charts are written for."""
+"""The Vega-Lite version of the charts."""
 
 
 PERCENT, POINTS = ".1%", "+.1%"
@@ -37,34 +37,35 @@ HEIGHT = 250
 
 
 VISIBLE, OF_POINT = "indexof(hidden, datum.series) < 0", "datum.point == point"
-"""Which rows are shown: of series that are not switched off, or of the point to show."""
+"""Filters of rows: series that are not switched off, or the selected point."""
 
 
 MOST_BANDS = 3
-"""Curves up to which their bands are shown at first."""
+"""The maximum number of curves whose bands are initially shown."""
 
 
 STRIP, ROW = 48, 34
-"""Pixels that a series of a strip, and a row of bars or points, takes."""
+"""Pixels of a series in a strip chart, and of a row of bars or points."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the charts of a section share, so that they can be compared."""
+    """Shared properties of a section's charts, which make them comparable."""
 
     series: Sequence[str]
     """All names, in the order of their colours."""
     hidden: Sequence[str] = ()
-    """Those that are switched off at first."""
+    """Series that are initially switched off."""
     shots: tuple[int, int] = (1, 1)
     """The smallest and the largest k above 0."""
     zero_shot: bool = False
-    """Whether there are points of k=0, too."""
+    """Whether there are also points of k=0."""
     values: tuple[float, float] = (0.0, 1.0)
     """Limits of the vertical axis."""
     slots: tuple[int, ...] = ()
-    """Which colour of the theme each series has; without, they go by turns. Series of one colour
-    differ in shape and dash."""
+    """The theme's colour of each series; if empty, colours are assigned in turn. Series of one colour differ in shape
+    and dash.
+    """
 
     @property
     def colours(self) -> tuple[int, ...]:
@@ -73,28 +74,28 @@ class Look:
 
     @property
     def shapes(self) -> tuple[int, ...]:
-        """Which shape each series has: the next one with each further series of a colour."""
+        """The shape of each series: a new one for each further series of a colour."""
         return tuple(slot + again for slot, again in zip(self.colours, self._again, strict=True))
 
     @property
     def dashes(self) -> tuple[int, ...]:
-        """Which dash each series has; with colours of selectors the first of each has none."""
+        """The dash of each series. With colours of selectors, the first series of each is solid."""
         return self._again if self.slots else self.colours
 
     @property
     def _again(self) -> tuple[int, ...]:
-        """How many series before each one have its colour."""
+        """The number of earlier series with the same colour."""
         colours = self.colours
         return tuple(colours[:place].count(slot) for place, slot in enumerate(colours))
 
     @property
     def bands(self) -> bool:
-        """Whether intervals are shown as bands at first: more than a few hide each other."""
+        """Whether intervals are initially shown as bands, because more than a few hide each other."""
         return len(set(self.series) - set(self.hidden)) <= MOST_BANDS
 
 
 def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:
-    """One line of what hovering shows: a name, or a number in this format."""
+    """One line of a tooltip: a name, or a number in this format."""
     if form is None:
         return alt.Tooltip(f"{name}:N", title=title)
     return alt.Tooltip(f"{name}:Q", title=title, format=form)
@@ -107,10 +108,10 @@ RANGE_TIPS = [tip("low", "from", PERCENT), tip("high", "to", PERCENT)]
 
 
 def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
-    """The rows that are shown over k, on a logarithmic axis with the tested numbers as its ticks.
+    """The visible rows over k, on a logarithmic axis with the tested numbers as ticks.
 
-    A logarithm has no place for k=0: where there is such a point, it stands by itself left of the
-    others, a ninth of the axis away.
+    A logarithmic axis has no k=0. Such a point is placed to the left of the others, at a distance of a ninth of the
+    axis.
     """
     low, high = look.shots
     zero = low / max(high / low, 4) ** (1 / 8)
@@ -123,7 +124,7 @@ def _by_shots(look: Look, frame: pd.DataFrame) -> alt.Chart:
 
 
 def _shown(*encodings: Any, which: str = VISIBLE) -> alt.Chart:
-    """The rows of visible series, or those for which another expression holds."""
+    """The rows of visible series, or those that match another expression."""
     return alt.Chart(ROWS).transform_filter(which).encode(*encodings)
 
 
@@ -160,12 +161,10 @@ def _finished(
     parameters: Sequence[alt.Parameter] = (),
     look: Look | None = None,
 ) -> alt.LayerChart:
-    """The layers as one chart, as wide as what it stands in; with a ``look`` its series are
-    switched.
-    """
+    """The layers as one chart with the width of its container. With a ``look``, its series can be switched."""
     if look is not None:
         layers = [_switched(layer) for layer in layers]
-        # what a legend switches: series off, one out of all, bands
+        # parameters of a legend: series off, one highlighted, bands
         switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
         parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
     chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
@@ -182,7 +181,7 @@ def _point(point: str) -> alt.Parameter:
 
 
 def _switched(layer: alt.Chart) -> alt.Chart:
-    """A layer whose series are faint where another one is singled out."""
+    """A layer whose series are faint if another one is highlighted."""
     if layer.encoding.color is alt.Undefined:
         return layer
     own: Any = layer.mark["opacity"] if isinstance(layer.mark, alt.MarkDef) else alt.Undefined
@@ -193,7 +192,7 @@ def _switched(layer: alt.Chart) -> alt.Chart:
 
 
 FAINT = 0.13
-"""What is left of a mark's opacity where another series stands out."""
+"""The factor of a mark's opacity if another series is highlighted."""
 
 
 BANDS = "bands || datum.series == single"
@@ -203,7 +202,7 @@ OVER_SHOTS = "demonstrations k (log scale)"
 
 
 TICKS: Mapping[str, Any] = {"labelOverlap": "greedy", "labelSeparation": 4, "grid": False}
-"""How a logarithmic axis shows the numbers that were tested."""
+"""Labels of the tested numbers on a logarithmic axis."""
 
 
 def over_shots(
@@ -217,9 +216,9 @@ def over_shots(
 ) -> alt.LayerChart:
     """Lines over k with bands; columns: series, k, value, low, high, and ``floor`` if known.
 
-    ``frame`` is what the chart is to show; where a series has a single point, or no neighbours,
-    its limits are a line. Where ``one_draw`` is true, points are hollow and limits a dashed line: other draws may
-    lie beyond them. Values are shares unless ``percent`` is false. ``levels`` are lines over the whole width.
+    ``frame`` is the data of the chart. If a series has a single point, or no neighbours, its limits are a line. If
+    ``one_draw`` is true, points are hollow and limits are a dashed line, because other draws may be outside them.
+    Values are shares unless ``percent`` is false. ``levels`` are lines over the whole width.
     """
     color, shape, dash = _marks(look)
     base = _by_shots(look, frame).encode(color)
@@ -230,7 +229,7 @@ def over_shots(
     form = PERCENT if percent else "~g"
     limits = {"y": alt.Y("low:Q", title=title), "y2": "high:Q"}
     band = _limits(base.transform_filter(f"({BANDS}) && !datum.one_draw"), form, of_point=False)
-    # below all others, so that no name covers a point that can be clicked
+    # below all others, so that names do not cover clickable points
     layers = [*_levels(levels, title), band.mark_area(opacity=0.16).encode(**limits)]
     if "alone" in frame and frame["alone"].any():
         alone = _limits(base.transform_filter("datum.alone && !datum.one_draw"), form)
@@ -249,7 +248,7 @@ def over_shots(
 
 
 def _limits(base: alt.Chart, form: str, of_point: bool = True) -> alt.Chart:
-    """Marks of limits, named as such for who cannot see them: they are no further values."""
+    """Marks of limits, with accessible names, because they are not further values."""
     values = f"': ' + format(datum.low, '{form}') + ' to ' + format(datum.high, '{form}')" if of_point else "''"
     at = "' at k = ' + datum.k" if of_point else "' over k'"
     named = f"'95% limits of ' + datum.series + {at} + {values}"
@@ -260,13 +259,13 @@ def _limits(base: alt.Chart, form: str, of_point: bool = True) -> alt.Chart:
 def _hollow(
     points: alt.Chart, single: alt.Chart, y: alt.Y, shape: alt.Shape, tips: Sequence[alt.Tooltip]
 ) -> list[alt.Chart]:
-    """Points of several draws, filled, and those of a single one, as rings."""
+    """Points of several draws (filled), and points of a single one (rings)."""
     rings = single.mark_point(filled=False, size=52, strokeWidth=1.8, opacity=1)
     return [points.transform_filter("!datum.one_draw"), rings.encode(y, shape, tooltip=list(tips))]
 
 
 def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
-    """Lines over the whole width, each with its name at the left end, the higher one's above it."""
+    """Lines over the whole width, with names at the left end, the higher line's above it."""
     if not levels:
         return []
     ordered = sorted(levels.items(), key=lambda level: -level[1])
@@ -281,7 +280,7 @@ def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
 
 
 def _beyond(base: alt.Chart, frame: pd.DataFrame, look: Look, y: alt.Y) -> list[alt.Chart]:
-    """What points say that the axis ends before: their value, at its end."""
+    """The values of points outside the axis, at its end."""
     layers = []
     low, high = look.values
     for where, arrow, offset, out in (
@@ -300,7 +299,7 @@ def block_sizes(
 ) -> alt.LayerChart:
     """A score, called ``measure``, against block size; columns: series, size, value, low, high.
 
-    Rows without a size are what blocks are compared with: lines over the whole width.
+    Rows without a size are the references of blocks: lines over the whole width.
     """
     color, shape, _ = _marks(look)
     sizes = sorted({int(size) for size in frame["size"].dropna()})
@@ -323,7 +322,7 @@ def block_sizes(
 def differences(
     frame: pd.DataFrame, look: Look, title: str, tips: Sequence[alt.Tooltip], description: str
 ) -> alt.LayerChart:
-    """Differences over k with their limits about a line at 0; columns as :func:`over_shots`'."""
+    """Differences over k with their limits around a line at 0; columns as in :func:`over_shots`."""
     color, shape, dash = _marks(look)
     base = _by_shots(look, frame).encode(color)
     axis = alt.Axis(labelExpr="datum.value ? format(100 * datum.value, '+~g') : '0'", tickCount=5)
@@ -340,9 +339,9 @@ def differences(
 
 
 def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerChart:
-    """A strip for each series: how probably each k is where it saturates; columns: chance, score.
+    """A strip per series: the probability of each k to be the saturation point; columns: chance, score.
 
-    ``measure`` is what the score is called.
+    ``measure`` is the name of the score.
     """
     shots = sorted({int(k) for k in frame["k"]})
     label = "format(datum.value, ',d')"
@@ -383,9 +382,9 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
 
 
 def confusion_matrix(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChart:
-    """How often each label was said for each right one; columns: point, right, said, pair, count, of, share.
+    """How often each label was predicted for each right one; columns: point, right, said, pair, count, of, share.
 
-    ``right`` has the number of predictions behind the label. The colour is the share of these.
+    ``right`` is the label followed by its number of predictions. The colour is the share of these.
     """
     axis = alt.Axis(labelLimit=140, domain=False, ticks=False)
     x = alt.X("said:N", title="said", axis=alt.Axis(labelAngle=-45, labelLimit=110, domain=False, ticks=False))
@@ -406,8 +405,8 @@ def confusion_matrix(frame: pd.DataFrame, point: str, description: str) -> alt.L
 
 
 def against_gold(point: str, description: str) -> alt.LayerChart:
-    """How often labels are predicted and right; columns: point, label, gold, predicted, most of both, and ``named``,
-    whether the label is written beside its point.
+    """How often labels are predicted and right; columns: point, label, gold, predicted, most (the larger of both), and
+    ``named``, whether the label is written next to its point.
     """
     scale, axis = alt.Scale(nice=False, zero=True), alt.Axis(format="~%", tickCount=5)
     base = _shown(which=OF_POINT)
@@ -422,7 +421,7 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
         x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
     )
-    # no filter: a layer without any row would have no extent
+    # no filter, because a layer without rows would have no extent
     named = base.transform_calculate(written="datum.named ? datum.label : ''")
     names = named.mark_text(align="left", dx=7, dy=-5, limit=140).encode(x, y, alt.Text("written:N"))
     return _finished([diagonal, points, names], description, parameters=[_point(point)])
@@ -450,7 +449,7 @@ def reliability(point: str, description: str) -> alt.LayerChart:
 
 
 def risk_coverage(wanted: float, point: str, description: str) -> alt.LayerChart:
-    """Accuracy of one point against the share that is answered, and the accuracy that is wanted.
+    """Accuracy of one point by the share of answered predictions, and the wanted accuracy.
 
     Columns: point, share_answered, threshold, accuracy, low, high.
     """
@@ -476,7 +475,7 @@ def risk_coverage(wanted: float, point: str, description: str) -> alt.LayerChart
 
 
 def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> alt.LayerChart:
-    """Accuracy in bins of one point; columns: point, bin, at (its place), accuracy, low, high."""
+    """Accuracy in bins of one point; columns: point, bin, at (its position), accuracy, low, high."""
     order = frame.sort_values("at")["bin"].drop_duplicates().tolist()
     axis = alt.Axis(labelAngle=0, labelOverlap="greedy")
     base = _shown(alt.X("bin:N", title=title, sort=order, axis=axis), which=OF_POINT)
@@ -548,7 +547,7 @@ def over_steps(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], des
 def _line(
     base: alt.Chart, y: alt.Y, shape: alt.Shape, dash: alt.StrokeDash, tips: Sequence[alt.Tooltip]
 ) -> list[alt.Chart]:
-    """A line and its points."""
+    """A line with its points."""
     points = base.mark_point(filled=True, size=52, opacity=1)
     return [base.mark_line(strokeWidth=1.8).encode(y, dash), points.encode(y, shape, tooltip=list(tips))]
 
@@ -560,7 +559,7 @@ DROPPED = "M-.6,-.6L.6,.6M.6,-.6L-.6,.6"
 def race(
     frame: pd.DataFrame, look: Look, measure: str, tips: Sequence[alt.Tooltip], description: str
 ) -> alt.LayerChart:
-    """A score, called ``measure``, over the answers that were asked of all settings; a cross where one was dropped.
+    """A score, called ``measure``, over the answers of all settings together, with a cross where a setting was dropped.
 
     Columns: series, asked, value, low, high, out.
     """
@@ -582,7 +581,7 @@ def race(
 
 
 def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str) -> alt.LayerChart:
-    """A score, called ``measure``, against a cost of a query, k joined.
+    """A score, called ``measure``, by a cost of a query, with lines over k.
 
     Columns: series, k, cost, value, low, high.
     """
@@ -603,7 +602,7 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
 
 
 def _names(base: alt.Chart, side: str) -> alt.Chart:
-    """The names of what stands on the frontier, and of all points of a series that is let stand out."""
+    """The names of points on the frontier, and of all points of the highlighted series."""
     shown: alt.Chart = base.transform_filter(f"(datum.on || datum.series == single) && {side}").transform_calculate(
         name="datum.series + ', k=' + datum.k"
     )
@@ -613,14 +612,13 @@ def _names(base: alt.Chart, side: str) -> alt.Chart:
 def frontier(
     frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, point: str, description: str
 ) -> alt.LayerChart:
-    """A score, called ``measure``, against a cost; what no other dominates is joined by a line.
+    """A score, called ``measure``, by a cost, with a line through the undominated points.
 
-    Columns: point (the number of queries that is shown), series, cascade (the margin that one
-    needs), k, cost, value, low, high, verdict, p, ``on``, whether the means have it on the
-    frontier, and ``left``, where its name has room.
+    Columns: point (the selected number of queries), series, cascade (its margin), k, cost, value, low, high, verdict,
+    p, ``on``, whether its mean is on the frontier, and ``left``, whether its name is on the left.
     """
     color, shape, _ = _marks(look)
-    # costs move far with the number of queries: the axis is that of the chosen one
+    # costs vary widely with the number of queries, so the axis is that of the selected one
     ends = frame.groupby("point", sort=False)["cost"].agg(["min", "max"])
     domain = [
         alt.ExprRef(f"({json.dumps((ends[end] * room).to_dict())})[point]")

@@ -1,11 +1,10 @@
-"""Exports results as Every Eval Ever has them: aggregates with intervals, and a line a sample.
+"""Exports results in the format of Every Eval Ever: aggregates with intervals, and one line per sample.
 
-Each task and model is a file of aggregates, one for each point, with a file of samples beside it, in
-the folders of the project's datastore: ``data/COLLECTION/DEVELOPER/MODEL/UUID.json`` and
-``UUID_samples.jsonl`` (version 0.3.0 of evaleval/every_eval_ever @ 9bce4136,
-``every_eval_ever/schemas/eval.schema.json`` and ``instance_level_eval.schema.json``; arXiv
-2606.14516). Columns that the format has no field for are in ``metadata``, so that an import gives
-equal results (:mod:`icl_bench.results.importing.every_eval_ever`).
+Each task and model is a file of aggregates, one for each point, with a file of samples next to it, in the folders of
+the project's datastore: ``data/COLLECTION/DEVELOPER/MODEL/UUID.json`` and ``UUID_samples.jsonl`` (version 0.3.0 of
+evaleval/every_eval_ever @ 9bce4136, ``every_eval_ever/schemas/eval.schema.json`` and
+``instance_level_eval.schema.json``; arXiv 2606.14516). Columns without a field in the format are in ``metadata``, so
+that an import gives equal results (:mod:`icl_bench.results.importing.every_eval_ever`).
 """
 
 from __future__ import annotations
@@ -46,29 +45,29 @@ UNKNOWN_NAME = "unknown"
 LEVEL = 0.95
 
 ELSEWHERE = ("test_id", "gold", "prediction")
-"""Columns that have fields of their own in all samples."""
+"""Columns that have separate fields in all samples."""
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What has been written."""
+    """The written files."""
 
     files: Sequence[Path]
-    """The files of aggregates; each has its samples beside it."""
+    """The files of aggregates, each with its samples next to it."""
     samples: int
     unscored: int
-    """Predictions without a score, which the format cannot hold."""
+    """Number of predictions without a score, which the format does not support."""
     without_question: int
-    """Samples whose ``input.raw`` is empty, because the task's data is not at hand."""
+    """Number of samples whose ``input.raw`` is empty, because the task's data are not available."""
 
 
 def export_evaluations(results: Place, out: Path, data_dir: Path | None = None) -> Exported:
     """Write all results into a folder.
 
-    Questions come from the tasks' data, in ``data_dir``. Predictions that were asked for a calibration
-    are left out. Raises ``UserError`` if there are no results, or the folder cannot be written.
+    Questions come from the tasks' data, in ``data_dir``. Predictions of calibration queries are left out. Raises
+    ``UserError`` if there are no results, or the folder cannot be written.
     """
     stored = read_stored(results, apart=False)
     frame = scored(stored.own_predictions, stored.first_scores)
@@ -113,7 +112,7 @@ class _Evaluation:
 
     @cached_property
     def _digest(self) -> str:
-        """Names the evaluation: the same predictions have the same name."""
+        """A hash that names the evaluation: the same predictions have the same name."""
         cells = sorted(map(str, self.rows["cell"].unique()))
         return digest({"task": self.task, "model": self.model, "cells": cells, "rows": len(self.rows)})
 
@@ -132,7 +131,7 @@ class _Evaluation:
 
     @cached_property
     def metas(self) -> list[CellMeta]:
-        """What the files of its cells say; empty for imports."""
+        """Metadata of the files of its cells; empty for imports."""
         cells = self.rows["cell"].astype(object).unique()
         return [self.stored.cells[cell] for cell in cells if cell in self.stored.cells]
 
@@ -254,7 +253,7 @@ class _Evaluation:
 
     @cached_property
     def questions(self) -> list[str | None]:
-        """What each prediction was asked, without demonstrations; None if it is not known."""
+        """The question of each prediction, without demonstrations; None if unknown."""
         return [self.prompts.end(record).query for record in _records(self.rows)]
 
     @property
@@ -307,7 +306,7 @@ def _records(table: pd.DataFrame) -> Iterable[dict[str, Any]]:
 
 
 def _is_correct(row: Record) -> bool:
-    """Whether an answer is right; of free text, whether it has the whole score."""
+    """Whether an answer is right; for free text, whether it has the full score."""
     return bool(row["score"] >= 1) if _missing(row["correct"]) else bool(row["correct"])
 
 
@@ -320,11 +319,11 @@ def _usage(row: Record) -> dict[str, int]:
 
 
 def _metadata(row: Record, *, has_usage: bool) -> dict[str, str]:
-    """The columns that have no field, as text."""
+    """The columns without a field, as text."""
     in_usage = tuple(TOKENS) if has_usage else ()
     skipped = {*ELSEWHERE, *in_usage, "score", "metric"}
     if row.get("text") != row["prediction"]:
-        skipped.add("text")  # it is the output
+        skipped.add("text")  # the output
     if not row.get("own_choices"):
         skipped.add("own_choices")
     columns = {name: value for name, value in row.items() if name not in skipped and not _missing(value)}
@@ -332,7 +331,7 @@ def _metadata(row: Record, *, has_usage: bool) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """A value as text that an import reads again."""
+    """A value as text that an import can parse."""
     if isinstance(value, str):
         return value
     plain = value.tolist() if hasattr(value, "tolist") else value
@@ -355,7 +354,7 @@ def _result_id(point: Record) -> str:
 
 
 def _sample_hash(asked: Mapping[str, Any]) -> str:
-    """SHA-256 of question and right answers, as the project's adapters have it."""
+    """SHA-256 of question and right answers, as in the project's adapters."""
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -367,7 +366,7 @@ def _component(name: str) -> str:
 
 
 def _epoch(stamp: str | None) -> int | None:
-    """Seconds since 1970 of a time in UTC as files have it."""
+    """Seconds since 1970 of a UTC time in the files' format."""
     try:
         time_stamp = datetime.fromisoformat(stamp) if stamp else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""How figures look: width, font, names, title and file formats, as a paper asks for them."""
+"""The style of figures: width, font, names, title and file formats, as required by a paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icl_bench.text_files import decode, read_file
 from icl_bench.wording import comma_list, counted, listed_or, nearest, one_line, plain
 
 FORMATS = ("svg", "pdf", "png", "pgf")
-"""The kinds of files that figures can be."""
+"""The supported file formats of figures."""
 
 USUAL_FORMATS = ("svg", "pdf", "png")
 
@@ -31,24 +31,24 @@ UNITS = 72
 
 @dataclass(frozen=True)
 class FigureStyle:
-    """What is asked of all figures of a folder.
+    """The style of all figures in a folder.
 
-    Raises ``UserError`` for a width or a format that no figure can have.
+    Raises ``UserError`` for an invalid width or format.
     """
 
     width: float | None = None
-    """Inches of a whole figure, axes and legend included; None for the page's width."""
+    """Inches of a whole figure, including axes and legend; None for the page's width."""
     font: str | None = None
     """A font family of this machine; None for a sans-serif one."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Name of a task, a model or a selector -> how it is shown."""
+    """Name of a task, a model or a selector -> its displayed text."""
     title: bool = True
     """Whether a figure has a title."""
     formats: tuple[str, ...] = USUAL_FORMATS
     dpi: int = DPI
     """Pixels per inch of raster files."""
     panels: int | None = None
-    """How many panels of a finding stand side by side in one figure with one legend; None for a figure a panel."""
+    """Panels of a finding per row of one figure with one legend; None for one figure per panel."""
 
     def __post_init__(self) -> None:
         if self.width is not None and not LEAST_WIDTH <= self.width <= MOST_WIDTH:
@@ -65,7 +65,7 @@ class FigureStyle:
 
 
 PLAIN = FigureStyle()
-"""What figures look like if nothing is asked."""
+"""The default style."""
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def read_names(path: Path) -> dict[str, str]:
     """The names of a file: a mapping in YAML or JSON, or two columns of a CSV file, name and shown text.
 
-    Raises ``UserError`` for another content, and where two names would be shown alike.
+    Raises ``UserError`` for other content, and if two names would have the same text.
     """
     raw = read_file(path)
     pairs = _csv_pairs(raw, path) if path.suffix.lower() == ".csv" else _mapping_pairs(raw, path)
@@ -112,21 +112,21 @@ def _mapping_pairs(raw: bytes, path: Path) -> Iterable[tuple[str, str]]:
 
 
 JOINTS = re.compile(r"( · |, |: | against | queries$)")
-"""What stands between the names in the texts of a figure."""
+"""Separators of names in the texts of a figure."""
 
 
 def parts(text: str) -> list[str]:
-    """The names in a text, and what stands between them."""
+    """The names in a text, and the separators between them."""
     return JOINTS.split(text)
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """A text of a figure with the shown names in it."""
+    """A text of a figure with replaced names."""
     return names.get(text) or "".join(names.get(part, part) for part in parts(text))
 
 
 def check_names(names: Mapping[str, str], texts: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ``UserError`` for a name that none of the figures' texts has, and for a shown text that is another name.
+    """Raise ``UserError`` for a name that is not in the figures' texts, and for a displayed text that is another name.
 
     ``known`` are the names of tasks, models and series, which figures without a title may not show.
     """

@@ -29,11 +29,11 @@ from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
 
 WIDTH = 420
-"""Units of a chart in a figure of no given width."""
+"""Units of a chart in a figure without a given width."""
 
 
 PNG_SCALE = 2.0
-"""Pixels of a chart in a notebook for each of the figure's units."""
+"""Pixels per unit of the figure for a chart in a notebook."""
 
 
 LABEL_SIZE, TITLE_SIZE = 8, 9
@@ -41,11 +41,11 @@ LABEL_SIZE, TITLE_SIZE = 8, 9
 
 
 LETTER = 0.58
-"""The width of a letter over the size of type, about."""
+"""Approximate width of a letter as a multiple of the font size."""
 
 
 def prepare(folder: Path, style: FigureStyle = PLAIN) -> None:
-    """Make the folder. Raises ``UserError`` where it cannot be written to or the font is missing."""
+    """Create the folder. Raises ``UserError`` if it is not writable or the font is missing."""
     if style.font is not None:
         _check_font(style.font)
     try:
@@ -57,10 +57,10 @@ def prepare(folder: Path, style: FigureStyle = PLAIN) -> None:
 
 
 def write_figures(report: Report, folder: Path, style: FigureStyle = PLAIN) -> list[Path]:
-    """Write every chart in the formats of the style; a chart of single points shows its first, or each of
-    those that it names for files.
+    """Write every chart in the formats of the style; a chart of single points shows its first point, or each of those
+    that it names for files.
 
-    Raises ``UserError`` where the folder cannot be written to, and for names to be shown that no figure has.
+    Raises ``UserError`` if the folder is not writable, and for displayed names that no figure has.
     """
     prepare(folder, style)
     drawn = [*_drawn(report, style)]
@@ -81,7 +81,7 @@ def write_figures(report: Report, folder: Path, style: FigureStyle = PLAIN) -> l
 
 
 class Drawn(NamedTuple):
-    """A figure with its file's name, and what made it."""
+    """A figure with its file's name and provenance."""
 
     name: str
     spec: dict[str, Any]
@@ -135,7 +135,7 @@ def size_of(svg: str) -> tuple[float, float]:
 
 
 def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
-    """The figure as SVG, as wide as asked for: charts are narrowed by what legends and axes take."""
+    """The figure as SVG with the requested width: charts are narrowed by the space of legends and axes."""
     svg = _svg(spec)
     charts = spec.get("concat")
     for _ in range(FITS if style.units else 0):
@@ -150,7 +150,7 @@ def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
 
 
 FITS, NARROWEST = 5, 40
-"""How often a figure is drawn to fit, and the fewest units of a chart's width."""
+"""The maximum number of attempts to fit a figure, and the minimum units of a chart's width."""
 
 
 def _in_inches(svg: str) -> str:
@@ -160,7 +160,7 @@ def _in_inches(svg: str) -> str:
 
 
 def _check_font(font: str) -> None:
-    """Raise ``UserError`` for a font that this machine lacks: another one would be drawn in its place."""
+    """Raise ``UserError`` for a font that this machine lacks, because it would be replaced by another one."""
 
     def drawn(family: str) -> bytes:
         text = f"<text y='30' font-size='24' font-family={quoteattr(family)}>Rag 0123 fi</text>"
@@ -172,14 +172,14 @@ def _check_font(font: str) -> None:
 
 
 KNOWN_FONTS = {"liberation sans", "sans-serif"}
-"""Families that are drawn where another one is missing."""
+"""Families that replace missing ones, so that they need no check."""
 
 
 def provenance(report: Report, *panels: Panel) -> str:
-    """What made the predictions that panels are of, as JSON: a row for each variant."""
+    """Provenance of the predictions in panels, as JSON: one row per variant."""
     subjects = [{name: value for name, value in panel.about._asdict().items() if value} for panel in panels]
     rows = [row for row in report.provenance if any(about.items() <= row.items() for about in subjects)]
-    return json.dumps({"icl-bench": __version__, "provenance": rows})  # no XML holds all characters
+    return json.dumps({"icl-bench": __version__, "provenance": rows})  # XML does not support all characters
 
 
 def svg_with(svg: str, text: str) -> str:
@@ -189,11 +189,11 @@ def svg_with(svg: str, text: str) -> str:
 
 
 KEYWORD = b"icl-bench"
-"""What the text of a PNG is called."""
+"""The keyword of the text in a PNG."""
 
 
 def png_with(png: bytes, text: str) -> bytes:
-    """A PNG with a text in a chunk ``iTXt``, behind its header (PNG specification, 11.3.4.5)."""
+    """A PNG with a text in a chunk ``iTXt``, after its header (PNG specification, 11.3.4.5)."""
     data = KEYWORD + b"\0\0\0\0\0" + text.encode()
     checked = b"iTXt" + data
     chunk = struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
@@ -202,9 +202,9 @@ def png_with(png: bytes, text: str) -> bytes:
 
 
 def figure(panel: Panel, about: str = "", choice: Choice | None = None, style: FigureStyle = PLAIN) -> dict[str, Any]:
-    """A panel's specification with a title, a fixed width and colours for white paper.
+    """Return a panel's specification with a title, a fixed width and colours for white paper.
 
-    ``about`` is what the title begins with, ``choice`` what is shown of several.
+    ``about`` is the beginning of the title, ``choice`` the selected one of several points.
     """
     title = f"{about}: {panel.title}" if about else panel.title
     spec = _with_legend(panel)
@@ -219,7 +219,7 @@ def figure(panel: Panel, about: str = "", choice: Choice | None = None, style: F
 
 
 def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[str, Any]:
-    """Panels as one figure, so many side by side as the style says, with one legend below."""
+    """Panels as one figure, with the style's number of panels per row and one legend below."""
     specs = [_with_legend(panel) for panel in panels]
     columns = min(style.panels or 1, len(panels))
     units = None if style.units is None else style.units / columns
@@ -248,10 +248,10 @@ def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[st
 
 
 CHART = ("title", "data", "layer", "width", "height")
-"""What a chart keeps of its specification within a figure of several."""
+"""The parts of a chart's specification that are kept in a figure of several."""
 
 CHANNELS = ("color", "shape", "strokeDash")
-"""What tells series apart."""
+"""The channels that distinguish series."""
 
 
 def _legends(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -264,12 +264,14 @@ def _legends(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _series(specs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in the legends of charts, each once."""
+    """The distinct names in the legends of charts."""
     return list(dict.fromkeys(name for spec in specs for legend in _legends(spec) for name in legend["values"]))
 
 
 def _size(spec: Mapping[str, Any], units: float | None) -> dict[str, Any]:
-    """Width and height of a chart: in a figure of a given width, charts of the usual height keep their proportions."""
+    """Width and height of a chart: in a figure with a given width, charts of the default height keep their
+    proportions.
+    """
     if units is None:
         return {"width": WIDTH}
     height = spec["height"]
@@ -279,7 +281,7 @@ def _size(spec: Mapping[str, Any], units: float | None) -> dict[str, Any]:
 
 
 MARGIN = 50
-"""Units beside a chart that its axis takes, about."""
+"""Approximate units next to a chart for its axis."""
 
 
 def _paper(style: FigureStyle, title: str, specs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -297,7 +299,7 @@ def _paper(style: FigureStyle, title: str, specs: Sequence[Mapping[str, Any]]) -
 
 
 def _small(settings: Mapping[str, Any], names: Sequence[str], units: float) -> dict[str, Any]:
-    """Type and legend for a figure so many units wide."""
+    """Font sizes and legend for a figure of this number of units."""
     room = units - MARGIN
     widest = max((LETTER * LABEL_SIZE * len(name) + SYMBOL for name in names), default=room)
     small = {"labelFontSize": LABEL_SIZE, "titleFontSize": TITLE_SIZE}
@@ -332,11 +334,11 @@ def _wrap_titles(spec: dict[str, Any], units: float) -> None:
 
 
 SHOWN = {"title", "domain", "values", "value", "datasets", "sort"}
-"""Keys of a specification below which there are names."""
+"""Keys of a specification that contain names."""
 
 
 def _with_names(node: Any, names: Mapping[str, str], shown: bool = False) -> Any:
-    """A specification with other names in it."""
+    """A specification with replaced names."""
     if isinstance(node, dict):
         return {key: _with_names(value, names, shown or key in SHOWN) for key, value in node.items()}
     if isinstance(node, list):
@@ -345,7 +347,7 @@ def _with_names(node: Any, names: Mapping[str, str], shown: bool = False) -> Any
 
 
 def _texts(node: Any, shown: bool = False) -> Iterator[str]:
-    """The texts of a specification that may have names."""
+    """The texts of a specification that may contain names."""
     if isinstance(node, dict):
         for key, value in node.items():
             yield from _texts(value, shown or key in SHOWN)
@@ -366,17 +368,17 @@ def _with_legend(panel: Panel) -> dict[str, Any]:
             encoding = layer["encoding"].get(channel, {})
             if encoding.get("field") == "series":
                 shown = {"values": list(dict.fromkeys(drawn_series))}
-                # a legend of dashes would be drawn as the outlines of the shapes
+                # a legend of dashes would be drawn as outlines of the shapes
                 encoding["legend"] = None if channel == "strokeDash" else shown
     return spec
 
 
 Shown = Sequence[tuple[Panel, Choice | None]]
-"""Panels of a figure, each with what it shows of several points."""
+"""Panels of a figure, each with its selected point."""
 
 
 def _named(report: Report, style: FigureStyle) -> Iterator[tuple[str, ReportSection, Shown]]:
-    """What stands in each figure, with names that no two share, in any writing of capitals."""
+    """The content of each figure, with names that are unique regardless of case."""
     seen: dict[str, int] = {}
     for section in report.sections:
         for name, shown in _of_section(section, style):
@@ -385,7 +387,7 @@ def _named(report: Report, style: FigureStyle) -> Iterator[tuple[str, ReportSect
 
 
 def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[str, Shown]]:
-    """The figures of a section: a figure a panel or choice, or panels with equal legends together."""
+    """The figures of a section: one per panel or choice, or panels with equal legends together."""
     alike: dict[str, list[Panel]] = {}
     for panel in section.panels:
         alike.setdefault(_legend_key(panel) if style.panels else panel.name, []).append(panel)
@@ -399,7 +401,7 @@ def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[st
 
 
 def _legend_key(panel: Panel) -> str:
-    """What panels with one legend have in common; the panel's own name where it stands alone."""
+    """The key that panels with one legend share; for a single panel, its name."""
     spec = _with_legend(panel)
     if panel.choices or not any(_legends(spec)):
         return panel.name

@@ -1,4 +1,4 @@
-"""The findings in words: numbers with intervals, and a difference only where a test holds it."""
+"""The findings in words: numbers with intervals, and differences only if a test confirms them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Sentence(NamedTuple):
-    """One finding, and what it is about in a word."""
+    """One finding, and its subject in one word."""
 
     topic: str
     text: str
-    """With its numbers, intervals and data."""
+    """The text with its numbers, intervals and data."""
     clause: str
-    """The finding alone."""
+    """The finding without numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Headlines:
     model: str
     sentences: tuple[Sentence, ...]
     called: str = ""
-    """What follows the task in the heading; by default the model."""
+    """The heading after the task; by default the model."""
 
 
 def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
-    """Say of each task and model what the tables support."""
+    """Sentences on each task and model that the tables support."""
     tables = {
         "curves": findings.curves,
         "best": findings.best_points,
@@ -105,7 +105,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
 
 
 def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The points that have the data for a key finding, and those that have too little."""
+    """The points with enough data for a key finding, and those with too little."""
     why = [too_little(row) for row in table.to_dict("records")]
     thin = [bool(text) for text in why]
     table = table.assign(why=why)
@@ -113,20 +113,20 @@ def _founded(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _thin(rows: pd.DataFrame) -> str:
-    """Points with too little data for a key finding, and why."""
+    """Points with too little data for a key finding, and the reasons."""
     where = listed(f"{k:,}" for k in sorted(set(rows["k"])))
     return f"too little data at k = {where} ({listed(dict.fromkeys(rows['why']))})"
 
 
 def _without_data(thin: int) -> str:
-    """How many tested k have too little data; empty if none."""
+    """The number of tested k with too little data; empty if none."""
     return f" ({thin:,} {'has' if thin == 1 else 'have'} too little data)" if thin else ""
 
 
 def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence]:
     rows: Iterable[Any] = points.itertuples()
     for row in rows:
-        if (chances["series"] == row.series).sum() > 1:  # nobody asks it of a single k
+        if (chances["series"] == row.series).sum() > 1:  # meaningless for a single k
             said = saturation_text(row)
             link = " is " if said.startswith(("saturated", "not saturated")) else ": "
             text = f"{row.series}{link}{said}."
@@ -136,7 +136,7 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """For each series: where the test shows a difference from its base, and where it does not decide."""
+    """For each series, the points where the test shows a difference from its base, and where it is undecided."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
     for series, of_series in table.sort_values("k").groupby("series"):
@@ -163,7 +163,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
 
 
 def _decided(decided: pd.DataFrame, judged: int, thin: int, base: str) -> str:
-    """At how many of the tested k a series is better or worse than its base.
+    """The number of tested k at which a series is better or worse than its base.
 
     ``judged`` counts the k that have enough data, ``thin`` the others.
     """
@@ -185,7 +185,7 @@ def _decided(decided: pd.DataFrame, judged: int, thin: int, base: str) -> str:
 
 
 def _undecided(rows: pd.DataFrame) -> str:
-    """Where two sides are not distinguishable, and the largest difference among these points."""
+    """The points at which two sides are not distinguishable, and their largest difference."""
     largest = rows.iloc[int(rows["difference"].abs().argmax())]
     where = listed(f"{k:,}" for k in rows["k"])
     at = f" at k = {largest['k']:,}" if len(rows) > 1 else ""

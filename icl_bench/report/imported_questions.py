@@ -1,4 +1,4 @@
-"""What imported predictions were asked: their own column ``question``, or their task's rows."""
+"""Questions of imported predictions: from their column ``question``, or from their task's rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icl_bench.tasks.task_files import load_task
 
 @dataclass(frozen=True)
 class Rows:
-    """A task with its rows by their ids."""
+    """A task with its rows by id."""
 
     spec: TaskSpec
     train: Mapping[str, Example]
@@ -27,15 +27,14 @@ class Rows:
 
 
 def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) -> Rows | str:
-    """A task's rows, or why they are not those of a run.
+    """A task's rows, or why they differ from those of a run.
 
-    ``stored`` are the hashes of the run's data files. The network is asked for a set of the hub only if
-    the run had it from there, and for the files of a task that have an address. Raises ``UserError`` if
-    there is no data.
+    ``stored`` are the hashes of the run's data files. A data set on the hub is downloaded only if the run used it, and
+    files of a task only if they have an address. Raises ``UserError`` if there are no data.
     """
     hub = spec.data.hub
     if hub and not hub.is_files and not any(name.startswith(f"{hub.path}@") for name in stored):
-        # it was run on local files: a report asks no network for others
+        # the run used local files, so a report does not download others
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"hub": None})})
     one_row = spec.model_copy(update={"test": TestRows(size=1)})
     data: TaskData = load_data(one_row, data_dir=data_dir)
@@ -45,18 +44,18 @@ def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) ->
 
 
 class ImportedQuestions:
-    """Finds what imported predictions were asked; reads each task's data once."""
+    """Finds the questions of imported predictions. Each task's data are read once."""
 
     def __init__(
         self, cells: Mapping[str, CellMeta], data_dir: Path | None, tasks: Mapping[str, TaskSpec] | None = None
     ) -> None:
-        """``cells`` are those of the folder, ``tasks`` are known by name; others are shipped ones."""
+        """``cells`` are the cells of the folder, ``tasks`` are known by name; others are shipped tasks."""
         self._metas = {meta.spec.task: meta for meta in cells.values()}
         self._data_dir, self._tasks = data_dir, tasks or {}
         self._known: dict[str, Rows | None] = {}
 
     def of(self, record: Mapping[str, Any]) -> str | None:
-        """The question of a prediction, without demonstrations; None if it is not known.
+        """The question of a prediction, without demonstrations; None if unknown.
 
         A row of the task's data is its question only if it has the same correct answer.
         """
@@ -81,11 +80,11 @@ class ImportedQuestions:
         return None if isinstance(rows, str) else rows
 
     def _spec(self, task: str) -> TaskSpec:
-        """The task as a cell of the folder has it, else the shipped one. Raises ``UserError``."""
+        """The task as in a cell of the folder, else the shipped one. Raises ``UserError``."""
         if task in self._tasks:
             return self._tasks[task]
         if task in self._metas:
             return TaskSpec.model_validate(self._metas[task].task_as_given)
         if "/" in task or "\\" in task or task.lower().endswith((".yaml", ".yml")):
-            raise UserError(f"task {task}: not the name of a task")  # an import is not trusted with paths
+            raise UserError(f"task {task}: not the name of a task")  # paths in an import are not trusted
         return load_task(task)

@@ -1,6 +1,6 @@
 """The leaderboard: every point of a results folder in one table, best first, as CSV and Markdown.
 
-The same folder makes the same bytes: no dates, no paths, shares rounded. So do the same files of predictions.
+The same folder, or the same files of predictions, give the same bytes: no dates, no paths, rounded shares.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LINE = [*(axis for axis in AXES if axis != "draw"), "variant"]
-"""What a line of the table stands for."""
+"""The columns that identify a line of the table."""
 
 
 PROVENANCE = ("fingerprint", "dtype", "backend", "hardware")
-"""Columns that say which model file made a point's predictions, in which number format, with which backend and on which
-machine; empty where it is not known. An import may have columns of these names."""
+"""Columns with the model file, number format, backend and machine of a point's predictions; empty if unknown. An import
+may have columns of these names.
+"""
 
 
 def shares() -> tuple[str, ...]:
@@ -56,25 +57,23 @@ DIGITS = 6
 NO_LINE = "nothing for a leaderboard: it has only upper bounds, halves of a label space or perturbed demonstrations"
 
 NAMES = (("version", "version"), ("data_hash", "data"), ("variant", "variant"))
-"""The last columns that people are shown, with their titles."""
+"""The last columns of the displayed table, with their titles."""
 
 
 def leaderboard(results: Place) -> pd.DataFrame:
-    """One row a point of each curve, with the columns of :func:`csv_columns`: by task, best first.
+    """Return one row per point of each curve, with the columns of :func:`csv_columns`, by task, best first.
 
-    Best is by each task's own score (``metrics.scores.scored``). ci_low and ci_high are of
-    the same. ``saturation_k`` is that of the point's curve, missing where it is not saturated
-    within the tested k, or where :func:`icl_bench.analysis.curves.saturation` has a reason to say
-    nothing. The point without demonstrations (k=0) has one line, and counts as a
-    tested k of all curves that begin with it. ``version`` is the icl-bench that
-    made the predictions (several with commas), empty for imports that do not say it; ``data_hash`` is of the data
-    files and test rows, for imports of the imported file. An import of an export has what the export says.
+    Rows are sorted by each task's own score (``metrics.scores.scored``), which ci_low and ci_high belong to.
+    ``saturation_k`` is that of the point's curve, missing if it is not saturated within the tested k, or if
+    :func:`icl_bench.analysis.curves.saturation` has a reason not to report it. The point without demonstrations (k=0)
+    has one line, and counts as a tested k of all curves that begin with it. ``version`` is the version of icl-bench
+    (several with commas), empty for imports that do not report it; ``data_hash`` is the hash of the data files and test
+    rows, or of the imported file. An import of an export has the values of the export.
 
-    What would not stand beside the others fairly is left out: upper bounds, whose checkpoint was
-    chosen on the test rows, halves of a label space, which are easier tasks, and perturbed
-    demonstrations.
+    Points that are not comparable are left out: upper bounds, whose checkpoint was selected on the test rows, halves of
+    a label space, which are easier tasks, and perturbed demonstrations.
 
-    Raises ``UserError`` where there is no such folder, or no finished cell in it.
+    Raises ``UserError`` if there is no such folder, or no finished cell in it.
     """
     from icl_bench.analysis.curves import curves, saturation
     from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
@@ -93,7 +92,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
     setting = [name for name in LINE if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})
-    names = dict.fromkeys(setting, object)  # categories of two tables need not agree
+    names = dict.fromkeys(setting, object)  # categories of two tables may differ
     table = points.astype(names).merge(saturated.astype(names), on=setting, how="left")
     origins = imported_origins(results)
     data = _data_hashes(stored, results, origins)
@@ -111,9 +110,9 @@ def leaderboard(results: Place) -> pd.DataFrame:
 
 
 def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
-    """The table of :func:`leaderboard` of files of predictions, as ``icl-bench import`` reads them.
+    """The table of :func:`leaderboard` for files of predictions that ``icl-bench import`` supports.
 
-    Raises ``UserError`` where a file cannot be imported, or none has anything for the table.
+    Raises ``UserError`` if a file cannot be imported, or none has points for the table.
     """
     with TemporaryDirectory() as folder:
         for file in files:
@@ -126,11 +125,11 @@ def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
 
 
 Known = dict[tuple[Any, ...], set[str]]
-"""What is known of each point, with the columns of ``LINE``."""
+"""Known properties of each point, with the columns of ``LINE``."""
 
 
 def _provenance(stored: Stored, frame: pd.DataFrame, origins: Mapping[str, Origin]) -> dict[str, Known]:
-    """What made each point's predictions: the version of this program, and the columns ``PROVENANCE``."""
+    """Provenance of each point's predictions: the version of this program, and the columns ``PROVENANCE``."""
     found: dict[str, Known] = {name: {} for name in ("version", *PROVENANCE)}
 
     def add(name: str, point: tuple[Any, ...], values: Iterable[Any]) -> None:
@@ -142,7 +141,7 @@ def _provenance(stored: Stored, frame: pd.DataFrame, origins: Mapping[str, Origi
         point = tuple(named[name] for name in LINE)
         add("version", point, [cell.versions.get("icl-bench")])
         add("hardware", point, [cell.run.hardware])
-    own = [name for name in PROVENANCE if name != "backend" and name in frame]  # an import's columns
+    own = [name for name in PROVENANCE if name != "backend" and name in frame]  # columns of an import
     for key, rows in frame.groupby(LINE, observed=True):
         point = tuple(key)
         origin = origins.get(point[-1])
@@ -157,7 +156,7 @@ def _provenance(stored: Stored, frame: pd.DataFrame, origins: Mapping[str, Origi
 
 
 def _data_hashes(stored: Stored, results: Place, origins: Mapping[str, Origin]) -> dict[str, str]:
-    """Variant -> hash of the data files and test rows behind it, or of the imported file."""
+    """Variant -> hash of its data files and test rows, or of the imported file."""
     imports = {name: ", ".join(sorted(hashes)) for name, hashes in imported_hashes(results).items()}
     known = {variant: facts for variant, facts in stored.variants.items() if facts.imported is None}
     known |= {variant: origin.facts for variant, origin in origins.items() if variant not in known}
@@ -168,13 +167,13 @@ def _data_hashes(stored: Stored, results: Place, origins: Mapping[str, Origin]) 
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Plain values, one mapping a row; what is missing is None."""
+    """Plain values, one mapping per row, with None for missing values."""
     rows = table.astype(object).where(table.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """CSV with a header; what is missing is empty. Names that are not printable are quoted."""
+    """CSV with a header and empty cells for missing values. Names that are not printable are quoted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names := csv_columns())
@@ -197,7 +196,7 @@ def _shower(score: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
-    """The columns of numbers -> what they show of a row."""
+    """Numeric columns -> their text for a row."""
     return {
         "k": lambda row: f"{row['k']}",
         "draws": lambda row: f"{row['draws']}",
@@ -212,9 +211,9 @@ def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
 
 
 def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
-    """Name, whether it is of numbers, and values of each column that people are shown, in percent.
+    """Name, whether it is numeric, and values of each displayed column, in percent.
 
-    Columns of numbers without any value are left out.
+    Empty numeric columns are left out.
     """
     rows = records(table)
     words = ["task", "model", "select", "order"]
@@ -231,14 +230,14 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Notes below it: on intervals, and on selections that saw the test queries."""
+    """Notes below the table, on intervals and on selections that saw the test queries."""
     return [*curve_notes(table), *cautions(table["select"])]
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """The table in GitHub's Markdown, in percent; columns without any value are left out.
+    """The table in GitHub's Markdown, in percent; empty columns are left out.
 
-    Below it are notes on selections that saw the test queries.
+    Notes on selections that saw the test queries follow.
     """
     shown = [
         [name, "---:", *values] if numbers else [name, "---", *map(in_markdown, values)]
@@ -250,9 +249,9 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 def write(table: pd.DataFrame, out: Path) -> tuple[Path, Path]:
-    """Write the CSV file and the Markdown beside it, each whole or not at all.
+    """Write the CSV file and the Markdown next to it, each atomically.
 
-    Raises ``UserError`` for another ending than ``.csv``, or where they cannot be written.
+    Raises ``UserError`` for another extension than ``.csv``, or if they cannot be written.
     """
     if out.suffix.lower() != ".csv":
         raise UserError(f"--out {plain(out)}: must end in .csv")

@@ -1,7 +1,7 @@
-"""Compare a results folder with a leaderboard's CSV: means with intervals, without predictions.
+"""Comparison of a results folder with a leaderboard's CSV: means with intervals, without predictions.
 
-Without predictions nothing is paired. Both sides are taken as samples of their own, so that they may have other draws
-and other test rows. Only large losses can be found; an exported Parquet file as the baseline finds smaller ones
+Without predictions nothing is paired. Both sides are treated as independent samples, which may have different draws and
+test rows. Only large losses can be found; with an exported Parquet file as the baseline, smaller ones are found
 (:mod:`icl_bench.analysis.baseline_check`).
 """
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEEDED = (*COMPARED, "draws", "test_rows", "accuracy", "ci_low", "ci_high")
-"""The columns that a CSV file must have; others are read where they are there."""
+"""The required columns of a CSV file; others are optional."""
 
 TEXTS = ("metric", "version", "data_hash", "variant", *PROVENANCE)
 
 COUNTS = {"k": 0, "draws": 1, "test_rows": 1}
-"""Columns of whole numbers -> the smallest."""
+"""Columns of integers -> their minimum."""
 
 ROUNDED = 1e-5
-"""Shares of a file are rounded to six digits."""
+"""Shares in a file are rounded to six digits."""
 
 SAID = ("draws", "test_rows", "version", "data_hash", *PROVENANCE)
-"""What may differ between the two sides, and is reported."""
+"""Columns that may differ between the two sides, and are reported."""
 
 NOTE = (
     "compared: means and their intervals, as for two independent samples (only large losses are found). "
@@ -49,7 +49,7 @@ NOTE = (
 
 
 def is_table(baseline: Path) -> bool:
-    """Whether a baseline is a CSV file, which holds no facts."""
+    """Whether a baseline is a CSV file, which has no facts."""
     return baseline.name.lower().endswith((".csv", ".csv.gz")) and not baseline.is_dir()
 
 
@@ -64,7 +64,7 @@ def check_leaderboard(
 ) -> Check:
     """Compare a results folder with the CSV file of a leaderboard.
 
-    Raises ``UserError`` where either cannot be read, or they have no point in common.
+    Raises ``UserError`` if either cannot be read, or they have no common point.
     """
     refuse_limits(tolerance, alpha)
     base, now = read_leaderboard(baseline), leaderboard(results)
@@ -72,7 +72,7 @@ def check_leaderboard(
 
 
 def read_leaderboard(path: Path) -> pd.DataFrame:
-    """Read a leaderboard's CSV file, or any with the columns ``NEEDED``, one row a point.
+    """Read a leaderboard's CSV file, or another one with the columns ``NEEDED``, one row per point.
 
     Raises ``UserError`` with the line of the first value that is not valid.
     """
@@ -97,7 +97,7 @@ def read_leaderboard(path: Path) -> pd.DataFrame:
 
 
 def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
-    """A line of the file, with checked values. Raises ``UserError``."""
+    """A line of the file with validated values. Raises ``UserError``."""
     row: dict[str, Any] = {name: formula_of(cells[name]) for name in COMPARED if name != "k"}
     row |= {name: formula_of(cells.get(name, "")) for name in TEXTS}
     row |= {name: _whole(cells[name], f"{where}: {name}", least) for name, least in COUNTS.items()}
@@ -129,7 +129,7 @@ def _metric(row: Mapping[str, Any]) -> str:
 
 
 def _value(row: Mapping[str, Any]) -> float:
-    """The score that a row's interval is of."""
+    """The score that a row's interval belongs to."""
     value = row.get(_metric(row))
     return math.nan if value is None else float(value)
 
@@ -142,11 +142,11 @@ def compare_leaderboards(
     alpha: float = 0.05,
     allow_missing: bool = False,
 ) -> Check:
-    """Compare two leaderboards, of which ``shown`` has the names, point by point.
+    """Compare two leaderboards, with the names ``shown``, point by point.
 
     A difference has the limits that follow from both intervals (Zou & Donner 2008, Stat Med 27:1693), and p values are
     Holm-corrected over all points (:func:`loss_p`). Points of several variants are compared with those of their own
-    variant. Raises ``UserError`` where no point is common, or one has several variants and none in common.
+    variant. Raises ``UserError`` if no point is common, or if one has several variants and no common one.
     """
     import pandas as pd
 
@@ -186,7 +186,7 @@ Row = Mapping[str, Any]
 
 
 def _pairs(base: pd.DataFrame, now: pd.DataFrame, shown: tuple[str, str]) -> list[tuple[Row, Row]]:
-    """The rows of both sides that are of one point. Raises ``UserError``."""
+    """The rows of both sides for the same point. Raises ``UserError``."""
     sides: list[dict[tuple[Any, ...], list[Row]]] = [{}, {}]
     for side, table in zip(sides, (base, now), strict=True):
         for row in table.to_dict("records"):
@@ -218,7 +218,7 @@ def _pairs(base: pd.DataFrame, now: pd.DataFrame, shown: tuple[str, str]) -> lis
 
 
 def _compared(before: Row, now: Row) -> dict[str, Any]:
-    """A point of the table of a check, without what depends on other points."""
+    """A point of the table of a check, without values that depend on other points."""
     same_score = _metric(before) == _metric(now)
     old, new = (_value(before), _value(now)) if same_score else (math.nan, math.nan)
     below, above = (
@@ -249,15 +249,17 @@ def _compared(before: Row, now: Row) -> dict[str, Any]:
 
 
 def _freedom(row: Row) -> int:
-    """The fewest degrees of freedom of an interval: of several draws their number less one, else the test rows'."""
+    """The fewest degrees of freedom of an interval: the number of draws minus one if there are several, else of test
+    rows.
+    """
     return int(row["draws"] - 1 if row["draws"] > 1 else max(row["test_rows"] - 1, 1))
 
 
 def loss_p(difference: float, above: float, freedom: int) -> float:
-    """One-sided p value of a loss, from a difference and how far its upper 97.5% limit is ``above`` it.
+    """One-sided p value of a loss, from a difference and the distance ``above`` to its upper 97.5% limit.
 
-    The interval's own distribution is not known: it is between Student's with ``freedom`` degrees of freedom and the
-    normal one. Both are scaled to the limit, and the larger p value is taken. NaN where something is not known.
+    The interval's own distribution is unknown: it is between Student's with ``freedom`` degrees of freedom and the
+    normal one. Both are scaled to the limit, and the larger p value is used. NaN for unknown values.
 
     >>> round(loss_p(-0.1, 0.1, 4), 3)
     0.025
@@ -271,14 +273,16 @@ def loss_p(difference: float, above: float, freedom: int) -> float:
 
 
 def _alone(table: pd.DataFrame, compared: list[tuple[Any, ...]]) -> pd.DataFrame:
-    """The points of a side that are not in both."""
+    """The points of a side without a counterpart."""
     there = [tuple(row) in compared for row in table[COMPARED].itertuples(index=False, name=None)]
     points = table.loc[[not known for known in there], [*COMPARED, "variant"]]
     return points.assign(perturbation=None).reset_index(drop=True)
 
 
 def _changes(before: Row, now: Row) -> list[dict[str, Any]]:
-    """What differs of that which both sides say of a point. Without a version, a hash is an imported file's."""
+    """Differences between the provenance of both sides of a point. Without a version, a hash is that of an imported
+    file.
+    """
     variants = {"base_variant": before["variant"], "variant": now["variant"]}
     hashed = bool(before.get("version") and now.get("version"))
     values = [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]

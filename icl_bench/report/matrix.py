@@ -1,6 +1,4 @@
-"""The page's first picture: tasks by models, each with its best point, where its curve is saturated and
-what selection gains.
-"""
+"""The page's first picture: tasks by models, each with its best point, saturation point and gain of selection."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH, HEIGHT = 132, 40
-"""Of a small curve, in the units of its picture."""
+"""The size of a small curve, in the units of its picture."""
 
 
 PADDING = 3
-"""Room around a small curve for the width of its line."""
+"""Padding of a small curve for its line width."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A small curve: its points in the picture's units, and the colour that it has elsewhere."""
+    """A small curve: its points in the picture's units, and its colour in other charts."""
 
     series: str
     slot: int
@@ -37,32 +35,32 @@ class Line:
 
     @property
     def path(self) -> str:
-        """The points as SVG has them."""
+        """The points in SVG format."""
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.points)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One task and model in a few words; a text without data is empty."""
+    """One task and model in a few words. Texts without data are empty."""
 
     task: str
     model: str
     score: str
-    """The best score, or what the highest one is short of."""
+    """The best score, or the data that the highest one lacks."""
     interval: str
     measure: str
     where: str
-    """At which point."""
+    """Its point."""
     saturated: str
-    """Where the curve of the best point reaches 95% of its best score."""
+    """The k at which the curve of the best point reaches 95% of its best score."""
     selection: str
-    """What selection gains over random demonstrations."""
+    """The gain of selection over random demonstrations."""
     lines: Sequence[Line]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Entries by task and model; a pair that was not run has none."""
+    """Entries by task and model; pairs that were not run have none."""
 
     tasks: Sequence[str]
     models: Sequence[str]
@@ -70,7 +68,7 @@ class Matrix:
 
     @property
     def with_random(self) -> bool:
-        """Whether some small picture has the curve of random demonstrations besides another."""
+        """Whether some small picture also has the curve of random demonstrations."""
         return any(len(entry.lines) > 1 for entry in self.entries.values())
 
     def get(self, task: str, model: str) -> Entry | None:
@@ -79,7 +77,7 @@ class Matrix:
 
 
 def matrix(findings: Findings, naming: Naming) -> Matrix:
-    """What the tables say of each task and model."""
+    """The entry of each task and model, from the tables."""
     tables = {
         "curves": unshuffled(naming.named(findings.curves)),
         "best": naming.named(findings.best_points),
@@ -121,7 +119,7 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
 
 
 def _saturated(table: pd.DataFrame, series: str) -> str:
-    """Where the best point's curve reaches 95% of its best score."""
+    """The k at which the best point's curve reaches 95% of its best score."""
     row: Any
     for row in table[table["series"] == series].itertuples():
         return saturation_text(row) if row.spoken else ""
@@ -147,7 +145,7 @@ def _difference(row: Any) -> str:
 
 
 def _lines(curves: pd.DataFrame, best: str, naming: Naming) -> list[Line]:
-    """The curve of the best point and that of random demonstrations, where they are curves."""
+    """The curve of the best point and that of random demonstrations, if they are curves."""
     random = curves[(curves["select"] == "random") & (curves["order"] == "drawn")]
     names = [*dict.fromkeys([*random["series"].head(1), best])]
     kept = curves[curves["series"].isin(names) & curves["score"].notna()]
@@ -169,6 +167,6 @@ def _lines(curves: pd.DataFrame, best: str, naming: Naming) -> list[Line]:
 
 
 def _place(value: float, low: float, high: float, size: int) -> float:
-    """Where a value stands between ends, inside the margins."""
+    """The position of a value between two limits, inside the margins."""
     share = (value - low) / (high - low) if high > low else 0.5
     return PADDING + min(max(share, 0.0), 1.0) * (size - 2 * PADDING)

@@ -1,4 +1,4 @@
-"""What curves are called in charts and tables: short, and no two alike."""
+"""Names of curves in charts and tables: short and unique."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CURVE = ["task", "model", "series"]
-"""What tells the curves of a named table apart."""
+"""The columns that distinguish the curves of a named table."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class Naming:
     """The facts that distinguish a folder's curves."""
 
     settings: Mapping[str, str]
-    """Variant -> its text, where a task and model have several variants."""
+    """Variant -> its text, if a task and model have several variants."""
     attentions: bool
-    """Whether there is other attention than full."""
+    """Whether there is attention other than full."""
     hues: Mapping[str, int] = field(default_factory=dict)
-    """Selector -> its place among the colours, the same in every chart, where there are several."""
+    """Selector -> its index among the colours, equal in every chart, if there are several."""
 
     @classmethod
     def of(cls, summary: Summary) -> Naming:
-        """See what differs between the curves of a task and model."""
+        """Find the differences between the curves of a task and model."""
         return cls.of_curves(summary.curves, summary.settings)
 
     @classmethod
     def of_curves(cls, table: pd.DataFrame, settings: Mapping[str, str]) -> Naming:
-        """The same of a table with a row for each curve, or several, and texts of settings."""
+        """Find the differences for a table with one or more rows per curve, and texts of settings."""
         kinds = table["select"].astype(object).map(kind)
         alike = table.groupby(["task", "model", kinds], observed=True)
         counts = alike["variant"].transform("nunique")
@@ -46,17 +46,17 @@ class Naming:
         curve = [name for name in SETTING if name != "variant"]
         of_curve = table.groupby(curve, observed=True)["variant"].transform("nunique")
         unnamed = set(table.loc[of_curve > 1, "variant"].astype(str))
-        # variants that differ only in what one of them has no use for need no name
+        # variants that differ only in facts that one of them does not use need no name
         texts = {name: settings.get(name, f"variant {name}") for name in several if name in settings or name in unnamed}
         selectors = sorted(set(table["select"].astype(str)), key=lambda name: (name != str(RANDOM), name))
         hues = {name: place for place, name in enumerate(selectors)} if len(selectors) > 1 else {}
         return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()), hues)
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table with plain text for names, and ``series``, what tells its curves apart.
+        """The table with plain text for names, and ``series``, the distinguishing name of its curves.
 
-        Curves of different tasks or models may have one name. ``hue`` is the selector's colour,
-        where there are several selectors.
+        Curves of different tasks or models may have one name. ``hue`` is the selector's colour, if there are several
+        selectors.
         """
         frame = _as_text(frame)
         series = frame["select"] if "select" in frame else frame["model"]
@@ -75,7 +75,7 @@ class Naming:
         return frame.assign(series=series)
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-        """A named table of comparisons, with the base in the name where one series has several."""
+        """A named table of comparisons, with the base in the name if one series has several."""
         several = frame.duplicated([*by, "series", "k"], keep=False)
         base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
         with_base = frame["series"] + " against " + base
@@ -83,14 +83,14 @@ class Naming:
 
 
 def point_name(row: Mapping[Any, Any]) -> str:
-    """What a point of a named table is called."""
+    """The name of a point in a named table."""
     if row["k"]:
         return f"{row['series']}, k = {row['k']:,}"
     return ", ".join(["without demonstrations", *filter(None, [row["setting"]])])
 
 
 def attention_name(attention: str) -> str:
-    """What an attention pattern is called: as it is written, full and unknown ones in words."""
+    """The name of an attention pattern: as written; full and unknown patterns in words."""
     pattern = pattern_of(attention)
     return f"{attention} attention" if pattern in (None, FULL) else attention
 
@@ -101,6 +101,6 @@ def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
-    """Text instead of categories, so that columns of different tables can be joined."""
+    """Convert categories to text, so that columns of different tables can be joined."""
     categories = frame.select_dtypes("category").columns
     return frame.astype(dict.fromkeys(categories, object)).reset_index(drop=True)

@@ -1,6 +1,4 @@
-"""What notebooks use: the report's charts as pictures that every viewer shows, and the published
-predictions.
-"""
+"""Functions for notebooks: the report's charts as pictures for every viewer, and the published predictions."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from icl_bench.report import libraries
 from icl_bench.wording import counted, nearest
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "bertsch2025.parquet"
-"""Ten draws of each published setting, three of each reordering of them, which come with the package."""
+"""Ten draws of each published setting, and three of each of its reorderings, included in the package."""
 
 
 def published_predictions() -> Path:
-    """The file of predictions that Bertsch et al. 2025 published, to be imported.
+    """The file of predictions that Bertsch et al. 2025 published, ready for import.
 
-    All of them where the data folder (``ICL_BENCH_DATA``) has them, else ``SAMPLE``.
+    All predictions if the data folder (``ICL_BENCH_DATA``) has them, else ``SAMPLE``.
     """
     folder = os.environ.get("ICL_BENCH_DATA")
     whole = Path(folder) / "published" / "predictions.parquet" if folder else SAMPLE
@@ -30,7 +28,7 @@ class Charts(list[bytes]):
     """Charts as PNG pictures; a notebook shows them."""
 
     WIDTH = 520
-    """Of a chart in a notebook, in pixels."""
+    """The width of a chart in a notebook, in pixels."""
 
     def _ipython_display_(self) -> None:
         from IPython.display import Image, display
@@ -52,11 +50,11 @@ class Charts(list[bytes]):
 
 
 def charts(findings: Findings, section: str, *words: str) -> Charts:
-    """The charts of one section of the report, those whose names have all the words.
+    """The charts of one section of the report, restricted to names that contain all the words.
 
-    ``section`` is accuracy, order, sorting, retrieval, models, cost, ...: the sections that the
-    report of these findings has. Raises ``UserError`` for another one, where no chart is left, or
-    without the libraries of the extra ``report``.
+    ``section`` is accuracy, order, sorting, retrieval, models, cost, ...: the sections that the report of these
+    findings has. Raises ``UserError`` for an unknown section, if no chart is left, or without the libraries of the
+    extra ``report``.
     """
     with libraries("charts"):
         import vl_convert

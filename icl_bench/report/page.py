@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs no network, with its charts, tables and program in it."""
+"""The page: one HTML file that needs no network, including charts, tables and its program."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ SCRIPTS = (
     "following",
     "start",
 )
-"""The parts of the page's program, as they follow each other."""
+"""The parts of the page's program, in order."""
 
 
 GENERATOR = '<meta name="generator" content="icl-bench '
-"""How each page says what made it."""
+"""The tag that identifies the generator of a page."""
 
 
 def page(report: Report, with_library: bool = True) -> str:
     """The whole page as HTML. The same report gives the same text.
 
-    One without charts, whose server has them later, can do without the ``library`` that draws them.
+    A served page without charts yet can omit the ``library`` that draws them.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -70,13 +70,13 @@ def page(report: Report, with_library: bool = True) -> str:
 
 
 def _link(task: str, model: str = "*") -> str:
-    """The address at which the page is about a task, or one of its models: ``address.js``."""
+    """The page's address for a task, or for one of its models: ``address.js``."""
     return "#" + urlencode({"task": task, "model": model})
 
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, which takes the better part of a second to put together."""
+    """Vega, Vega-Lite and Vega-Embed. Building them takes most of a second."""
     snippet = "window.vegaEmbed = vegaEmbed;"
     return vl_convert.javascript_bundle(snippet, vl_version=VEGA_LITE)
 
@@ -93,7 +93,7 @@ def own_file(name: str) -> str:
 
 
 def _harmless(program: str) -> str:
-    """A program that cannot end the element that it stands in."""
+    """A script that cannot end the element that contains it."""
     return program.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -102,7 +102,7 @@ def _panels(report: Report) -> list[Panel]:
 
 
 def _data(report: Report) -> Mapping[str, Any]:
-    """What the page's program reads."""
+    """The data of the page's program."""
     specs = {id(panel): panel.spec() for panel in _panels(report)}
     return {
         "tasks": report.tasks,

@@ -1,6 +1,6 @@
-r"""Figures as drawing commands of PGF, whose texts LaTeX sets in the paper's own type: ``\input{figure.pgf}``.
+r"""Figures as drawing commands of PGF, with texts that LaTeX sets in the paper's font: ``\input{figure.pgf}``.
 
-Reads what Vega writes as SVG: groups, lines, rectangles, paths, texts and gradients along an axis. A unit of the
+Reads the SVG that Vega writes: groups, lines, rectangles, paths, texts and gradients along an axis. A unit of the
 figure is a big point (1/72 inch).
 """
 
@@ -24,14 +24,14 @@ INHERITED = ("fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opaci
 
 
 class _Brush(NamedTuple):
-    """How an element is drawn: SVG's attributes, those of its groups included."""
+    """How an element is drawn: SVG attributes, including those of its groups."""
 
     attributes: Mapping[str, str]
     opacity: float = 1.0
 
 
 def pgf(svg: str, about: str) -> str:
-    """The commands that draw an SVG of Vega; ``about`` is a comment."""
+    """Return the commands that draw an SVG of Vega; ``about`` is a comment."""
     root = ElementTree.fromstring(svg)
     width, height = (float(root.attrib[name]) for name in ("width", "height"))
     gradients = {one.attrib["id"]: one for one in root.iter(f"{SVG}linearGradient")}
@@ -55,7 +55,7 @@ def pgf(svg: str, about: str) -> str:
 def _drawn(
     node: ElementTree.Element, matrix: MATRIX, brush: _Brush, gradients: Mapping[str, ElementTree.Element]
 ) -> Iterator[str]:
-    """The commands of an element and of what it holds."""
+    """The commands of an element and its children."""
     if node.get("display") == "none":
         return
     matrix = _times(matrix, _transform(node.get("transform", "")))
@@ -191,7 +191,7 @@ def _shape(
 
 
 STRIPS = 32
-"""Rectangles that a gradient is made of."""
+"""The number of rectangles of a gradient."""
 
 
 def _gradient(
@@ -242,11 +242,11 @@ SPECIAL = str.maketrans(
         "\N{BLACK DOWN-POINTING TRIANGLE}": r"$\bigtriangledown$",
     }
 )
-"""What LaTeX reads as something else, or lacks without a package."""
+"""Characters that LaTeX interprets, or does not have without a package."""
 
 
 def _text(node: ElementTree.Element, matrix: MATRIX, brush: _Brush) -> Iterator[str]:
-    """The lines of a text, in the type of the paper."""
+    """The lines of a text in the paper's font."""
     size = float(NUMBER.findall(node.get("font-size", "10"))[0])
     bold = r"\bfseries " if node.get("font-weight") == "bold" else ""
     anchor = ANCHORS[node.get("text-anchor", "start")]
@@ -264,7 +264,7 @@ def _text(node: ElementTree.Element, matrix: MATRIX, brush: _Brush) -> Iterator[
 
 
 def _html(colour: str) -> str:
-    """Six hexadecimal digits of a colour as Vega writes it."""
+    """The six hexadecimal digits of a colour in Vega's output."""
     if found := re.fullmatch(r"rgba?\((\d+), *(\d+), *(\d+).*\)", colour):
         return "".join(f"{int(part):02X}" for part in found.groups())
     digits = {"white": "FFFFFF", "black": "000000"}.get(colour, colour.lstrip("#")).upper()

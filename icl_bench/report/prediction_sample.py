@@ -1,7 +1,7 @@
 """A sample of single predictions for the report's reader, with the end of each prompt.
 
-The sample is the same for the same folder. It takes turns between tasks, models, curves, ks and
-right and wrong answers, so that each of them is there.
+The sample is deterministic. It alternates between tasks, models, curves, k, and right and wrong answers, so that each
+of them is included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST = 3000
 
 
 MOST_BYTES = 2_500_000
-"""Of the sample's texts; each is counted once, however many predictions show it."""
+"""The maximum bytes of the sample's texts. Each distinct text counts once."""
 
 
 STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "correct")
@@ -39,7 +39,7 @@ STRATA = ("task", "model", "select", "order", "attention", "variant", "k", "corr
 
 @cache
 def sample_fields() -> tuple[str, ...]:
-    """What the reader shows of a prediction, in this order."""
+    """The displayed fields of a prediction, in order."""
     return (
         "task",
         "model",
@@ -81,14 +81,14 @@ TEXT_FIELDS = {*NAME_FIELDS, "query", "separator", "shown", "listed", "why", "te
 
 @dataclass
 class TextTable:
-    """Texts by number, each held once."""
+    """Texts by number, each stored once."""
 
     texts: list[str] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
 
     def number(self, text: str) -> int:
-        """The text's number, a new one if it is new."""
+        """The text's number, a new one for a new text."""
         if text not in self.numbers:
             self.numbers[text] = len(self.texts)
             self.texts.append(text)
@@ -98,30 +98,30 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions for the reader, columns of numbers and of numbers of texts."""
+    """Predictions for the reader: columns of numbers, and of numbers of texts."""
 
     texts: Sequence[str]
     rows: Sequence[Sequence[Any]]
     """One list for each prediction, in the order of :func:`sample_fields`."""
     total: int
-    """Predictions there are."""
+    """The total number of predictions."""
     served: bool = False
-    """Whether the page asks its server for them."""
+    """Whether the page requests them from its server."""
     index: str = ""
-    """The data file that says which others have them, where the page loads files beside it."""
+    """The index of data files, if the page loads predictions from files next to it."""
 
     @classmethod
     def of_server(cls, total: int) -> Sample:
-        """Of a page that has none of them in it."""
+        """The sample of a page that contains no predictions."""
         return cls((), (), total, served=True)
 
     @classmethod
     def of_folder(cls, total: int, index: str) -> Sample:
-        """Of a page that has them in files beside it."""
+        """The sample of a page that loads predictions from files next to it."""
         return cls((), (), total, index=index)
 
     def as_json(self) -> dict[str, Any]:
-        """What the page's program reads."""
+        """The data of the page's program."""
         scores = [[name, title(name)] for name in score_columns()]
         return {
             "fields": sample_fields(),
@@ -142,9 +142,9 @@ def sample(
     most_bytes: int = MOST_BYTES,
     as_shown: Callable[[str], str] = str,
 ) -> Sample:
-    """Choose predictions and rebuild the end of their prompts, where their data is at hand.
+    """Choose predictions and rebuild the ends of their prompts, if their data are available.
 
-    ``as_shown`` is that of :class:`icl_bench.report.prompt_ends.Prompts`.
+    ``as_shown`` is as for :class:`icl_bench.report.prompt_ends.Prompts`.
     """
     frame = stored.own_predictions
     order = in_turns(frame)[:most]
@@ -161,7 +161,7 @@ def sample(
 
 
 def in_turns(frame: pd.DataFrame) -> np.ndarray:
-    """Positions of all predictions, so that any number of the first has some of each stratum."""
+    """Positions of all predictions, ordered so that any beginning contains some of each stratum."""
     by = [name for name in STRATA if name in frame]
     strata = frame[by].astype({"correct": object}).groupby(by, observed=True, dropna=False)
     mixed = generator(SEED, "report").permutation(len(frame))
@@ -174,7 +174,7 @@ def in_turns(frame: pd.DataFrame) -> np.ndarray:
 
 
 def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
-    """What the reader shows of a prediction: its :func:`sample_fields`, texts as they are.
+    """The displayed values of a prediction: its :func:`sample_fields`, with plain texts.
 
     ``record`` is a row of :meth:`icl_bench.report.naming.Naming.named`.
     """
@@ -197,7 +197,7 @@ def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:
 
 
 def _coded(values: Mapping[str, Any], texts: TextTable) -> list[Any]:
-    """The same with numbers of texts."""
+    """The same values with numbers instead of texts."""
 
     def number(value: Any) -> Any:
         if isinstance(value, list):
@@ -208,7 +208,7 @@ def _coded(values: Mapping[str, Any], texts: TextTable) -> list[Any]:
 
 
 def plain_number(value: Any) -> Any:
-    """A number of at most six digits, truth as it is, null where something is missing."""
+    """A number with at most six digits, an unchanged boolean, or null for a missing value."""
     if isinstance(value, list):
         return value
     if missing(value):

@@ -1,4 +1,4 @@
-"""The ends of prompts, rebuilt from stored ids: what the reader shows of a prediction's prompt."""
+"""The ends of prompts, rebuilt from stored ids, for the display of predictions."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import one_line
 
 SHOWN_DEMONSTRATIONS = 2
-"""Demonstrations of the prompt's end."""
+"""The maximum number of demonstrations in a prompt's end."""
 
 
 LISTED_DEMONSTRATIONS = 40
 
 
 def missing(value: Any) -> bool:
-    """Whether a value of a table is none."""
+    """Whether a value of a table is missing."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a prompt, or why it is not there."""
+    """The end of a prompt, or why it is missing."""
 
     query: str | None = None
     shown: Sequence[str] = ()
     """Texts of the last demonstrations."""
     listed: Sequence[tuple[str, str]] = ()
-    """Ids and answers of the last demonstrations, the last one last."""
+    """Ids and answers of the last demonstrations, in order."""
     count: int | None = None
     separator: str = ""
     why: str = ""
@@ -49,7 +49,7 @@ class End:
 
 @dataclass(frozen=True)
 class _BeforeQuery:
-    """What stands before queries, which follow if the task's ``rows`` are known, and ``opening``, what follows them."""
+    """The prompt before queries. They follow if the task's ``rows`` are known, and are followed by ``opening``."""
 
     end: End
     rows: Rows | None = None
@@ -61,7 +61,7 @@ def _no_row(name: str, count: int | None) -> End:
 
 
 class Prompts:
-    """Rebuilds the ends of prompts; reads each task's data once."""
+    """Rebuilds the ends of prompts. Each task's data are read once."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Prompts:
         data_dir: Path | None,
         as_shown: Callable[[str], str] = str,
     ) -> None:
-        """As ``Stored`` has them: what the files of cells say, and the facts of variants.
+        """Arguments as in ``Stored``: metadata of cells' files, and the facts of variants.
 
-        ``as_shown`` makes what is shown of a message, which may name folders of this machine.
+        ``as_shown`` converts a message for display, because it may name folders of this machine.
         """
         self._cells, self._variants, self._as_shown = cells, variants, as_shown
         self._data_dir = data_dir
@@ -81,25 +81,23 @@ class Prompts:
         self._of_last: tuple[CellMeta | None, _BeforeQuery] = None, _BeforeQuery(End())
 
     def of(self, cells: Mapping[str, CellMeta], variants: FactsOf) -> Prompts:
-        """Those of further cells; tasks that were read are not read again, missing data is looked
-        for once more.
-        """
+        """Rebuilds prompts of further cells. Known tasks are not read again; missing data are searched once more."""
         prompts = Prompts(cells, variants, self._data_dir, self._as_shown)
         prompts._known = {key: rows for key, rows in self._known.items() if isinstance(rows, Rows)}
         return prompts
 
     def imported_questions(self, task: str, golds: Mapping[str, str]) -> dict[str, str]:
-        """Test id -> what imported predictions of a task were asked, by ids with their right answers."""
+        """Test id -> question, for imported predictions of a task given by ids with their right answers."""
         records = ((test, {"task": task, "test_id": test, "gold": gold}) for test, gold in golds.items())
         found = {test: self._questions.of(record) for test, record in records}
         return {test: question for test, question in found.items() if question is not None}
 
     def computed(self, record: Mapping[str, Any]) -> bool:
-        """Whether a prediction is of a run, whose further columns are known."""
+        """Whether a prediction belongs to a run, whose further columns are known."""
         return record["cell"] in self._cells
 
     def end(self, record: Mapping[str, Any]) -> End:
-        """The end of a prediction's prompt, or why there is none to show."""
+        """The end of a prediction's prompt, or why there is none."""
         meta = self._cells.get(record["cell"])
         if meta is None:
             source = self._variants.get(record["variant"], UNKNOWN).imported or "a file"
@@ -122,16 +120,16 @@ class Prompts:
         return replace(before.end, query=query_text(before.rows.spec.template, query) + before.opening)
 
     def _before_query(self, meta: CellMeta, ids: list[str], record: Mapping[str, Any]) -> _BeforeQuery:
-        """What stands before a query with these demonstrations."""
+        """The prompt before a query with these demonstrations."""
         trained = meta.facts.scoring == CLASSIFIER
         if trained:
-            ids = []  # they were learnt, and stand in no prompt
+            ids = []  # they were training examples and are not in a prompt
         task = self.task(meta)
         if isinstance(task, str):
             named = [(str(name), "") for name in ids[-LISTED_DEMONSTRATIONS:]]
             return _BeforeQuery(End(listed=named, count=len(ids), why=task))
         if task.spec.data.passages is None and not trained:
-            # what is read as vectors stands in no prompt
+            # texts that are read as vectors are not in the prompt
             ids, _ = stored_as_text(ids, record["select"], record["attention"])
         try:
             last = tuple(task.train[name] for name in ids[-LISTED_DEMONSTRATIONS:])
@@ -144,7 +142,7 @@ class Prompts:
             piece, separator, end = around_turns(chat.style, chat.around, template, writing.piece)
             end += task.spec.thought.opens.rstrip(" ") if task.spec.thought else ""
             writing = replace(writing, piece=piece)
-        texts = writing.texts(template, separator, last)  # the first of a prompt alone follows a preamble
+        texts = writing.texts(template, separator, last)  # a preamble precedes only the first demonstration of a prompt
         shown = End(
             shown=[text.removesuffix(separator) for text in texts[-SHOWN_DEMONSTRATIONS:]],
             listed=[(example.id, example.answer) for example in last],
@@ -154,7 +152,7 @@ class Prompts:
         return _BeforeQuery(shown, task, end)
 
     def task(self, meta: CellMeta) -> Rows | str:
-        """The cell's task with its rows, or why they are not at hand."""
+        """The cell's task with its rows, or why they are unavailable."""
         stored, spec = meta.facts.data or {}, meta.task_as_given
         key = json.dumps([spec, stored], sort_keys=True)
         if key not in self._known:

@@ -1,4 +1,4 @@
-"""From a stored prediction back to the exact prompt that it answers."""
+"""Rebuilds the exact prompt of a stored prediction."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ from icl_bench.wording import counted, few, listed, plain
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """One prediction with all that led to it."""
+    """One prediction with its provenance."""
 
     row: Mapping[str, Any]
     """The stored prediction."""
     prompt: str
     demonstrations: tuple[Example, ...]
     checked: str
-    """Whether the rebuilt prompt is the one that was run, in words."""
+    """Whether the rebuilt prompt equals the prompt of the run, in words."""
     file: str
-    """Where it is stored."""
+    """The file that stores it."""
     vectors: tuple[str, ...] = ()
-    """Texts that the model read as vectors beside the prompt."""
+    """Texts that the model read as vectors in addition to the prompt."""
     choices: tuple[str, ...] = ()
-    """What the row could be answered with, where rows have choices of their own."""
+    """The possible answers of the row, if rows have their own choices."""
     answer_prompt: str | None = None
     """The prompt of the answer: ``prompt`` with the thought and its end mark; None if the model answered at once,
     or a server wrote both as one text."""
     slots: str = ""
-    """What to put in place of which names of fields in ``template``, in words."""
+    """Instructions for replacing names of fields in ``template``, in words."""
     template: str | None = None
-    """The prompt with ``{NAME}`` where a query's fields stand, if all queries share the demonstrations."""
+    """The prompt with ``{NAME}`` in place of a query's fields, if all queries share the demonstrations."""
     no_file: str = ""
-    """Why no file of text holds what the model read; empty if one does."""
+    """Why the model's input cannot be written to a text file; empty if it can."""
 
     def __str__(self) -> str:
-        """The prompt, and below it what was answered and what is right."""
+        """The prompt, followed by the answer and the right answer."""
         row, prompt = self.row, self.answer_prompt or self.prompt
         return f"{prompt}\n\nanswered: {row['prediction']}; right: {row['gold']} ({row['test_id']}; {self.checked})"
 
@@ -84,7 +84,7 @@ class Shown:
 
 
 def named_cell(**names: Any) -> dict[str, Any]:
-    """What names a cell, as results write it; what is not given is left out. Raises ``UserError``.
+    """The axes that name a cell, as written in results, without missing ones. Raises ``UserError``.
 
     >>> named_cell(task="trec", select="hybrid:5,by=bm25", model=None)
     {'task': 'trec', 'select': 'hybrid:5'}
@@ -107,10 +107,9 @@ def find_prediction(
 ) -> Shown:
     """Find one prediction and rebuild its prompt from the stored ids.
 
-    ``wanted`` names the cell by its axes (task, k, draw, ...), by what its prompts show of the
-    demonstrations (``perturbation``) or by its hash (``cell``). ``tasks`` are, by name, those whose rows
-    were given in Python. Raises ``UserError`` where none or
-    several cells match, the test id is not among its rows, or the data files have changed since.
+    ``wanted`` names the cell by its axes (task, k, draw, ...), by the ``perturbation`` of its demonstrations or by its
+    hash (``cell``). ``tasks`` has, by name, the tasks whose rows were given in Python. Raises ``UserError`` if no cell
+    or several cells match, the test id is not among its rows, or the data files have changed since.
     """
     storage = storage_at(results)
     derived = str(wanted.get("cell", ""))
@@ -128,7 +127,7 @@ def find_prediction(
     rows = TestRows(ids=(row["test_id"],)) if queries is None else TestRows(size=1)
     one_row = spec.model_copy(update={"test": rows})
     data = load_data(one_row, data_dir=data_dir)
-    stored = meta.facts.data or {}  # may name a list of test ids too, which is not read here
+    stored = meta.facts.data or {}  # may also contain a list of test ids, which is not read here
     if any(stored.get(name) != digest for name, digest in data.files.items()):
         raise UserError(
             f"{storage.where(name)}: the data has changed since the run ({data.origin}); its prompts cannot be rebuilt"
@@ -139,8 +138,8 @@ def find_prediction(
     shown, writing = as_shown(meta, [known[name] for name in ids])
     if queries in (CONTEXTUAL, DOMAIN):
         known |= {one.id: one for one in inputs_of(queries, spec, data.train, meta.facts.seed or 0)}
-    query = data.test[0] if queries is None else known[row["test_id"]]  # rows of the pool are train rows
-    trained = meta.facts.scoring == CLASSIFIER  # on these examples, none is in the prompt
+    query = data.test[0] if queries is None else known[row["test_id"]]  # pool rows are train rows
+    trained = meta.facts.scoring == CLASSIFIER  # trained on these examples, which are not in the prompt
     form = _form(meta, spec, writing)
     in_text, vectors = _as_text_and_vectors(row, spec, shown, query)
     text = form.whole(() if trained else in_text, query)
@@ -163,14 +162,14 @@ def find_prediction(
 
 
 def _answer_prompt(spec: TaskSpec, form: PromptForm, prompt: str, thought: str | None) -> str | None:
-    """A prompt with the thought behind it, as the answer follows it; None without a thought."""
+    """The prompt of an answer after a thought; None without a thought."""
     if spec.thought is None or thought is None:
         return None
     return prompt + spec.thought.until_answer(prompt, thought, form.closing(prompt + thought))
 
 
 def _calibrated(results: Place, cell: str, test_id: str) -> dict[str, Any]:
-    """What a calibration makes of a prediction. Raises ``UserError`` if it cannot be derived."""
+    """The calibrated form of a prediction. Raises ``UserError`` if it cannot be derived."""
     frame = read_stored(results, apart=False, derive=True).predictions
     rows = frame[(frame["cell"] == cell) & (frame["test_id"] == test_id)]
     if rows.empty:
@@ -183,7 +182,7 @@ def _calibrated(results: Place, cell: str, test_id: str) -> dict[str, Any]:
 def _as_text_and_vectors(
     row: Mapping[str, Any], spec: TaskSpec, shown: Sequence[Example], query: Example
 ) -> tuple[Sequence[Example], tuple[str, ...]]:
-    """The demonstrations that stand in the prompt, and what is read as vectors beside it."""
+    """The demonstrations in the prompt, and the texts that are read as vectors."""
     pattern = Pattern.parse(row["attention"])
     if not pattern.reads_vectors:
         return shown, ()
@@ -194,7 +193,7 @@ def _as_text_and_vectors(
 
 
 def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
-    """A row's own choices, each behind its letter where it is answered by that."""
+    """A row's own choices, each after its letter if it is the answer."""
     own = spec.labels.own if spec.labels else None
     if own is None or not spec.has_common_labels:
         return query.choices
@@ -202,8 +201,8 @@ def _choices(spec: TaskSpec, query: Example) -> tuple[str, ...]:
 
 
 def _form(meta: CellMeta, spec: TaskSpec, writing: Writing) -> PromptForm:
-    """How a cell's prompts are written. Raises ``UserError`` where that needs a chat template that
-    is not at hand, or has changed.
+    """The form of a cell's prompts. Raises ``UserError`` if it needs a chat template that is unavailable or has
+    changed.
     """
     chat = meta.facts.chat
     if chat is None:
@@ -223,14 +222,14 @@ def _form(meta: CellMeta, spec: TaskSpec, writing: Writing) -> PromptForm:
 
 
 def _model(meta: CellMeta) -> Model:
-    """The model of a cell, or for one behind an API that whose tokenizer counts for it."""
+    """The model of a cell; for a model behind an API, the model whose tokenizer counts its tokens."""
     if meta.tokenizer:
         return registry.served(str(meta.model_source), meta.tokenizer, 1)
     return registry.resolve(str(meta.model_source), prepare=False)
 
 
 def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Writing]:
-    """Demonstrations with the answers that a cell's prompts give them, and how they are written."""
+    """Demonstrations with the answers and the form of a cell's prompts."""
     answers = meta.shown_answers or {}
     shown = tuple(replace(d, answer=answers.get(d.id, d.answer)) for d in demonstrations)
     perturbation = Perturbation.parse(meta.facts.perturbation or str(NONE))
@@ -251,7 +250,7 @@ class _ImportedCell:
 def _imported(
     storage: Storage, found: _ImportedCell, test_id: str | None, data_dir: Path | None, tasks: Mapping[str, TaskSpec]
 ) -> Shown:
-    """An imported prediction with its question. Raises ``UserError`` if that is not known."""
+    """An imported prediction with its question. Raises ``UserError`` if that is unknown."""
     where = storage.where(found.file)
     rows = [
         row
@@ -279,7 +278,7 @@ def _one_cell(storage: Storage, wanted: Mapping[str, Any]) -> tuple[str, CellMet
         axes["task"] = load_task(str(axes["task"])).name
     elif kind_of(Path(str(axes["task"]))) is not None:
         axes["task"] = task_name(Path(str(axes["task"])))
-    if axes.get("k") == 0:  # without demonstrations these have one prompt together
+    if axes.get("k") == 0:  # without demonstrations these share one prompt
         of_passages = "attention" in axes and Pattern.parse(axes["attention"]).reads_vectors
         same = ("select", "order", "draw", *(() if of_passages else ("attention",)))
         axes = {n: v for n, v in axes.items() if n not in same}
@@ -321,7 +320,7 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
 
 
 def _checked(text: str, vectors: tuple[str, ...], row: Mapping[str, Any], meta: CellMeta, form: PromptForm) -> str:
-    """Compare the rebuilt prompt's ids with the stored hash, where the tokenizer is at hand."""
+    """Compare the rebuilt prompt's ids with the stored hash, if the tokenizer is available."""
     try:
         model = _model(meta)
         if model.fingerprint != meta.facts.fingerprint:

@@ -1,4 +1,4 @@
-"""Tables as the page shows them: columns with titles and kinds, plain values."""
+"""Tables in the form of the page: columns with titles and kinds, plain values."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Table:
     columns: tuple[Column, ...]
     rows: list[list[Any]]
     total: int
-    """Rows there are; fewer may be shown."""
+    """The total number of rows; fewer may be shown."""
     notes: tuple[str, ...] = ()
     """Notes on its rows."""
 
     def as_json(self) -> dict[str, Any]:
-        """What the page's program reads."""
+        """The data of the page's program."""
         columns = [{"name": c.name, "title": c.title, "kind": c.kind} for c in self.columns]
         return {"caption": self.caption, "columns": columns, "rows": self.rows, "total": self.total}
 
 
 def of_finding(finding: Finding, frame: pd.DataFrame) -> Table:
-    """The table of a finding, of rows that may have been named and filtered for it."""
+    """The table of a finding, with rows that may have been named and filtered."""
     return table(frame, finding.caption or finding.name, finding.in_report())
 
 
 def of_names(frame: pd.DataFrame, caption: str, names: str) -> Table:
-    """A table of columns that everybody knows, ``names`` with spaces between them."""
+    """A table of common columns; ``names`` are separated by spaces."""
     return table(frame, caption, [COLUMNS[name] for name in names.split()])
 
 
 def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table:
-    """Make a table of these columns, in that order, as far as they are there.
+    """Create a table of these columns, in order, if they exist.
 
-    Caption and titles may hold ``{score}``, and the caption ``{Score}``.
+    Caption and titles may contain ``{score}``, and the caption ``{Score}``.
     """
     score = measure(frame) if "metric" in frame else title(ACCURACY)
     compared = "advice" in frame and "difference" in frame

@@ -1,4 +1,4 @@
-"""Colours and type of the charts, on light and on dark ground."""
+"""Colours and fonts of the charts, for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
-"""One more than divides the number of colours, so that no pair of both soon comes again."""
+"""One shape more than a divisor of the number of colours, so that combinations of both repeat late."""
 
 
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4))
@@ -20,8 +20,8 @@ LIGHT: Mapping[str, Any] = {
     "series": ["#0067a5", "#681212", "#a38c1a", "#be5567", "#1b3846", "#259ad4", "#7a6600", "#3a00ad"],
     "ramp": ["#f1f5f9", "#9cc6e4", "#2f86bf", "#003f6b"],
 }
-"""Colours of series are told apart by people who see no red, no green or no blue, the first three also in
-greys; each has 3:1 or more against the ground. ``tests/unit/report/test_theme.py`` simulates it.
+"""Colours of series are distinguishable with red, green or blue colour blindness, and the first three also in
+greyscale. Each has a contrast of at least 3:1 against the background. ``tests/unit/report/test_theme.py`` simulates it.
 """
 
 
@@ -42,7 +42,7 @@ FIGURE_FONT = "'Liberation Sans', Arial, Helvetica, sans-serif"
 
 
 def config(colours: Mapping[str, Any], font: str) -> dict[str, Any]:
-    """Vega-Lite's settings for a ground; the ground itself stays transparent."""
+    """Vega-Lite's settings for a background; the background itself stays transparent."""
     ink, soft, line = colours["ink"], colours["soft"], colours["line"]
     return {
         "background": None,

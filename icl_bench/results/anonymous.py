@@ -1,8 +1,8 @@
-"""Results without what identifies their author, for blind review: a storage that shows them so.
+"""Anonymous results for blind review: a storage that removes what identifies the author.
 
-Paths are shown by their last part, home folders as ``~``; addresses by their scheme, those of large providers with the
-host; names of this machine and its user not at all. Names of models, tasks and data sets, predictions and questions
-stay: they are the results.
+Paths are reduced to their last part, home folders to ``~``, and addresses to their scheme, with the host for large
+providers. Names of this machine and its user are removed. Names of models, tasks and data sets, predictions and
+questions stay, because they are the results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PROVIDERS = ("api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com", "openrouter.ai")
-"""Hosts that say nothing of who asks them."""
+"""Hosts that do not identify their users."""
 
 _LEFT_OUT = "…"
 _PART = r"[^\s/\\'\",;:)]+"
@@ -48,11 +48,11 @@ _PATH = re.compile(
     rf"(?:(?<![\w/.~<-])~[\\/](?:{_PART}[\\/])*"
     rf"|(?<![\w/.~<-])(?:/(?!/)|(?:\.\./)+|[A-Za-z]:[\\/])(?:{_PART}[\\/])+)({_PART})?"
 )
-"""A path from the root, from a home folder, or out of the folder of the run, with its last part."""
+"""A path from the root, from a home folder, or outside the folder of the run, with its last part."""
 
 
 class Anonymous:
-    """A storage for reading that shows the files of another one without what identifies their author."""
+    """A storage for reading that removes what identifies the author from the files of another storage."""
 
     hides_author = True
 
@@ -63,7 +63,7 @@ class Anonymous:
         return getattr(self._storage, name)
 
     def __str__(self) -> str:
-        """The place by its last part, as commands in the report name it."""
+        """The last part of the place, as in commands in the report."""
         return _text(self._storage.where().rstrip("/").rpartition("/")[2]) or _LEFT_OUT
 
     def read(self, name: str) -> bytes:
@@ -74,21 +74,21 @@ class Anonymous:
         raw = self._storage.read(name)
         try:
             if JOURNAL in name:
-                return raw  # answers alone
+                return raw  # answers only
             return _table(raw) if name.endswith(FINISHED) else _json(raw)
         except OSError:
             raise
-        except Exception as error:  # whatever it is, the content must not be shown as it is
+        except Exception as error:  # whatever the error is, the original content must not be shown
             raise OSError(first_line(error)) from None
 
     def where(self, name: str = "") -> str:
-        """The file's name alone, which the report may quote; the place itself in errors."""
+        """The file's name without its folder, which the report may quote; errors have the whole place."""
         return name or self._storage.where()
 
 
 def shown_beside(place: Place) -> Callable[[str], str]:
-    """How a report of a place shows texts of this machine, such as a message that names a folder: as they are, or
-    without what identifies the author where the place's files are shown so.
+    """How a report of a place shows texts of this machine, such as a message that names a folder: unchanged, or without
+    what identifies the author if the place's files are anonymised.
     """
     return _text if getattr(storage_at(place), "hides_author", False) else str
 
@@ -109,7 +109,7 @@ def anonymous(value: Any) -> Any:
 
 
 def _names_apart(names: Iterable[str]) -> dict[str, str]:
-    """Names of fields as they are shown; those that would become the same end in a part of their hash."""
+    """Names of fields after anonymisation; colliding names end in a part of their hash."""
     shown = {name: _text(name) for name in names}
     count = Counter(shown.values())
     return {
@@ -120,7 +120,7 @@ def _names_apart(names: Iterable[str]) -> dict[str, str]:
 
 def _text(text: str) -> str:
     before = None
-    while text != before:  # what is left may be a path again; each turn shortens it
+    while text != before:  # the rest may be a path again; each iteration shortens it
         before = text
         text = _SERVER.sub(_LEFT_OUT, _ADDRESS.sub(_address, text))
         text = _HOME.sub("~", _MAIL.sub(_LEFT_OUT, text))
@@ -144,7 +144,7 @@ def _names() -> re.Pattern[str]:
 
 
 def _json(raw: bytes) -> bytes:
-    """The JSON file as it is shown; a damaged one as it is, which :func:`checked` refuses."""
+    """The anonymised JSON file; a damaged one unchanged, which :func:`checked` refuses."""
     fields = json.loads(raw)
     if not isinstance(fields, dict):
         return as_json(anonymous(fields))

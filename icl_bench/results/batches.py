@@ -1,7 +1,7 @@
-"""Batches of requests that a cell has at a server, in a small file beside its journal until the cell is finished.
+"""Batches of a cell at a server, in a small file next to its journal until the cell is finished.
 
-The file is written before a batch is created and after its id is known, so that after a kill between any
-two steps the batch is found again.
+The file is written before a batch is created and after its id is known, so the batch is found again after a kill
+between any two steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import uuid
 from pydantic import BaseModel, ConfigDict, Field
 
 STRICT = ConfigDict(extra="forbid")
-"""An unknown field may be a damaged name: a batch that is not known would be asked, and paid, twice."""
+"""An unknown field may be a damaged name: an unknown batch would be sent, and paid, twice."""
 
 
 class BatchRecord(BaseModel):
@@ -22,13 +22,13 @@ class BatchRecord(BaseModel):
     rows: list[tuple[str, str]]
     """Test id and hash of the prompt of each request. Its name in the batch is the token and its number here."""
     attempt: int = 1
-    """1, and one more for each batch in which the server failed to answer these requests."""
+    """1, plus one for each batch in which the server did not answer these requests."""
     bare: bool = False
     """Whether the texts that end an answer are not sent."""
     token: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the batch at the server."""
+    """Identifies the batch at the server."""
     creating: float | None = None
-    """When its creation began (seconds since 1970); None if it certainly does not exist."""
+    """When its creation started (seconds since 1970); None if it certainly does not exist."""
     not_before: float = 0.0
     """When it may be created (seconds since 1970)."""
     file: str | None = None
@@ -36,11 +36,11 @@ class BatchRecord(BaseModel):
     after: str | None = None
     """The newest batch at the server before it was created."""
     id: str | None = None
-    """None until the server's answer to its creation is known."""
+    """None until the server has confirmed its creation."""
     sent: list[str] = Field(default_factory=list)
     """The program's own arguments in its requests, which the server may refuse."""
     reserved: float | None = None
-    """Money that it may take, by the prices of the run that created it; None if there was no budget."""
+    """Its maximum cost, by the prices of the run that created it; None without a budget."""
 
     def name(self, number: int) -> str:
         """The name of one of its requests."""
@@ -48,7 +48,7 @@ class BatchRecord(BaseModel):
 
 
 class CellBatches(BaseModel):
-    """The batches of a cell that are planned or not read yet."""
+    """The batches of a cell that are planned or not yet read."""
 
     model_config = STRICT
 

@@ -1,11 +1,11 @@
 """Calibration: predictions without the model's bias towards some labels, derived from stored scores.
 
-A calibration estimates a bias ``(labels,)`` that is subtracted from the labels' log-probabilities
-``(predictions, labels)`` of one cell, that is, of one prompt's demonstrations. Nothing is asked again.
+A calibration estimates a bias ``(labels,)`` that is subtracted from the labels' log-probabilities ``(predictions,
+labels)`` of one cell, that is, of one prompt's demonstrations. No prompt is run again.
 
 - ``batch``: the mean log-probability of each label over the test rows (Batch Calibration, Zhou et al.
   2024, section 3; the paper divides by the mean probability, here logarithms are averaged).
-- ``batch,of=pool:N``: the same over N rows of the pool, so that nothing of the test rows is used.
+- ``batch,of=pool:N``: the same over N rows of the pool, so that test rows are not used.
 - ``contextual``: the log of the mean probability over content-free inputs (Zhao et al. 2021, section 5).
 - ``domain``: the same over inputs of random words of the task (Fei et al. 2023, section 4).
 - ``prior=FILE``: the bias with which the mean probability over the test rows is a stated distribution
@@ -43,7 +43,7 @@ class Calibration:
 
     @classmethod
     def parse(cls, text: str) -> Calibration:
-        """Read one calibration. Raises ``UserError``."""
+        """Parse one calibration. Raises ``UserError``."""
         shown = f"--calibrate {plain(text[:80])}"
         first, *further = (part.strip() for part in text.split(","))
         if first.startswith(f"{PRIOR}="):
@@ -69,7 +69,7 @@ class Calibration:
 
     @property
     def queries(self) -> str | None:
-        """The kind of queries that are asked for it, as in a cell's facts; None if none are."""
+        """The kind of its queries, as in a cell's facts; None if it has none."""
         if self.name == BATCH:
             return None if self.rows is None else f"{POOL}:{self.rows}"
         return self.name if self.name in (CONTEXTUAL, DOMAIN) else None
@@ -81,7 +81,7 @@ class Calibration:
 
 
 def of_queries(kind: str | None) -> Calibration | None:
-    """The calibration that asks queries of a kind; None for test rows and copied queries."""
+    """The calibration with this kind of queries; None for test rows and copied queries."""
     if kind in (CONTEXTUAL, DOMAIN):
         return Calibration(str(kind))
     name, _, rows = (kind or "").partition(":")
@@ -104,7 +104,7 @@ def split(text: str) -> list[str]:
 
 
 def checked_prior(shares: object, labels: list[str], where: str) -> dict[str, float]:
-    """A stated distribution over the labels; a label that is not named has share 0. Raises ``UserError``."""
+    """Validate a stated distribution over the labels. A label that is not named has share 0. Raises ``UserError``."""
     if not isinstance(shares, dict) or not shares:
         raise UserError(f"{where}: expected label: share, one for each label")
     read: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What a cell is, what decides its predictions, and the columns of its file."""
+"""Cells: their identity and the columns of their files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Identity:
 
 
 def slug(text: str) -> str:
-    """Text for a part of a file's name: letters, digits, dots and underscores stay."""
+    """A part of a file name: letters, digits, dots and underscores are kept."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
@@ -92,7 +92,7 @@ def folder_name(name: str) -> str:
 
 
 def digest(value: Any) -> str:
-    """SHA-256, in hex, of a JSON value under this protocol. Texts may have lone surrogates, as names of files do."""
+    """SHA-256, in hex, of a JSON value under this protocol. Texts may have lone surrogates, as file names do."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{PROTOCOL}\n{text}".encode(errors="surrogatepass")).hexdigest()
 
@@ -122,7 +122,7 @@ class Prediction:
     margin: float | None = None
     label_mass: float | None = None
     label_scores: str | None = None
-    """Each label's log-probability, as a journal has them (:func:`icl_bench.results.label_scores.as_line`)."""
+    """Each label's log-probability, as in a journal (:func:`icl_bench.results.label_scores.as_line`)."""
     demonstration_ids: tuple[str, ...] | None = None
     """Ids, if each test example has its own demonstrations."""
     truncated: bool | None = None
@@ -136,30 +136,31 @@ class Prediction:
     reason: str | None = None
     """Why a server gave no answer: refused, filtered, out of tokens."""
     local_prompt_tokens: int | None = None
-    """The prompt's tokens by the local tokenizer, if ``prompt_tokens`` are those that a server counts and bills."""
+    """The prompt's tokens by the local tokenizer, if ``prompt_tokens`` is counted and billed by a server."""
     cache_write_tokens: int | None = None
-    """Prompt tokens that were written into a server's cache, where it counts them."""
+    """Prompt tokens that were written into a server's cache, if the server counts them."""
     reasoning_tokens: int | None = None
-    """Those of ``answer_tokens`` that were thoughts, where a server counts them."""
+    """Tokens of thoughts among ``answer_tokens``, if a server counts them."""
     samples: tuple[str | None, ...] | None = None
     """The answer of each sample, if the prediction is the majority of several; None for one without a valid answer.
-    Equal answers are written as the first of them."""
+    Equal answers have the spelling of the first.
+    """
     sample_tokens: tuple[int, ...] | None = None
     """The tokens of each sample's answer; ``answer_tokens`` is their sum."""
     sample_texts: tuple[str | None, ...] | None = None
-    """The whole text of each sample, where its answer was extracted from it."""
+    """The whole text of each sample, if its answer was extracted from it."""
     sample_thoughts: tuple[str | None, ...] | None = None
     """The thought of each sample, if the task thinks before it answers."""
     sample_thought_tokens: tuple[int, ...] | None = None
     """The tokens of each sample's thought; ``thought_tokens`` is their sum."""
     sample_scores: tuple[float, ...] | None = None
-    """The score of each sample's answer by the measure that compares the task's points."""
+    """The score of each sample's answer by the task's first measure."""
     thought: str | None = None
-    """What the model wrote between the prompt and the end mark, if the task thinks before it answers."""
+    """The text that the model generated before the end mark, if the task thinks before it answers."""
     thought_tokens: int | None = None
-    """Tokens generated for the thought; ``answer_tokens`` are those of the answer behind it."""
+    """Tokens generated for the thought; ``answer_tokens`` are those of the answer after it."""
     thought_truncated: bool | None = None
-    """Whether the thought ended at its limit."""
+    """Whether the thought was truncated at its limit."""
 
 
 def cell_hash(axes: Mapping[str, Any], variant: str) -> str:
@@ -199,18 +200,18 @@ def prediction_schema() -> pa.Schema:
 
 
 SCORES = "label_scores"
-"""The column of label scores, which only their own readers read: it is larger than all others."""
+"""The column of label scores. Only its own readers read it, because it is larger than all others."""
 
 
 QUESTION = "question"
-"""The column of what an imported prediction was asked, without demonstrations."""
+"""The column with the question of an imported prediction, without demonstrations."""
 
 
 def further_fields() -> list[pa.Field]:
-    """Optional columns of label scores, free-text answers, queries that read a part of the demonstrations,
-    what a server says of an answer, and samples.
+    """Optional columns of label scores, free-text answers, queries that read a part of the demonstrations, a server's
+    reports on answers, and samples.
 
-    The task's metrics follow these.
+    They precede the columns of the task's metrics.
     """
     import pyarrow as pa
 
@@ -254,4 +255,4 @@ class CellSpec(Frozen):
 
 
 SETTING = ["task", "model", "select", "order", "attention", "variant"]
-"""Columns that are the same along one curve."""
+"""Columns that are equal along one curve."""

@@ -1,4 +1,4 @@
-"""The date that chat templates write: one for a results folder, so that it can be resumed on another day."""
+"""The date in chat templates: one per results folder, so that it can be resumed on another day."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FILE = "_chat/date.txt"
 
 
 def day_of(place: Place | None) -> str:
-    """The date of a results folder, like ``2026-01-31``; today's if it has none. Raises ``OSError``."""
+    """The date of a results folder, such as ``2026-01-31``; today's if it has none. Raises ``OSError``."""
     if place is not None:
         storage = storage_at(place)
         if storage.exists() and storage.has(_FILE):
@@ -22,7 +22,7 @@ def day_of(place: Place | None) -> str:
 
 
 def keep_day(place: Place, day: str) -> None:
-    """Make a date that of a results folder, which has none yet. Raises ``OSError``."""
+    """Set the date of a results folder that has none. Raises ``OSError``."""
     storage = storage_at(place)
     if not storage.has(_FILE):
         storage.put(_FILE, f"{day}\n".encode())

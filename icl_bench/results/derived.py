@@ -1,8 +1,8 @@
 """Calibrated predictions as cells of their own, derived from stored label scores when a folder is read.
 
-A derived cell has the name of its cell with the calibration behind it, ``1a2b3c4d5e6f+batch``, and a
-variant likewise, whose facts are those of its cell with ``calibration``. So every table treats it as one
-more setting of the model, and :func:`base_cell` leads back to the predictions and the exact prompt.
+A derived cell has the name of its cell followed by the calibration, ``1a2b3c4d5e6f+batch``. Its variant is named in the
+same way, and has the facts of its cell with ``calibration``. So every table treats it as a further setting of the
+model, and :func:`base_cell` finds the predictions and the exact prompt.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from icl_bench.results.result_file import ResultFile
 
 OF_QUERIES = ("queries", "test", "test_rows")
-"""Facts in which a cell and the queries that are asked to calibrate it differ."""
+"""Facts in which a cell and its calibration queries differ."""
 
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Task -> name of a stated prior -> label -> share."""
 
 
 def base_cell(cell: str) -> str:
-    """The cell whose stored predictions a cell's are derived from; the cell itself if they are not.
+    """The cell from which a cell's predictions are derived; the cell itself if they are not derived.
 
     >>> base_cell("1a2b3c4d5e6f+batch")
     '1a2b3c4d5e6f'
@@ -41,7 +41,7 @@ def base_cell(cell: str) -> str:
 
 
 def is_derived(cell: str) -> bool:
-    """Whether a cell's predictions are derived, in no file."""
+    """Whether a cell's predictions are derived and not stored."""
     return base_cell(cell) != cell
 
 
@@ -53,7 +53,7 @@ def reads_test_inputs(facts: FactsOf) -> bool:
 
 @dataclass(frozen=True)
 class CellScores:
-    """The label scores of one cell, of all its predictions and labels."""
+    """The label scores of one cell, complete for all its predictions and labels."""
 
     labels: tuple[str, ...]
     tests: tuple[str, ...]
@@ -61,35 +61,35 @@ class CellScores:
     golds: tuple[str, ...]
     """The right label of each."""
     raw: np.ndarray
-    """Log-probabilities as the model gives them: ``(predictions, labels)`` float32."""
+    """Log-probabilities from the model: ``(predictions, labels)`` float32."""
     bias: np.ndarray | None = None
-    """What a calibration subtracts: ``(labels,)``."""
+    """The bias that a calibration subtracts: ``(labels,)``."""
     calibration: Calibration | None = None
 
     @property
     def logs(self) -> np.ndarray:
-        """Log-probabilities among the labels, calibrated: ``(predictions, labels)`` float64."""
+        """Normalised log-probabilities of the labels, calibrated: ``(predictions, labels)`` float64."""
         return normalised(self.raw.astype(float)) if self.bias is None else calibrated(self.raw, self.bias)
 
 
 @dataclass
 class Derived:
-    """What a folder's files are with their calibrated predictions."""
+    """A folder's files with their calibrated predictions."""
 
     files: list[ResultFile] = field(default_factory=list)
-    """Those of test rows, without label scores, then the derived ones."""
+    """The files of test rows, without label scores, then the derived ones."""
     scores: dict[str, CellScores] = field(default_factory=dict)
-    """Cell -> its scores; also of derived cells."""
+    """Cell -> its scores, including derived cells."""
     pool_scores: dict[str, CellScores] = field(default_factory=dict)
-    """Cell -> the scores of the rows of the pool that were asked to calibrate it."""
+    """Cell -> the scores of the pool rows that calibrate it."""
     lacking: list[str] = field(default_factory=list)
-    """Cells that scored every label, but have not all scores stored."""
+    """Cells that scored every label, but do not store all scores."""
 
 
 def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
-    """Derive what the files' label scores and the queries asked for calibrations allow.
+    """Derive all calibrated predictions that the files' label scores and calibration queries allow.
 
-    Queries asked for a calibration are no test rows, and are left out.
+    Calibration queries are not test rows and are left out.
     """
     found = Derived()
     asked: dict[str, list[_Asked]] = {}
@@ -113,7 +113,7 @@ def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
 
 
 class _Asked(NamedTuple):
-    """The queries of one cell that were asked for a calibration."""
+    """The calibration queries of one cell."""
 
     calibration: Calibration
     meta: CellMeta
@@ -146,8 +146,8 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
 
 
 def _one_of_each(own: CellScores, asked: Iterable[_Asked]) -> Iterator[_Asked]:
-    """For each calibration the queries that were asked, none of them a test row; the first by the cell's hash,
-    because other test rows may have left other rows of the pool to ask.
+    """The queries of each calibration that contain no test row; the first by the cell's hash, because different test
+    rows may leave different pool rows.
     """
     used: set[Calibration] = set()
     for one in sorted(asked, key=lambda one: one.meta.cell):
@@ -158,7 +158,7 @@ def _one_of_each(own: CellScores, asked: Iterable[_Asked]) -> Iterator[_Asked]:
 
 
 def _pair(meta: CellMeta) -> str:
-    """What a cell and the queries that are asked to calibrate it have in common."""
+    """The key that a cell shares with its calibration queries."""
     facts = {name: fact for name, fact in meta.facts.known().items() if name not in OF_QUERIES}
     return digest({"spec": meta.spec.model_dump(), "facts": facts})
 
@@ -170,7 +170,7 @@ def _without_scores(file: ResultFile) -> ResultFile:
 
 
 def _scores_of(file: ResultFile) -> CellScores | None:
-    """A cell's scores; None if not all are stored, or rows have labels of their own."""
+    """A cell's scores; None if not all are stored, or rows have their own labels."""
     if file.meta is None or file.meta.label_order is None or SCORES not in file.table.column_names:
         return None
     labels, column = tuple(file.meta.label_order), file.table[SCORES].combine_chunks()
@@ -185,7 +185,7 @@ def _scores_of(file: ResultFile) -> CellScores | None:
 
 
 def _took(asked: _Asked) -> CalibrationMeta:
-    """What asking the queries of a calibration took beside the prompt that all queries share."""
+    """The cost of a calibration's queries, without the prompt's shared part."""
     import pyarrow.compute as pc
 
     meta, table = asked.meta, asked.table

@@ -1,7 +1,7 @@
 """All predictions of a results folder as one table in one file.
 
-A Parquet file can be a baseline, because its schema's metadata holds what decided its predictions: a
-JSON object of each variant's facts and package versions.
+A Parquet file can be a baseline, because its schema's metadata has the provenance of its predictions: a JSON object of
+each variant's facts and package versions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FIRST = (*AXES, "test_id", "gold", "prediction", "correct", "prompt_tokens", "ca
 
 
 def export_results(results: Place, out: Path, scores: bool = False) -> int:
-    """Write Parquet or CSV by the file's ending; returns the number of predictions.
+    """Write Parquet or CSV by the file's extension, and return the number of predictions.
 
-    The same results make the same bytes, with the same version of pyarrow. With ``scores``, a column
-    ``label_scores`` has each label's log-probability, and a Parquet file's origins the labels' order.
+    The same results give the same bytes, with the same version of pyarrow. With ``scores``, a column ``label_scores``
+    has each label's log-probability, and a Parquet file's origins the labels' order.
 
-    Raises ``UserError`` for another ending, a file that cannot be written, or no results.
+    Raises ``UserError`` for another extension, a file that cannot be written, or no results.
     """
     name = out.name.lower()
     if not name.endswith((".parquet", ".csv", ".csv.gz")):
@@ -70,7 +70,7 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             frame[name] = frame[name].map(no_formula, na_action="ignore")
-    # without a timestamp, the same results make the same bytes
+    # without a timestamp, the same results give the same bytes
     packing: Any = {"method": "gzip", "mtime": 0} if packed else None
     with writing_whole(out) as stream:
         # if lines end in "\n" alone, csv writes "\r" in a cell without quotes

@@ -1,4 +1,4 @@
-"""What decides a cell's predictions besides its axes, as stored in its file."""
+"""Facts: what decides a cell's predictions besides its axes, as stored in its file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_serializer
 
 COPIED, LABELLED, FOR_RATIONALES = "copied", "labels", "rationales"
-"""Kinds of queries: copies of a prompt's demonstrations, rows of the pool that the model labels, and those that it
-writes thoughts for."""
+"""Kinds of queries: copies of a prompt's demonstrations, rows of the pool that the model labels, and pool rows for
+which it writes rationales.
+"""
 
 
 class StoredModel(BaseModel):
@@ -22,7 +23,7 @@ class StoredModel(BaseModel):
 
 
 class ChatFacts(StoredModel):
-    """What decides the chat format of prompts."""
+    """Facts of the chat format of prompts."""
 
     style: str
     system: str | None = None
@@ -49,9 +50,9 @@ class Facts(StoredModel):
     """Address of the server that answers."""
     endpoint: str | None = None
     held: str | None = None
-    """How a server holds answers to the labels: ``choice`` or ``json``; None if it does not."""
+    """How a server constrains answers to the labels: ``choice`` or ``json``; None without constraint."""
     server_arguments: str | None = None
-    """Arguments that its requests have besides the program's, as JSON; null for one that is left out."""
+    """Arguments of its requests besides the program's, as JSON; null for one that is left out."""
 
     fingerprint: str | None = None
     """Hash of the model's files."""
@@ -59,7 +60,7 @@ class Facts(StoredModel):
     """How an answer is decoded: ``greedy``, ``exact``, ``unconstrained``, ``generate``, or
     ``classifier`` for a training method."""
     label_reading: str | None = None
-    """How an unconstrained label is found: ``normalised``, whatever its format; None for an exact spelling."""
+    """How an unconstrained label is found: ``normalised`` for any format; None for an exact spelling."""
     seed: int | None = None
 
     data: dict[str, str] | None = None
@@ -82,17 +83,17 @@ class Facts(StoredModel):
     label_rule: dict[str, Any] | None = None
     normalize: str | None = None
     queries: str | None = None
-    """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or
-    ``domain``, if they are asked for a calibration; ``labels`` or ``rationales``, if they are rows of the pool that
-    the model labels or writes thoughts for."""
+    """``copied``, if queries are demonstrations instead of test rows; ``pool:N``, ``contextual`` or ``domain``, if they
+    calibrate a cell; ``labels`` or ``rationales``, if they are pool rows that the model labels or explains.
+    """
 
     template: dict[str, Any] | None = None
     chat: ChatFacts | None = None
     bos: str | None = None
-    """``left out``, if the tokenizer has BOS and its config says that texts do not begin with it."""
+    """``left out``, if the tokenizer has BOS but its config omits it."""
     perturbation: str | None = None
     unsupervised: dict[str, str] | None = None
-    """``preamble`` and ``instruction`` of prompts of inputs without answers, those that are not empty."""
+    """``preamble`` and ``instruction`` of prompts of inputs without answers, if they are not empty."""
     bertscore_encoder: str | None = None
     """The encoder with which BERTScore compared demonstrations."""
     sentence_encoder: str | None = None
@@ -100,7 +101,7 @@ class Facts(StoredModel):
     """``unicode``, if BM25 finds words in any script; None for the words of spaced scripts without marks."""
 
     samples: int | None = None
-    """Sampled answers to each query, of which the majority is the prediction."""
+    """The number of sampled answers per query, whose majority is the prediction."""
     temperature: float | None = None
     """The temperature of samples."""
     max_answer_tokens: int | None = None
@@ -108,13 +109,14 @@ class Facts(StoredModel):
     answer: dict[str, Any] | None = None
     """The answer rule: how an answer is extracted from free text."""
     thoughts: dict[str, Any] | None = None
-    """What opens and ends a thought before an answer, its limit in tokens, and the column of thoughts that
-    demonstrations show; None if the model answers at once."""
+    """The opening and end of a thought before an answer, its limit in tokens, and the column of thoughts that
+    demonstrations show; None if the model answers at once.
+    """
     stops: list[str] | None = None
     bertscore: str | None = None
     """The encoder of the BERTScore metric."""
     rationales: str | None = None
-    """Which model wrote the rationales of the pool, and which were kept; None for the data's own rows."""
+    """The model that wrote the pool's rationales, and the selection; None for the data's own rows."""
     score_words: str | None = None
     """``unicode``, if metrics find words in any script; None for those of their reference implementations."""
 
@@ -126,15 +128,15 @@ class Facts(StoredModel):
     """The rows that it is chosen on: ``validation`` or ``test``."""
 
     calibration: str | None = None
-    """The calibration that derived predictions have (:mod:`icl_bench.results.calibration`); never stored."""
+    """The calibration of derived predictions (:mod:`icl_bench.results.calibration`); never stored."""
 
     imported: str | None = None
     """The source file of an import, which has no other facts."""
 
     @property
     def asks_test_rows(self) -> bool:
-        """Whether the queries are results of their own: test rows, copied demonstrations, or rows of the pool that
-        the model writes rationales for. False if they were asked for a calibration or for labels.
+        """Whether the queries are results: test rows, copied demonstrations, or pool rows for rationales. False for
+        calibration queries and for rows that the model labels.
         """
         return self.queries in (None, COPIED, FOR_RATIONALES)
 
@@ -166,18 +168,17 @@ class Facts(StoredModel):
 
 
 SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thoughts"}
-"""Facts that are known even if they are absent: predictions without them are neither calibrated nor sampled nor
-thought about."""
+"""Facts whose absence is informative: predictions without them have no calibration, samples or thoughts."""
 
 
 def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether two variants have the same value of each fact that both know; the facts are as in ``Facts.known``."""
+    """Whether two variants have equal values of each fact that both know, given as in ``Facts.known``."""
     names = mine.keys() & others.keys() | SAYS_SO_IF_ABSENT
     return {name: mine.get(name) == others.get(name) for name in names}
 
 
 UNKNOWN = Facts()
-"""Facts of a variant about which nothing is known."""
+"""Facts of an unknown variant."""
 
 
 FactsOf: TypeAlias = Mapping[str, Facts]
@@ -185,4 +186,4 @@ FactsOf: TypeAlias = Mapping[str, Facts]
 
 
 NO_FACTS: FactsOf = {}
-"""No facts of any variant."""
+"""No facts for any variant."""

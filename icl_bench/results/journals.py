@@ -57,7 +57,7 @@ class Journals(Protocol):
 
 
 class LocalJournals:
-    """Journals beside the finished files of a folder, with flock's locks, which end with a process.
+    """Journals next to the finished files of a folder, with locks by flock, which end with their process.
 
     All processes must see the same locks: the folder is on one machine, or on a network file system
     that supports flock.
@@ -72,7 +72,7 @@ class LocalJournals:
 
         locks = self.root / LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(locks / f"{cell.rpartition('-')[2]}.lock")  # by the hash that ends the name
+        lock = FileLock(locks / f"{cell.rpartition('-')[2]}.lock")  # the hash at the end of the name
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -127,7 +127,7 @@ class LocalJournal:
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # a full disk has been reported before
+        with suppress(OSError):  # a full disk has already been reported
             self._stream.close()
 
 

@@ -1,6 +1,6 @@
-"""Estimates of a model's bias towards some labels, from log-probabilities ``(queries, labels)``.
+"""Estimates of a model's label bias, from log-probabilities ``(queries, labels)``.
 
-The calibrations that use them are those of :mod:`icl_bench.results.calibration`, with their sources.
+They are used by the calibrations of :mod:`icl_bench.results.calibration`, which has the sources.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ SETTLED = 1e-10
 """How closely the mean probability must match the stated prior."""
 
 MOST_STEPS = 10_000
-"""Steps of iterative scaling, at most."""
+"""Maximum steps of iterative scaling."""
 
 
 def normalised(scores: np.ndarray) -> np.ndarray:
-    """Log-probabilities among the labels: ``(..., labels)``, summing to 1 as probabilities."""
+    """Normalised log-probabilities of the labels: ``(..., labels)``, whose probabilities sum to 1."""
     top = scores.max(axis=-1, keepdims=True)
     shifted = scores - top
     total: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -52,7 +52,7 @@ def prior_bias(scores: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def running_bias(scores: np.ndarray, size: int) -> np.ndarray:
-    """The bias of ``batch`` when queries come ``size`` at a time: ``(queries, labels)``.
+    """The bias of ``batch`` for queries that arrive ``size`` at a time: ``(queries, labels)``.
 
     The estimate for a query is over all queries up to the end of its batch (Zhou et al. 2024, section
     3, the running estimate).
@@ -65,5 +65,5 @@ def running_bias(scores: np.ndarray, size: int) -> np.ndarray:
 
 
 def calibrated(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Log-probabilities among the labels after the bias is subtracted: ``(predictions, labels)``."""
+    """Normalised log-probabilities of the labels after subtracting the bias: ``(predictions, labels)``."""
     return normalised(scores.astype(float) - bias)

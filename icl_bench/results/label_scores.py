@@ -1,4 +1,4 @@
-"""Stored log-probabilities of labels: which are kept, and how a journal and a file hold them.
+"""Stored log-probabilities of labels: which are kept, and their form in journals and files.
 
 A prediction has one array, ``(labels,)`` float32, in the order of the labels (``CellMeta.label_order``,
 or the row's own choices). Labels whose scores were not kept are NaN.
@@ -18,13 +18,13 @@ MOST_LABELS = 500
 """The largest number of labels whose scores are all kept by default."""
 
 FEWER = 20
-"""How many are kept by default of more labels."""
+"""The number of scores that are kept by default if there are more labels."""
 
 HOW_TO_STORE = "run with --score exact, which stores them unless --keep-scores says otherwise"
-"""For messages about results without them."""
+"""Advice for messages about results without them."""
 
 BYTES = 4
-"""Of a score."""
+"""Bytes per score."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class KeptScores:
     """Which labels' scores are stored."""
 
     most: int | None = None
-    """The number of likeliest labels; None for all, and 0 for none."""
+    """The number of most probable labels; None for all, and 0 for none."""
 
     @classmethod
     def parse(cls, text: str) -> KeptScores:
-        """Read ``all``, ``none`` or ``top:N``. Raises ``UserError``."""
+        """Parse ``all``, ``none`` or ``top:N``. Raises ``UserError``."""
         if text in ("all", "none"):
             return cls(None if text == "all" else 0)
         name, _, number = text.partition(":")
@@ -46,7 +46,7 @@ class KeptScores:
 
     @classmethod
     def default(cls, labels: int) -> KeptScores:
-        """All of up to ``MOST_LABELS`` labels, and the likeliest of more."""
+        """All of up to ``MOST_LABELS`` labels, and the most probable ones of more."""
         return cls(None if labels <= MOST_LABELS else FEWER)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class KeptScores:
         return f"top:{self.most}" if self.most else "none"
 
     def of(self, scores: np.ndarray | None) -> np.ndarray | None:
-        """What is stored of a prediction's scores ``(labels,)``; None if nothing is."""
+        """The stored part of a prediction's scores ``(labels,)``; None if nothing is stored."""
         if scores is None or self.most == 0:
             return None
         if self.most is None or len(scores) <= self.most:
@@ -74,10 +74,10 @@ KEEP_ALL = KeptScores()
 
 
 def as_line(scores: np.ndarray) -> str:
-    """Scores for a line of a journal: base64 of little-endian float32."""
+    """Encode scores for a line of a journal: base64 of little-endian float32."""
     return base64.b64encode(scores.astype("<f4").tobytes()).decode()
 
 
 def of_line(text: str) -> np.ndarray:
-    """The scores in a line of a journal. Raises ``ValueError``."""
+    """Decode the scores in a line of a journal. Raises ``ValueError``."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4").astype(np.float32)

@@ -1,4 +1,4 @@
-"""Names of models: different checkpoints of one name are told apart by what identifies their files."""
+"""Names of models: different checkpoints with one name are distinguished by the identity of their files."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.wording import listed
 
 LETTERS = 8
-"""Of an identity, behind the name."""
+"""Letters of the identity after the name."""
 
 
 Named: TypeAlias = Mapping[tuple[str, str], str]
-"""Model and fingerprint -> the name that tells the model apart; models of a unique name are not in it."""
+"""Model and fingerprint -> the distinguishing name; models with a unique name are not included."""
 
 
 def names_apart(models: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str], str]:
-    """The names of models whose name several models have: ``final@1a2b3c4d``.
+    """Distinguishing names for models that share a name: ``final@1a2b3c4d``.
 
-    ``models`` are names and fingerprints. What has no fingerprint, or is known by a server's name
-    alone, may be any of them and keeps its name.
+    ``models`` are names and fingerprints. A model without a fingerprint, or known only by a server's name, may be any
+    of them and keeps its name.
     """
     prints: dict[str, list[str]] = {}
     for model, fingerprint in dict.fromkeys(models):
@@ -41,13 +41,13 @@ def names_apart(models: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str
 
 
 def with_base_apart(training: TrainingMeta, named: Named) -> TrainingMeta:
-    """A training whose base has the name that tells it apart."""
+    """A training whose base has its distinguishing name."""
     base = named.get((training.base or "", training.base_fingerprint or ""))
     return training.model_copy(update={"base": base}) if base else training
 
 
 def told_apart(named: Named) -> list[str]:
-    """A message for each name that several models have."""
+    """A message for each name that several models share."""
     by_name: dict[str, list[str]] = {}
     for (model, _), name in named.items():
         by_name.setdefault(model, []).append(name)

@@ -1,11 +1,10 @@
 """Results in object storage: S3 and compatible servers, Google Cloud, Azure.
 
-Uses obstore, a binding of the Rust crate ``object_store``. It puts objects whole and conditionally,
-retries if a server throttles or does not answer, and takes credentials and addresses from the
-environment like each cloud's own tools. A finished cell is one object. Unfinished work is stored in
-parts, one object for each pack of answers. A lock is an object that its process renews. If a lock
-does not change for :data:`LEASE` seconds by the observer's clock, its process is dead and the cell is
-free. If two processes compute one cell nevertheless, both write the same result.
+Uses obstore, a binding of the Rust crate ``object_store``. It writes objects atomically and conditionally, retries if a
+server throttles or does not answer, and reads credentials and addresses from the environment like each cloud's own
+tools. A finished cell is one object. Unfinished work is stored in parts, one object for each pack of answers. A lock is
+an object that its process renews. If a lock does not change for :data:`LEASE` seconds by the observer's clock, its
+process is dead and the cell is free. If two processes compute one cell nevertheless, both write the same result.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class ObjectStorage:
         return f"{self.url}/{name}" if name else self.url
 
     def journals(self) -> ObjectJournals:
-        """Locks and unfinished work beside the finished cells."""
+        """Locks and unfinished work next to the finished cells."""
         return ObjectJournals(self)
 
     # -- conditional puts --------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class ObjectStorage:
         try:
             return _version(_persist(lambda: self._store.put(name, content, mode=mode, use_multipart=False), *lost))
         except lost:
-            # it may be our own, if the answer to an earlier attempt was lost
+            # it may be this process's own, if the answer to an earlier attempt was lost
             with suppress(FileNotFoundError):
                 if self.read(name) == content:
                     return self.version(name)
@@ -180,14 +179,14 @@ class ObjectJournals:
 
     def take(self, cell: str) -> Callable[[], None] | None:
         """Create the cell's lock, or take over a lock that has not been renewed for a lease."""
-        name = f"{LOCKS}/{cell.rpartition('-')[2]}.json"  # by the hash that ends the name
+        name = f"{LOCKS}/{cell.rpartition('-')[2]}.json"  # the hash at the end of the name
         storage, content = self.storage, _owner()
         version = storage.create(name, content)
         if version is None:
             try:
                 current = storage.version(name)
             except FileNotFoundError:
-                return None  # released just now: the next attempt gets it
+                return None  # just released: the next attempt gets it
             if name in self._mine or not self._is_dead(name, str(current["e_tag"])):
                 return None
             version = storage.replace(name, content, current)
@@ -215,7 +214,7 @@ class ObjectJournals:
     def others_at_work(self) -> bool:
         """Whether another process may hold a lock."""
         locks = [(name, tag) for name, tag in self.storage.listed(LOCKS) if name not in self._mine]
-        dead = [self._is_dead(name, tag) for name, tag in locks]  # observes each lock, also after a live one
+        dead = [self._is_dead(name, tag) for name, tag in locks]  # observes every lock, even after finding a live one
         return not all(dead)
 
     def _is_dead(self, name: str, tag: str) -> bool:
@@ -276,7 +275,7 @@ class _Lease:
         self._over.set()
         self._thread.join()
         if not self._lost:
-            with suppress(OSError):  # it expires by itself
+            with suppress(OSError):  # it expires automatically
                 self._storage.delete(self._name)
 
     def _renew(self) -> None:
@@ -302,7 +301,7 @@ def _version(response: PutResult | ObjectMeta) -> Version:
 
 
 def _owner() -> bytes:
-    """The lock's owner, for people who look; the content is unique."""
+    """The lock's owner, for humans; the content is unique."""
     owner = {"host": socket.gethostname(), "process": os.getpid(), "id": uuid.uuid4().hex}
     return json.dumps(owner).encode()
 

@@ -1,4 +1,4 @@
-"""Unfinished cells: their answers are in journals, which no table and no chart reads."""
+"""Unfinished cells: their answers are in journals, which tables and charts do not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icl_bench.results.stored_meta import RaceMeta
 from icl_bench.wording import counted
 
 PARTS = 3
-"""Of a cell's name: task, model and the rest."""
+"""Parts of a cell's name: task, model and the rest."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class PartialCells:
     model: str
     cells: int
     fewest: int
-    """Rows that were asked of a cell, at least."""
+    """Minimum number of answered rows of a cell."""
     most: int
     rows: int | None = None
-    """Rows of a whole cell; None if no race has the cells."""
+    """Rows of a complete cell; None if the cells do not belong to a race."""
     command: str | None = None
-    """Completes the cells of a race."""
+    """The command that completes the cells of a race."""
 
     def in_words(self) -> str:
-        """A sentence for the user."""
+        """Text for the user."""
         span = f"{self.fewest:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
         of = "" if self.rows is None else f" of {self.rows:,}"
         are, each, them = ("is", "", "it") if self.cells == 1 else ("are", " each", "them")
@@ -48,7 +48,7 @@ class PartialCells:
 def partial_cells(
     place: Place, only: Mapping[str, str] | None = None, races: Sequence[RaceMeta] | None = None
 ) -> list[PartialCells]:
-    """The partial cells of a results folder, or of a task or a model of it.
+    """The partial cells of a results folder, or of one of its tasks or models.
 
     ``races`` are all races of the folder, if they have been read.
     """
@@ -98,7 +98,7 @@ def _counts(storage: Storage, parts: Mapping[str, list[str]]) -> dict[str, int]:
 
 
 def _ids(storage: Storage, name: str) -> set[str]:
-    """The rows of a journal; none if it is gone, since another process has finished its cell."""
+    """The rows of a journal; none if it is gone because another process has finished its cell."""
     try:
         content = storage.read(name)
     except OSError:
@@ -108,6 +108,6 @@ def _ids(storage: Storage, name: str) -> set[str]:
         try:
             record = json.loads(line)
             ids.add(record["test_id"])
-        except (ValueError, TypeError, KeyError, RecursionError):  # damaged, or torn: asked again
+        except (ValueError, TypeError, KeyError, RecursionError):  # damaged or torn lines are computed again
             continue
     return ids

@@ -18,7 +18,7 @@ META = b"icl_bench_perplexity"
 
 
 def losses_name(model: str, file: str) -> str:
-    """The name of a file of losses in a results folder, beside the predictions."""
+    """The name of a file of losses in a results folder, next to the predictions."""
     return f"{ASIDE}/{model}/{file}.parquet"
 
 

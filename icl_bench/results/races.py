@@ -1,6 +1,6 @@
-"""The history of each race of ``choose``, stored beside the predictions: one JSON file a race.
+"""The history of each race of ``choose``, stored next to the predictions: one JSON file per race.
 
-The cells of a race may be finished, or asked in part; their answers are stored like those of any cell.
+The cells of a race may be finished or partial. Their answers are stored like those of any cell.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from icl_bench.results.storage import Place, put_or_refuse, storage_at
 from icl_bench.results.stored_meta import RaceMeta, as_stored, json_content
 
 LONGEST = 60
-"""Letters of a task's or a model's name in a file's name; the hash that ends it tells races apart."""
+"""Letters of a task's or a model's name in a file's name; the hash at its end distinguishes races."""
 
 
 def race_file(task: str, model: str, digest: str) -> str:
@@ -25,6 +25,6 @@ def write_race(place: Place, file: str, race: RaceMeta) -> None:
 
 
 def read_race(place: Place, file: str) -> RaceMeta | None:
-    """The race of a file; None if there is none, or, with a warning, if it cannot be read."""
+    """The race in a file; None if it is missing or, with a warning, if it cannot be read."""
     storage = storage_at(place)
     return next(readable_races(storage, [file]), None) if storage.has(file) else None

@@ -1,6 +1,6 @@
 """Reads a results folder: finished cells, imports, and marks of failed cells.
 
-A folder may be any place that :func:`icl_bench.results.storage.storage_at` knows.
+A folder may be any place that :func:`icl_bench.results.storage.storage_at` supports.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ForeignError(DamagedError):
 
 
 class ExportError(DamagedError):
-    """The file is an export: its cells have files of their own, or are compared with it."""
+    """The file is an export: its cells have their own files, or are compared with it."""
 
 
 def read_whole(
@@ -159,7 +159,7 @@ def result_files(
     seen: Seen | None = None,
     scores: bool = False,
 ) -> Iterator[ResultFile]:
-    """Complete files: single cells first, then imports without the cells that came before.
+    """Complete files: single cells first, then imports without the earlier cells.
 
     ``say`` receives a message for each skipped file; ``columns`` restricts the columns and ``scores``
     adds label scores, as in :func:`read_whole`. To read a growing folder, pass the ``names`` of its new
@@ -286,25 +286,25 @@ def failed_cells(place: Place) -> list[FailureMeta]:
     marks = [
         name
         for name in sorted(present, key=_parts)
-        # a finished cell's mark is of a process that was killed before it removed it
+        # a finished cell's mark belongs to a process that was killed before removing it
         if name.endswith(FAILED) and name.removesuffix(FAILED) + FINISHED not in present
     ]
     return list(readable(storage, marks, FailureMeta, lambda mark: f"-{mark.cell}{FAILED}"))
 
 
 def read_races(place: Place) -> list[RaceMeta]:
-    """Every race of a results folder, by name. A file that cannot be read is skipped with a warning."""
+    """All races of a results folder, by name. A file that cannot be read is skipped with a warning."""
     storage = storage_at(place)
     return list(readable_races(storage, sorted(storage.names(RACES))))
 
 
 def readable_races(storage: Storage, names: Iterable[str]) -> Iterator[RaceMeta]:
-    """The races in these files. Their names have a hash of what decides a race, which the files do not hold."""
+    """The races in these files. Their names contain a hash of what decides a race, which is not in the files."""
     return readable(storage, (name for name in names if name.endswith(".json")), RaceMeta, lambda _: ".json")
 
 
 def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: Callable[[Meta], str]) -> Iterator[Meta]:
-    """The JSON files that can be read as this type, and whose names end as their contents say.
+    """The JSON files that can be parsed as this type, and whose names match their contents.
 
     The others are skipped with a warning.
     """
@@ -319,7 +319,7 @@ def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: C
 
 
 def read_results(root: Place = "results") -> pd.DataFrame:
-    """Read a results folder into one tidy frame, one row a prediction.
+    """Read a results folder into one tidy frame, one row per prediction.
 
     Columns are the axes (task, model, select, order, attention, k, draw), test_id, gold,
     prediction, correct, valid, token counts, backend, ``cell`` and ``variant``: cells of different
@@ -373,20 +373,19 @@ class Stored:
     failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
-    """Model -> the name in its files, for models that are told apart (``models_apart``)."""
+    """Model -> the name in its files, for renamed models (``models_apart``)."""
     label_scores: Mapping[str, CellScores] = field(default_factory=dict)
-    """Cell -> its label scores, where all are stored; also of derived cells."""
+    """Cell -> its label scores, if all are stored; includes derived cells."""
     pool_scores: Mapping[str, CellScores] = field(default_factory=dict)
-    """Cell -> label scores of the rows of the pool that were asked to calibrate it (the most, if several
-    numbers of rows were asked)."""
+    """Cell -> label scores of the pool rows that calibrate it (the largest number, if there are several)."""
     asked_cells: frozenset[str] = frozenset()
-    """Finished cells of queries that were asked for calibrations or labels, which are in no other field."""
+    """Finished cells of calibration queries, or of rows that the model labels, which are in no other field."""
     without_scores: Sequence[str] = ()
-    """Cells that scored every label, but do not have all scores stored."""
+    """Cells that scored every label, but do not store all scores."""
 
     @cached_property
     def own_predictions(self) -> pd.DataFrame:
-        """The predictions as they are stored, without derived ones."""
+        """The predictions as stored, without derived ones."""
         derived = [cell for cell in self.cells if is_derived(cell)]
         return self.predictions[~self.predictions["cell"].isin(derived)] if derived else self.predictions
 
@@ -405,11 +404,11 @@ class Stored:
 def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Stored:
     """Read a whole results folder.
 
-    Queries that were asked for calibrations or for labels of demonstrations are left out. With ``derive``,
-    calibrated predictions are added as cells of their own (:mod:`icl_bench.results.derived`), and label
-    scores are read. Damaged files and further copies of a cell are skipped with a warning that names
-    them. Models are told ``apart`` (:func:`models_apart`), with a warning. Raises ``UserError`` if the
-    folder does not exist, or has no finished cell, no failed cell, no losses and no race.
+    Calibration queries and rows that the model labels are left out. With ``derive``, calibrated predictions are added
+    as cells of their own (:mod:`icl_bench.results.derived`), and label scores are read. Damaged files and further
+    copies of a cell are skipped with a warning that names them. With ``apart``, models that share a name are renamed
+    (:func:`models_apart`), with a warning. Raises ``UserError`` if the folder does not exist, or has no finished cell,
+    no failed cell, no losses and no race.
     """
     files, failed = list(result_files(place, warn, scores=derive)), failed_cells(place)
     if not files and not failed and not any(storage_at(place).names(folder) for folder in (ASIDE, RACES)):
@@ -448,7 +447,7 @@ def stated_priors(place: Place) -> Priors:
 
 
 def state_prior(place: Place, task: str, name: str, shares: Mapping[str, float]) -> None:
-    """Store a prior beside the results that it calibrates. Raises ``OSError``."""
+    """Store a prior next to the results that it calibrates. Raises ``OSError``."""
     stated = PriorMeta(task=task, name=name, shares=dict(shares))
     storage_at(place).put(_prior_file(stated), json_content(as_stored(stated)))
 
@@ -460,10 +459,10 @@ def _prior_file(stated: PriorMeta) -> str:
 def models_apart(
     files: Sequence[ResultFile], say: Callable[[str], None] = lambda _: None
 ) -> tuple[list[ResultFile], dict[str, str]]:
-    """The files with a name of its own for each model, by the hash of its files among its facts.
+    """Give each model in the files a distinct name, by the hash of its files among its facts.
 
-    Also the stored name of each that has another. See
-    :func:`icl_bench.results.model_names.names_apart`; ``say`` receives a message for each shared name.
+    Also returns the stored names of renamed models. See :func:`icl_bench.results.model_names.names_apart`; ``say``
+    receives a message for each shared name.
     """
     metas = [file.meta for file in files if file.meta is not None]
     named = names_apart((meta.spec.model, meta.facts.fingerprint) for meta in metas)
@@ -475,7 +474,7 @@ def models_apart(
 
 
 def _renamed(file: ResultFile, named: Named) -> ResultFile:
-    """A cell's file with the name that tells its model apart, and the base's if it was adapted."""
+    """A cell's file with the distinguishing name of its model, and of the base of an adapted model."""
     import pyarrow as pa
 
     if file.meta is None:
@@ -495,7 +494,7 @@ def _renamed(file: ResultFile, named: Named) -> ResultFile:
 def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
     """Complete the column ``own_choices`` if some predictions are their row's own choices, written out.
 
-    An import may state it of its rows.
+    An import may state it for its rows.
     """
     own = [variant for variant, facts in variants.items() if facts.written_out]
     if not own and "own_choices" not in frame:
@@ -607,7 +606,7 @@ def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> Use
 
 
 def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored) -> None:
-    """Raise ``UserError`` if no race is of this task and model, where nothing else is."""
+    """Raise ``UserError`` if no race has this task and model, and nothing else does."""
     races = read_races(results)
     if any(race.is_of(wanted.get("task"), wanted.get("model")) for race in races):
         return
@@ -623,7 +622,7 @@ def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored)
 
 
 def _names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[str]:
-    """The values of a column that are meant: the name in a model's files means all models that are told apart."""
+    """The matching values of a column: the name in a model's files matches all models renamed from it."""
     apart = [model for model, stored_name in stored_names.items() if stored_name == value] if name == "model" else []
     return [value, *apart]
 

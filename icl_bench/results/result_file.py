@@ -27,12 +27,12 @@ class ResultFile:
 
     @property
     def asked_for(self) -> Calibration | None:
-        """The calibration that the file's queries were asked for; None for test rows."""
+        """The calibration of the file's queries; None for test rows."""
         return None if self.meta is None else of_queries(self.meta.facts.queries)
 
     @property
     def asks_test_rows(self) -> bool:
-        """Whether its queries are results of their own (:attr:`Facts.asks_test_rows`)."""
+        """Whether its queries are results (:attr:`Facts.asks_test_rows`)."""
         return self.meta is None or self.meta.facts.asks_test_rows
 
     def cells(self) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ def from_file_url(url: str) -> LocalStorage:
 
 
 def storage_at(place: Place) -> Storage:
-    """The storage of a place: a folder's path, an address like ``s3://bucket/results``
+    """The storage of a place: a folder's path, an address such as ``s3://bucket/results``
     (:data:`icl_bench.registry.STORAGES`), or a storage, which is returned. Raises ``UserError``.
     """
     if isinstance(place, Path):
@@ -183,5 +183,5 @@ def folder_of(place: Place) -> Path | None:
 
 
 def place_words(results: Place) -> list[str]:
-    """How a command names a place of results; nothing for the usual one."""
+    """A place of results as written in a command; empty for the default."""
     return [] if str(results) == "results" else ["--results", str(results)]

@@ -1,13 +1,12 @@
 """Writes predictions: a journal while a cell is computed, then one Parquet file.
 
-A file's name ends in a hash of everything that decides the cell's predictions, so a changed template,
-label set, data file or model is another cell and never mixes with the old one. A file in a cell's
-place that holds another cell is set aside. A journal has one JSON line per prediction, with a checksum
-of the line and its cell, and is synced to disk after every pack. Resuming drops a last line that was torn
-by a kill, lines that have changed since they were written, and predictions whose prompts have changed.
-Finished files appear whole or not at all. A failed cell is marked with the reason in a separate file.
-Processes that share a folder lock each cell; locks of a process that died are free. The store does not
-depend on backends; ``Storage`` and ``Journals`` decide where files are.
+A file's name ends in a hash of everything that decides the cell's predictions, so a changed template, label set, data
+file or model gives another cell and never mixes with the old one. If a cell's file contains another cell, it is
+renamed. A journal has one JSON line per prediction, with a checksum of the line and its cell, and is synced to disk
+after every pack. Resuming drops a last line that was torn by a kill, lines that have changed since they were written,
+and predictions whose prompts have changed. Finished files are written atomically. A failed cell is marked with the
+reason in a separate file. Processes that share a folder lock each cell; locks of a process that died are free. The
+store does not depend on backends; ``Storage`` and ``Journals`` decide where files are.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Store:
         return True
 
     def gone(self, names: Collection[str]) -> list[str]:
-        """Which of these finished cells, given by their files' names without suffix, have no file any more.
+        """Which of these finished cells, given by their file names without suffix, no longer have a file.
 
         Raises ``UserError`` if the storage fails.
         """
@@ -126,7 +125,7 @@ class Store:
             try:
                 opened = None
                 if self.is_done(identity, rows):
-                    # of a process that died after writing the cell
+                    # left by a process that died after writing the cell
                     self.journals.delete(identity.name)
                     self.delete_batches(identity)
                 else:
@@ -142,14 +141,14 @@ class Store:
             give_back()
 
     def delete_batches(self, identity: Identity) -> None:
-        """Remove the batches of a cell; only a server's has any."""
+        """Remove the batches of a cell. Only cells of servers have any."""
         if identity.facts.server is not None:
             self.storage.delete(f"{identity.name}{BATCHES}")
 
     def batches(self, identity: Identity) -> CellBatches | None:
         """The batches of an unfinished cell; None if it never had any. Raises ``CellError`` for a damaged file."""
         if identity.facts.server is None:
-            return None  # without a request to the storage
+            return None  # avoids a request to the storage
         name = f"{identity.name}{BATCHES}"
         try:
             content = self.storage.read(name)
@@ -208,7 +207,7 @@ class OpenCell:
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
         """Read a journal, drop a torn last line and damaged ones, and open it for appending.
 
-        Warns about damaged lines; a kill tears the last line, which is nothing unusual.
+        Warns about damaged lines, except a last line torn by a kill.
         """
         cell = cls(store, identity, store.journals.open(identity.name))
         whole = place = damaged = 0
@@ -234,8 +233,8 @@ class OpenCell:
     def keep(self, hashes: Mapping[str, str]) -> None:
         """Drop predictions whose prompt has changed, with a warning.
 
-        ``hashes`` are those of the current prompts, by test id. The journal keeps its lines: of two
-        lines with the same id the later one counts.
+        ``hashes`` are those of the current prompts, by test id. The journal keeps its lines: if two lines have the same
+        id, the later one counts.
         """
         others = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
         for name in others:
@@ -252,7 +251,7 @@ class OpenCell:
 
     @property
     def batches_file(self) -> str:
-        """Where the cell's batches are written."""
+        """The location of the cell's batches."""
         return self.store.storage.where(f"{self.identity.name}{BATCHES}")
 
     def batches(self) -> CellBatches | None:
@@ -305,7 +304,7 @@ class OpenCell:
         return name
 
     def fail(self, reason: str) -> None:
-        """Mark the cell as failed, with the reason; its journal stays.
+        """Mark the cell as failed, with the reason; its journal is kept.
 
         Finishing the cell later removes the mark. Raises ``UserError`` if the disk is full.
         """
@@ -347,7 +346,7 @@ def _folder(name: str) -> str:
 
 
 def _check_holds(file: ResultFile, identity: Identity) -> None:
-    """Raise ``DamagedError`` if a file is of another cell, by its rows or its metadata."""
+    """Raise ``DamagedError`` if a file belongs to another cell, by its rows or its metadata."""
     if file.meta is not None:
         rows = [file.table[name].unique().to_pylist() for name in ("cell", "variant")]
         stated = Identity(file.meta.spec, file.meta.facts)
@@ -359,7 +358,7 @@ def _check_holds(file: ResultFile, identity: Identity) -> None:
 def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
     """A prediction as a line of a journal, without None values except ``correct``.
 
-    The checksum is first: bytes that are lost with it are of required fields.
+    The checksum is first, so that lost bytes around it belong to required fields.
     """
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
@@ -379,7 +378,7 @@ def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:
         of_line(prediction.label_scores)
     seconds, written = record.get("seconds", 0.0), record.pop(CHECK, None)
     if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - {"seconds"}:
-        raise ValueError(f"unknown field {min(unknown)}")  # a changed name of a field, perhaps the checksum's
+        raise ValueError(f"unknown field {min(unknown)}")  # a changed field name, perhaps the checksum's
     if written is not None and written != short_hash([identity.cell, record]):
         raise ValueError("not as it was written")
     return prediction, float(seconds)

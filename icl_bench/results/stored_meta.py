@@ -34,7 +34,7 @@ class SpecMeta(CellSpec):
 
 
 class RationalesMeta(StoredModel):
-    """What a model took that wrote the rationales of a pool."""
+    """The cost of writing a pool's rationales with a model."""
 
     model: str
     prompt_tokens: float
@@ -56,7 +56,7 @@ class RunMeta(StoredModel):
     """The run that computed a cell."""
 
     command: str | None = None
-    """None where another program called this one."""
+    """None if another program called this one."""
     finished: str | None = None
     """End of the run (UTC)."""
     hardware: str | None = None
@@ -91,13 +91,13 @@ class TrainingMeta(StoredModel):
 
 
 class CalibrationMeta(StoredModel):
-    """What was asked once to calibrate a cell's predictions (derived, in no file)."""
+    """The queries that calibrate a cell's predictions (derived, in no file)."""
 
     cell: str
-    """The cell of the queries that were asked."""
+    """The cell of these queries."""
     queries: int
     tokens: float
-    """Computed beside the prompt's shared beginning."""
+    """Computed tokens besides the prompt's shared beginning."""
     flops: float | None = None
     seconds: float | None = None
 
@@ -121,7 +121,7 @@ StoredArchitecture = Annotated[
 class CellMeta(StoredModel):
     """Metadata of a finished cell's file."""
 
-    # a field may begin with "model"
+    # a field name may begin with "model"
     model_config = ConfigDict(protected_namespaces=())
 
     spec: SpecMeta
@@ -136,11 +136,11 @@ class CellMeta(StoredModel):
     label_order: list[str] | None = None
     """The labels in the order of their scores; None without scores, or if rows have choices of their own."""
     shown_answers: dict[str, str] | None = None
-    """Answers that prompts show instead of the data's, by the demonstration's id."""
+    """Answers that prompts show instead of those in the data, by demonstration id."""
     near_duplicates: list[str] | None = None
-    """Ids of the test rows that have a near duplicate in the pool; None if it was not looked for."""
+    """Ids of the test rows that have a near duplicate in the pool; None if they were not searched."""
     rows_left_out: int | None = None
-    """Test rows that are not asked because the task file says so: too long, or without a label."""
+    """Test rows that the task file leaves out: too long, or without a label."""
     prefix_tokens: int | None = None
     """Tokens that all prompts share."""
     context_tokens: int | None = None
@@ -165,18 +165,20 @@ class CellMeta(StoredModel):
     peak_cache_bytes: float | None = None
     packs: dict[str, int] | None = None
     """Largest number of ``rows`` (queries) and ``tokens`` of a call of the model, and ``calls`` open at once, in the
-    run that finished the cell. They do not name a cell, but sums in 16 bits depend on them a little, so that a few
-    answers may differ."""
+    run that finished the cell. They are not facts of a cell, but sums in 16 bits depend on them slightly, so that a few
+    answers may differ.
+    """
     served: dict[str, str] | None = None
-    """Who answered: ``model`` (several with commas), ``host`` if the server redirected; how it ``scores``; and
-    arguments that it refuses (``left_out``)."""
+    """The server that answered: ``model`` (several with commas), ``host`` after a redirect, how it ``scores``, and
+    arguments that it refused (``left_out``).
+    """
     batched: bool | None = None
-    """Whether answers were asked for in batches, which providers bill at half price."""
+    """Whether answers were requested in batches, which providers bill at half price."""
 
     calibration: CalibrationMeta | None = Field(None, exclude=True)
-    """What a derived cell's calibration took."""
+    """The cost of a derived cell's calibration."""
 
-    # columns with the same value in all predictions
+    # columns with an equal value in all predictions
     cell: str = Field("", exclude=True)
     variant: str = Field("", exclude=True)
 
@@ -225,7 +227,7 @@ class LossesMeta(StoredModel):
     """Length -> ``prefill_flops`` and ``cache_bytes`` by formula."""
     backend: str | None = None
     rope_scale: float | None = None
-    """What positions were divided by; None for the model's own."""
+    """The divisor of positions; None for the model's own."""
     rope_theta: float | None = None
     """The base of the rotary positions; None for the model's own."""
     text: str | None = None
@@ -238,7 +240,7 @@ class LossesMeta(StoredModel):
 
 
 class PriorMeta(StoredModel):
-    """A distribution over a task's labels that a user states."""
+    """A distribution over a task's labels, stated by a user."""
 
     task: str
     name: str
@@ -281,16 +283,16 @@ class RaceStanding(StoredModel):
     ci_low: float
     ci_high: float
     out: bool
-    """Whether it is asked no more."""
+    """Whether it was dropped."""
     why: str | None = None
-    """Why it is out, where that is known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
+    """Why it was dropped, if known: ``worse``, ``dearer`` or ``not better`` than the choice, or ``left out``."""
 
 
 class RaceRound(StoredModel):
     """The state after a round."""
 
     predictions: int
-    """Of all settings together."""
+    """Predictions of all settings together."""
     leader: str
     standings: list[RaceStanding]
     """In the order of the race's settings."""
@@ -307,38 +309,38 @@ class RacedSetting(StoredModel):
 
 
 class RaceMeta(StoredModel):
-    """A race so far, or at its end."""
+    """A running or finished race."""
 
     task: str
     model: str
-    """Several with commas."""
+    """Several models are separated by commas."""
     measure: str = ACCURACY
     """The score that settings are compared by."""
     margin: float
-    """As a share of 1."""
+    """A share of 1."""
     error: float
     rows: int
-    """Test rows of a whole cell."""
+    """Test rows of a complete cell."""
     draws: int
     queries: int
     """Queries that the choice will answer."""
     choice: str | None = None
     decided: bool
     ended: str | None = None
-    """Why it ended while settings were open; None while it runs, and where none was open."""
+    """Why it ended with open settings; None while it runs, and if none was open."""
     predictions: int
     predictions_of_full_sweep: int
     settings: list[RacedSetting]
     rounds: list[RaceRound]
     answer: list[str]
-    """The lines that ``choose`` prints."""
+    """The output lines of ``choose``."""
     command: str
-    """Computes all cells of the race whole."""
+    """The command that computes all cells of the race completely."""
     cells: list[str]
-    """Names of the cells that were asked, without suffixes."""
+    """Names of the race's cells, without suffixes."""
 
     def is_of(self, task: str | None, model: str | None) -> bool:
-        """Whether it is of this task and has this model, each if given."""
+        """Whether it has this task and this model, each if given."""
         return task in (None, self.task) and (model is None or model in self.models)
 
     @property
@@ -348,7 +350,7 @@ class RaceMeta(StoredModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> RaceMeta:
-        """Check that there is a round, and that each has all settings."""
+        """Check that there is a round, and that each round has all settings."""
         if not self.rounds or any(len(one.standings) != len(self.settings) for one in self.rounds):
             raise ValueError("a round does not have the race's settings")
         return self
@@ -366,7 +368,7 @@ def checked(raw: bytes, kind: type[Meta]) -> Meta:
     Raises ``ValueError``, on one line, if it does not match, or has changed since :func:`json_content` wrote it.
     """
     try:
-        # not by pydantic's own parser, which refuses invalid Unicode, which names of files may have
+        # not with pydantic's own parser, which refuses invalid Unicode, as in some file names
         fields = json.loads(raw)
         if isinstance(fields, dict) and not is_as_written(fields):
             raise ValueError("not as it was written")
@@ -378,7 +380,9 @@ def checked(raw: bytes, kind: type[Meta]) -> Meta:
 
 
 def is_as_written(fields: dict[str, Any]) -> bool:
-    """Remove the hash from a JSON file's fields; whether they have not changed since :func:`json_content` wrote it."""
+    """Remove the hash from a JSON file's fields. Returns whether they are unchanged since :func:`json_content` wrote
+    them.
+    """
     written = fields.pop(CHECK, None)
     return written is None or written == short_hash(fields)
 
@@ -390,20 +394,20 @@ def as_stored(meta: BaseModel) -> dict[str, Any]:
 
 
 def as_json(value: Any, **options: Any) -> bytes:
-    """A value as JSON in its own letters; invalid Unicode, which names of files may have, is escaped."""
+    """A value as JSON with unescaped letters; invalid Unicode, as in some file names, is escaped."""
     return json.dumps(value, ensure_ascii=False, **options).encode(errors="backslashreplace")
 
 
 def json_content(fields: Mapping[str, Any]) -> bytes:
     """A JSON file of these fields, with a hash that ``checked`` compares.
 
-    The hash is first: with lost bytes before it, the last field would become a part of its name.
+    The hash is first, because lost bytes before it would merge the last field with its name.
     """
     return as_json({CHECK: short_hash(fields), **fields}, indent=1) + b"\n"
 
 
 def checked_prediction(line: bytes) -> Prediction:
-    """The prediction in a journal's line, which may have seconds, too. Raises ``ValueError``."""
+    """Parse the prediction in a journal's line, which may also have seconds. Raises ``ValueError``."""
     return _predictions().validate_json(line, strict=True)
 
 

@@ -1,4 +1,4 @@
-"""The cells of each study, stored beside the predictions, so that a report can list missing ones."""
+"""The cells of each study, stored next to the predictions, so that a report can list missing ones."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Studies: many tasks, models and settings in one file, carried out as cells of one folder."""
+"""Studies: many tasks, models and settings in one file, run as cells of one folder."""

@@ -236,7 +236,7 @@ def _parse(raw: bytes, shown: str, name: str, folder: Path | None, data_dir: Pat
         for detail in error.errors(include_url=False):
             problems.add(detail["loc"], _message(detail))
         problems.refuse()
-        raise  # not reached: each error is a problem
+        raise  # not reached: each error is recorded as a problem
     _check_options(fields, problems)
     problems.refuse()
     return StudyFile(name, shown, fields, tree, folder, data_dir)

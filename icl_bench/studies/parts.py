@@ -30,10 +30,10 @@ class Listener:
     """Progress callbacks of a study; the default does nothing."""
 
     def part_started(self, part: Part, number: int, parts: int) -> None:
-        """A part begins; ``number`` counts from 1."""
+        """A part starts; ``number`` counts from 1."""
 
     def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
-        """The watcher of a plan's cells, for the time of their computing."""
+        """The watcher of a plan's cells while they are computed."""
         del plan
         return nullcontext(Watcher())
 
@@ -75,7 +75,7 @@ class PlannedCell:
     tokens: int | None = None
     """Prompt tokens to compute; None for a training."""
     seconds: float | None = None
-    """Estimated; None where that is not known."""
+    """Estimated; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Unit:
     cells: int
     predictions: int
     seconds: float | None
-    """Estimated; None where that is not known."""
+    """Estimated; None if unknown."""
 
 
 class Engines:
@@ -118,7 +118,7 @@ class Engines:
         return self._loaded[1]
 
     def free(self) -> None:
-        """Free its memory, before something else is loaded."""
+        """Release its memory before something else is loaded."""
         self._loaded = None
         gc.collect()
 
@@ -202,11 +202,11 @@ class Part(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Remember settings of this machine that decide cells."""
+        """Store settings of this machine that decide cells."""
 
     @abstractmethod
     def differs(self) -> str | None:
-        """How this machine's settings differ from those where it was settled; None if they do not."""
+        """The differences between this machine's settings and the stored ones; None if they are equal."""
 
     def give_up(self, number: int, results: Place, reason: str) -> Outcome:
         """Mark the unfinished cells of a unit as failed, with the reason. Raises ``UserError``."""
@@ -357,7 +357,7 @@ class TrainingPart(Part):
 
     def run(self, results: Place, engines: Engines, listener: Listener) -> Outcome:
         """See ``Part``."""
-        engines.free()  # training loads its own model
+        engines.free()  # training loads a model itself
         return self.training.run(results, listener.note, self.wanted)
 
     def _examples(self) -> list[tuple[int, int]]:

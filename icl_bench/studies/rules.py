@@ -23,7 +23,7 @@ Names = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Values of some keys; a rule holds for points with one of the values of each key."""
+    """Values of some keys; a rule matches points that have one of the values of each key."""
 
     values: Mapping[str, frozenset[str]]
 
@@ -56,11 +56,11 @@ class Rule:
             raise UserError(f"--only {error}") from None
 
     def holds(self, names: Names) -> bool:
-        """Whether the point has a value of every key, and each is one of the rule's."""
+        """Whether the rule matches: the point has every key with one of the rule's values."""
         return all(values & names.get(key, frozenset()) for key, values in self.values.items())
 
     def may_hold(self, names: Names) -> bool:
-        """Whether no known value of a point contradicts the rule."""
+        """Whether the rule may match: no known value of a point contradicts it."""
         return all(values & names[key] for key, values in self.values.items() if key in names)
 
 

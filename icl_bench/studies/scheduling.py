@@ -1,4 +1,4 @@
-"""The queue of units: which an engine computes next, and what happens after a failure."""
+"""The queue of units: the next unit of an engine, and the handling of failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ATTEMPTS = 2
 """Number of failures, without a finished cell in between, after which a unit is given up."""
 
 UNKNOWN_SECONDS = 3600.0
-"""Seconds that a unit of unknown duration counts for, for example a training."""
+"""Assumed seconds of a unit of unknown duration, for example a training."""
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class _Open:
 
     unit: Unit
     failures: list[str] = field(default_factory=list)
-    """The machines of the failures since its last finished cell."""
+    """The machines that failed since its last finished cell."""
     cells_done: int = 0
 
 
@@ -62,8 +62,8 @@ class Queue:
     def take(self, loaded: object = None, machine: str = "", machines: Collection[str] = ()) -> tuple[int, Unit] | None:
         """The next unit for an engine that has ``loaded`` this, with a ticket; None if none waits.
 
-        If engines are on several ``machines``, a failed unit goes to another machine than it failed
-        on, because the engines of a machine that shuts down die one after another.
+        If engines are on several ``machines``, a failed unit goes to another machine than it failed on, because the
+        engines of a machine that shuts down die one after another.
         """
         elsewhere = any(other != machine for other in machines)
 
@@ -81,13 +81,13 @@ class Queue:
         return ticket, chosen.unit
 
     def _need(self, engine: Hashable) -> float:
-        """Waiting seconds for each engine that would work on them."""
+        """Waiting seconds per engine that would work on them."""
         waiting = self._waiting[engine]
         at_work = sum(_key(item.unit) == engine for item in self._assigned.values())
         return sum(length(item.unit) for item in waiting) / (1 + at_work)
 
     def done(self, ticket: int) -> None:
-        """A unit was computed, as far as possible."""
+        """A unit was computed as far as possible."""
         del self._assigned[ticket]
 
     def failed(self, ticket: int, cells_done: int, machine: str, machines: Collection[str]) -> bool:
@@ -112,5 +112,5 @@ def _key(unit: Unit) -> Hashable:
 
 
 def length(unit: Unit) -> float:
-    """Seconds that a unit counts for."""
+    """The estimated or assumed seconds of a unit."""
     return UNKNOWN_SECONDS if unit.seconds is None else unit.seconds

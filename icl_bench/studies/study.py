@@ -38,12 +38,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Unplanned:
-    """A job that cannot be planned, because its model or its data is not on this machine."""
+    """A job that cannot be planned, because its model or its data are not on this machine."""
 
     job: Job
     reason: str
     cells: int | None
-    """At most; some k may not fit. None if k depends on what is missing (``max``, ``auto``)."""
+    """The maximum number of cells; some k may not fit. None if k depends on the missing model or data (``max``,
+    ``auto``).
+    """
 
 
 @dataclass
@@ -56,9 +58,9 @@ class Study:
     left: dict[str, str] = field(default_factory=dict)
     """Parts without runnable cells, with the reasons."""
     results: Place | None = None
-    """The results folder that it is planned for."""
+    """The results folder of the plan."""
     unplanned: list[Unplanned] = field(default_factory=list)
-    """Jobs whose model or data is not on this machine; always empty for a study that is to be run."""
+    """Jobs whose model or data are not on this machine; always empty for a study that will be run."""
 
     @classmethod
     def prepare(
@@ -72,8 +74,8 @@ class Study:
     ) -> Study:
         """Check the whole study, then load data and tokenizers and plan every part.
 
-        What is only on the hub must be on this machine or come from there if ``to_run``; else it is
-        left unplanned. Raises ``UserError`` with all problems and their lines before anything is planned.
+        With ``to_run``, missing models and data are downloaded from the hub; without, parts that need them stay
+        unplanned. Raises ``UserError`` with all problems and their lines before anything is planned.
         """
         missing: dict[tuple[str, str], str] = {}
         jobs = check(file, wanted, say, None if to_run else missing)
@@ -199,10 +201,9 @@ def check(
 ) -> list[Job]:
     """The jobs with selected points.
 
-    Raises ``UserError`` with all problems that are known before planning, one a line: missing tasks,
-    data or models, and options that exclude each other. With ``missing``, models and data of the hub
-    that are not on this machine are no problems: it receives them, ``task`` or ``model`` and the name,
-    with the reasons.
+    Raises ``UserError`` with all problems that are known before planning, one a line: missing tasks, data or models,
+    and options that exclude each other. With ``missing``, models and data of the hub that are not on this machine are
+    not problems: ``missing`` receives them as ``task`` or ``model`` with the name, and the reasons.
     """
 
     def unless_missing(kind: str, name: str, do: Callable[[], T]) -> Callable[[], T | None]:
@@ -275,7 +276,7 @@ def _names(**names: str) -> Mapping[str, frozenset[str]]:
 
 
 def _axes(cell: CellSpec) -> Mapping[str, frozenset[str]]:
-    """Names of a cell for rules, besides those of its job."""
+    """Names of a cell for rules, in addition to those of its job."""
     return _names(select=cell.select, order=cell.order, attention=cell.attention, k=str(cell.k), draw=str(cell.draw))
 
 

@@ -1,12 +1,12 @@
 """Runs a plan in batches at a server: all cells are submitted first, then followed, and stored when they are ready.
 
-A cell is advanced a step at a time under its lock, and what was done is written before the next step
-(:mod:`icl_bench.results.batches`). So a run may be killed between any two steps and started again, and several
-processes may follow the same cells: no request is asked twice.
+Each step of a cell runs under the cell's lock, and is recorded before the next step (:mod:`icl_bench.results.batches`).
+So a run can be killed between any two steps and restarted, and several processes can follow the same cells. No request
+is sent twice.
 
-A batch is created in three steps: its token is written, it is created, its id is written. A token without
-an id means that the batch may exist: it is looked for among those of the server. Answers are read into the
-cell's journal first, then the batch is removed from its file.
+A batch is created in three steps: its token is stored, the batch is created, and its id is stored. If a token has no
+id, the batch may exist, so it is looked up in the server's list. Answers are written to the cell's journal before the
+batch is removed from its file.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner, served_by
 from icl_bench.wording import counted
 
 MOST_ATTEMPTS = 3
-"""Batches in which the server may fail to answer a request before its cell fails."""
+"""The number of batches that may return no answer to a request before its cell fails."""
 
 SETTLE_SECONDS = 60.0
-"""How long after its creation a batch may be missing in the server's list."""
+"""Seconds after its creation for which a batch may be missing from the server's list."""
 
 QUEUE_SECONDS = 300.0
-"""How long a batch waits that the server refuses because too much is waiting."""
+"""Seconds before a batch is submitted again that the server refused because its queue is full."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds between two looks at the batches; the pause grows while nothing happens."""
+"""Seconds between two polls of the batches. The pause grows while nothing changes."""
 
 _MARGIN = 0.95
-"""Share of the largest size of a batch that is used."""
+"""Fraction of the maximum batch size that is used."""
 
 
 _Planned = tuple[PlannedGroup, CellPlan]
@@ -56,7 +56,7 @@ _Planned = tuple[PlannedGroup, CellPlan]
 
 @dataclass
 class _Work:
-    """A cell that is advanced: its prompts, and what was asked of them."""
+    """The state of a cell: its prompts and its requests."""
 
     cell: CellPlan
     prompts: PromptSet
@@ -71,7 +71,7 @@ class _Work:
     state: CellBatches
 
     def counted(self, index: int) -> int:
-        """Tokens of a prompt, as they are counted here."""
+        """Tokens of a prompt by the local tokenizer."""
         return self.prompts.size(index)
 
     def decoding(self, index: int) -> Free:
@@ -81,7 +81,7 @@ class _Work:
         return decoding
 
     def keep(self) -> None:
-        """Write the batches."""
+        """Write the batches to their file."""
         self.opened.keep_batches(self.state)
 
 
@@ -96,25 +96,25 @@ class BatchRunner(Runner):
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _known: set[str] = field(default_factory=set)
-    """Ids of batches of the cells of this plan."""
+    """Ids of all batches of this plan's cells."""
     _begun: set[CellSpec] = field(default_factory=set)
     _polled: dict[str, Progress] = field(default_factory=dict)
-    """By the batch's id, in this round."""
+    """Progress by batch id, as polled in this round."""
     _under_way: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Requests that are done and all requests of each batch, by its token, in this round."""
+    """Completed and total requests of each batch by its token, in this round."""
     _accepted: set[str] = field(default_factory=set)
-    """Tokens of batches that the server works on."""
+    """Tokens of the batches that the server is processing."""
     _steps: int = 0
-    """Steps that changed something."""
+    """The number of steps that changed something."""
     _succeeded: bool = False
-    """Whether the server answered in this round, as far as the run can go on with it."""
+    """Whether the server answered in this round and the run can continue."""
     _passing: PassingError | None = None
-    """Why it did not."""
+    """The temporary error of this round, if any."""
     _short: CellError | None = None
-    """Why a batch could not be paid in this round."""
+    """Why a batch does not fit the budget in this round."""
 
     def submit(self) -> None:
-        """Submit what can be submitted now; :meth:`run` follows it."""
+        """Submit the batches that can be submitted now; :meth:`run` follows them."""
         self.store.prepare()
         self._round(self._cells, Outcome())
 
@@ -123,7 +123,7 @@ class BatchRunner(Runner):
         return [(group, cell) for group in self.plan.groups for cell in group.runnable]
 
     def _run_all(self, outcome: Outcome) -> None:
-        """Advance all cells in turn until all have ended."""
+        """Advance all cells in turn until every cell has ended."""
         left = self._cells
         pause = self.pauses[0]
         failing_since: float | None = None
@@ -144,11 +144,11 @@ class BatchRunner(Runner):
             self.sleep(pause)
 
     def _round(self, cells: Sequence[_Planned], outcome: Outcome) -> list[_Planned]:
-        """Advance each of these cells. Returns those that have not ended."""
+        """Advance each of these cells once. Returns those that have not ended."""
         left: list[_Planned] = []
         unended: set[CellSpec] = set()
         for group, cell in cells:
-            # draws that share prompts follow each other, so that these are answered once
+            # draws that share prompts are adjacent, so that equal prompts are answered once
             waits = bool(cell.same_prompts) and cell.curve_point in unended
             if waits or not self._advance(group, cell, outcome):
                 left.append((group, cell))
@@ -156,12 +156,15 @@ class BatchRunner(Runner):
         return left
 
     def _check_budget(self, idle: bool) -> None:
-        """Raise ``OutOfBudgetError`` if a batch cannot be paid and nothing is under way that may cost less."""
+        """Raise ``OutOfBudgetError`` if a batch does not fit the budget and no running batch can free any of it."""
         if self._short is not None and idle and not self._under_way:
             raise self._short
 
     def _check_patience(self, since: float | None) -> float | None:
-        """When the server began to fail in every round; None if it answers. Raises ``StopRunError`` after long."""
+        """Return when the server began to fail in every round; None if it answers.
+
+        Raises ``StopRunError`` if it has failed for too long.
+        """
         if self._succeeded or self._passing is None:
             return None
         now = time.monotonic()
@@ -171,7 +174,7 @@ class BatchRunner(Runner):
         return since
 
     def _advance(self, group: PlannedGroup, cell: CellPlan, outcome: Outcome) -> bool:
-        """Do what can be done for a cell. Returns whether it has ended."""
+        """Take the possible steps of a cell. Returns whether it has ended."""
         identity = self.identity(cell)
         outcome.names[identity.name] = identity.spec
         try:
@@ -190,11 +193,11 @@ class BatchRunner(Runner):
             return False
 
     def _waits(self, record: BatchRecord) -> bool:
-        """Whether a batch may not be created yet. Where the clock was set back, none waits longer than it has to."""
+        """Whether a batch must not be created yet. If the clock was set back, the wait is never longer than planned."""
         return 0 < record.not_before - self.now() <= self.queue_seconds
 
     def _is_due(self, cell: CellPlan) -> bool:
-        """Whether a cell has something to do other than wait for its batches, which needs no lock."""
+        """Whether a cell has more to do than wait for its batches. Needs no lock."""
         try:
             state = self.store.batches(self.identity(cell))
             if state is None or not state.batches:
@@ -206,11 +209,11 @@ class BatchRunner(Runner):
                 return True
             ended = [self._progress(record).ended for record in created]
         except CellError:
-            return True  # which shows again under the lock
+            return True  # which appears again under the lock
         return any(ended)
 
     def _begin(self, cell: CellPlan, already: int) -> None:
-        """Report a cell that begins, and what was there before this run once."""
+        """Report a cell that begins, and once, its predictions from earlier runs."""
         self.watcher.cell_started(cell, 0 if cell.spec in self._begun else already)
         self._begun.add(cell.spec)
 
@@ -256,7 +259,7 @@ class BatchRunner(Runner):
         return batches_of(self._server.interface, self._server.connection)
 
     def _register(self, state: CellBatches) -> None:
-        """Keep what is known of batches that are or may be under way, and reserve their money."""
+        """Register batches that exist or may exist, and reserve their cost."""
         for record in state.batches:
             if record.id is not None:
                 self._known.add(record.id)
@@ -268,11 +271,11 @@ class BatchRunner(Runner):
                 self._under_way[record.token] = (0, len(record.rows))
 
     def _progress(self, record: BatchRecord) -> Progress:
-        """How far a batch is, asked once in a round."""
+        """Progress of a batch, requested once in a round."""
         assert record.id is not None
         if record.id not in self._polled:
             self._polled[record.id] = self._batches.progress(record.id)
-            self._succeeded |= not self._polled[record.id].ended  # else its results are to be handed out
+            self._succeeded |= not self._polled[record.id].ended  # else its results are due
         progress = self._polled[record.id]
         if progress.ended:
             self._accepted.discard(record.token)
@@ -282,7 +285,7 @@ class BatchRunner(Runner):
         return progress
 
     def _progress_of(self, work: _Work, record: BatchRecord) -> Progress:
-        """The same. Raises ``CellError`` if the server does not have the batch."""
+        """Progress of a batch, uncached. Raises ``CellError`` if the server does not have the batch."""
         try:
             return self._progress(record)
         except NotThereError as error:
@@ -294,7 +297,7 @@ class BatchRunner(Runner):
     # -- submitting ---------------------------------------------------------------------------------
 
     def _planned(self, work: _Work, rows: Sequence[tuple[str, str]]) -> list[BatchRecord]:
-        """Divide requests into batches within the server's limits, and write them down."""
+        """Divide requests into batches within the server's limits, and store them."""
         if not rows:
             return []
         kind = self._batches
@@ -312,14 +315,14 @@ class BatchRunner(Runner):
         return records
 
     def _lines(self, work: _Work, record: BatchRecord) -> list[bytes]:
-        """The requests of a batch as they are sent."""
+        """The requests of a batch in the server's format."""
         todo = [work.indices[test_id] for test_id, _ in record.rows]
         bodies = self._server.bodies(work.prompts, todo, work.decodings, bare=record.bare)
         record.sent = self._server.own_arguments(bodies[0])
         return [self._batches.line(record.name(number), body) for number, body in enumerate(bodies)]
 
     def _submit(self, work: _Work, record: BatchRecord) -> None:
-        """Create a batch, unless it exists, may exist, must wait or cannot be paid."""
+        """Create a batch unless it exists, may exist, must wait or exceeds the budget."""
         if record.creating is not None:
             found = self._batches.find(_intent(record), self._known - {record.id})
             self._succeeded = True
@@ -328,7 +331,7 @@ class BatchRunner(Runner):
                 return
             if not found.is_sure or abs(self.now() - record.creating) < self.settle_seconds:
                 return
-        # a prompt that has changed since is in another batch
+        # if its prompt has changed since, the request goes into another batch
         record.rows = [(test_id, prompt) for test_id, prompt in record.rows if work.hashes.get(test_id) == prompt]
         if not record.rows:
             self._remove(work, record)
@@ -363,7 +366,7 @@ class BatchRunner(Runner):
         work.keep()
 
     def _is_paid(self, work: _Work, record: BatchRecord) -> bool:
-        """Reserve the money that a batch may take. Returns whether the budget has it."""
+        """Reserve the maximum cost of a batch. Returns whether it fits the budget."""
         if self.budget is None or record.reserved is not None:
             return True
         each = []
@@ -379,7 +382,7 @@ class BatchRunner(Runner):
         return True
 
     def _remove(self, work: _Work, record: BatchRecord, *more: BatchRecord) -> None:
-        """Remove a batch that is read or does not exist from the cell's file, and add others."""
+        """Remove a batch that is read or does not exist from the cell's file, and add further batches."""
         purse = self.budget.purse if self.budget else None
         if record.reserved is not None and purse is not None and record.token in purse.batches:
             purse.reserved = max(purse.reserved - record.reserved, 0.0)
@@ -394,7 +397,7 @@ class BatchRunner(Runner):
     # -- reading ------------------------------------------------------------------------------------
 
     def _read(self, work: _Work, record: BatchRecord, progress: Progress) -> list[BatchRecord]:
-        """Read a batch that has ended. Returns the batches with the requests that are to be repeated."""
+        """Read a batch that has ended. Returns the batches of the requests to repeat."""
         assert record.id is not None
         if progress.failure is not None:
             return self._refused(work, record, progress)
@@ -428,7 +431,7 @@ class BatchRunner(Runner):
                     index, content, decoding, tokens, partial(bill, tokens), bare=record.bare, sent=record.sent
                 )
             except AnotherModelError:
-                raise  # the answers are good if the user says so
+                raise  # the answers are valid if the user allows the change
             except CellError as error:
                 problem = problem or error
                 continue
@@ -454,7 +457,7 @@ class BatchRunner(Runner):
         return more
 
     def _journal(self, work: _Work, answers: Sequence[Answer]) -> None:
-        """Write answers into the cell's journal."""
+        """Write answers to the cell's journal."""
         if not answers:
             return
         predictions = [work.maker.make(answer) for answer in answers]
@@ -466,9 +469,9 @@ class BatchRunner(Runner):
         self.watcher.predicted(len(predictions), computed)
 
     def _refused(self, work: _Work, record: BatchRecord, progress: Progress) -> list[BatchRecord]:
-        """Plan a batch anew that the server refused because too much is waiting. Raises ``CellError`` otherwise.
+        """Plan a batch again that the server refused because its queue is full. Raises ``CellError`` otherwise.
 
-        If the server works on nothing else of this run, the batch itself is too much and is halved.
+        If no other batch of this run is in the queue, this batch alone is too large and is halved.
         """
         alone, size = not self._accepted, len(record.rows)
         if not progress.queue_is_full or (alone and size == 1):

@@ -1,4 +1,4 @@
-"""Queries that are asked to calibrate the answers of a cell: rows of the pool, or inputs without content."""
+"""Queries that calibrate a cell's answers: rows of the pool, or content-free inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icl_bench.tasks.templates import JinjaTemplate
 
 
 def check_task(calibration: Calibration, spec: TaskSpec) -> None:
-    """Raise ``UserError`` for a task whose answers it cannot calibrate, as far as is known without data."""
+    """Raise ``UserError`` if the task's answers cannot be calibrated. Checks only what is known without data."""
     labels = spec.labels
     if labels is not None and labels.own is not None and labels.style != "letters":
         raise UserError(f"--calibrate {calibration}: each row of task {spec.name} has its own labels")
@@ -33,10 +33,10 @@ def check_task(calibration: Calibration, spec: TaskSpec) -> None:
 
 
 def asked_group(group: PromptGroup, calibration: Calibration, largest: int) -> PromptGroup:
-    """The prompts that end with the queries of a calibration instead of test rows.
+    """The prompts that end with calibration queries instead of test rows.
 
-    ``largest`` is the largest k that is asked. Raises ``UserError`` or ``ChoiceError`` if prompts of
-    test rows and of these queries would not have the same demonstrations.
+    ``largest`` is the largest k of these prompts. Raises ``UserError`` or ``ChoiceError`` if prompts of test rows and
+    prompts of these queries would have different demonstrations.
     """
     task, choice = group.task, group.choice
     if task.perturbation != NONE or group.pattern.reads_vectors or group.pattern.reuses or group.pattern.compares:
@@ -67,9 +67,9 @@ def asked_group(group: PromptGroup, calibration: Calibration, largest: int) -> P
 
 
 def queries_of(task: TokenizedTask, calibration: Calibration, draw: int) -> tuple[tuple[Example, ...], np.ndarray]:
-    """The queries of a calibration, and the train indices of the pool that remain for demonstrations.
+    """Return the calibration queries, and the train indices of the pool that remain for demonstrations.
 
-    Rows of the pool are the last of the draw's permutation that no test row equals. Raises
+    Pool rows are taken from the end of the draw's permutation, without rows that equal a test row. Raises
     ``ChoiceError`` if there are too few.
     """
     pool = task.pool

@@ -1,4 +1,4 @@
-"""The combinations of a request: which are possible, and why the others are not.
+"""The combinations of a request: which are possible, and the reasons why others are not.
 
 A request lists selectors, orders, attention patterns and values of k. Each combination of these is
 checked separately, so an impossible one does not stop the others.
@@ -57,7 +57,7 @@ class Circumstances:
 
     @classmethod
     def of(cls, task: TokenizedTask) -> Circumstances:
-        """The circumstances of a task whose data have been read."""
+        """The circumstances of a task after its data are read."""
         turns = task.chat is not None and task.chat.style == "turns"
         labels = len(task.pool.labels)
         return cls(task.data.spec, task.perturbation, task.queries, turns, labels)
@@ -120,7 +120,7 @@ class Combinations:
         return True
 
     def refuse(self, able: CombinationCheck) -> None:
-        """Leave out the possible combinations that fail this check."""
+        """Leave out the combinations that fail this check."""
         for combination in list(self.possible):
             try:
                 able(combination)
@@ -128,12 +128,12 @@ class Combinations:
                 self.leave_out(combination, str(error))
 
     def leave_out(self, combination: Combination, reason: str) -> None:
-        """Leave out a combination that was possible so far."""
+        """Leave out one combination."""
         self.possible.remove(combination)
         self.left_out[combination] = reason
 
     def only(self, wanted: Callable[[Combination], bool]) -> Combinations:
-        """The combinations that are wanted."""
+        """Keep only the wanted combinations."""
         left_out = {combination: reason for combination, reason in self.left_out.items() if wanted(combination)}
         return Combinations([combination for combination in self.possible if wanted(combination)], left_out)
 
@@ -144,7 +144,7 @@ class Combinations:
 
     @property
     def refusal(self) -> str:
-        """Error message if no combination is possible: the reason, or all of them."""
+        """The error message if no combination is possible, with all reasons."""
         if len(lines := self.reasons) == 1:
             return next(iter(self.left_out.values()))
         return f"no combination is possible: {'; '.join(lines)}"
@@ -186,7 +186,7 @@ def check(combination: Combination, circumstances: Circumstances) -> None:
         )
     choice.check_allowed(labelled=labelled)
     perturbation.check_allowed(shared=choice.shared, labelled=circumstances.task.is_classification)
-    if k:  # without demonstrations nothing is chosen
+    if k:  # without demonstrations nothing is selected
         if choice.each is None or circumstances.labels is not None:
             choice.own_count(k, circumstances.labels or 0)
         perturbation.check_k(k)
@@ -223,7 +223,7 @@ def _check_similarity(pattern: Pattern) -> None:
 
 
 def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) -> None:
-    """Raise ``UserError`` if demonstrations cannot be read as this many vectors."""
+    """Raise ``UserError`` if this number of demonstrations cannot be read as vectors."""
     if perturbation.changes_piece or not perturbation.shared:
         raise UserError(
             f"--attention {pattern}: a vector is of a whole demonstration; "
@@ -236,7 +236,7 @@ def _check_vectors(pattern: Pattern, perturbation: Perturbation, k: int | None) 
 
 
 def _check_compared(pattern: Pattern, spec: SelectorSpec, perturbation: Perturbation) -> None:
-    """Raise ``UserError`` if queries share no demonstrations of which each could read a part."""
+    """Raise ``UserError`` if the pattern selects parts per query, but queries share no demonstrations."""
     if pattern.compares is None or (spec.shared and perturbation.shared):
         return
     why = spec if not spec.shared else f"--perturbation {perturbation}"
@@ -295,9 +295,7 @@ Box = tuple[frozenset[str | int | None], ...]
 
 
 def _boxes(combinations: Iterable[Axes]) -> list[Box]:
-    """Few boxes that hold exactly these combinations: boxes that differ in one axis are merged, axis
-    by axis.
-    """
+    """Boxes that together hold exactly these combinations. Boxes that differ in one axis are merged, axis by axis."""
     boxes: list[Box] = [tuple(frozenset([value]) for value in axes) for axes in combinations]
     for axis in (K, ATTENTION, ORDER, SELECT):
         along: dict[Box, frozenset[str | int | None]] = {}

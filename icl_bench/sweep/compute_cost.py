@@ -1,14 +1,12 @@
 """Cost of reading prompts: operations, and bytes of keys and values, by attention pattern.
 
-The formulas are those of Zebra (Song et al. 2023), table 9, applied by layer and with exact numbers
-of keys: a token of a layer that sees n keys takes ``4 * heads_width * n`` operations for scores and
-values, beside two for each parameter. The output head takes two for each logit and unit of the hidden
-states' width.
+The formulas are those of Zebra (Song et al. 2023), table 9, applied per layer with the exact number of keys: a token of
+a layer that sees n keys takes ``4 * heads_width * n`` operations for scores and values, in addition to two per
+parameter. The output head takes two for each logit and unit of the hidden states' width.
 
-What is counted is what is computed: an answer's last token is not fed back; logits are computed only
-where a token is chosen or scored; and a backend that skips what is not read
-(``BackendLoader.skips_unread``) computes of the last layer only queries, keys and values, but for
-tokens whose hidden states are read. Keys that a mask hides are not counted, though some kernels
+Only computed operations count. An answer's last token is not fed back, and logits are computed only where a token is
+chosen or scored. A backend with ``BackendLoader.skips_unread`` computes the whole last layer only for tokens whose
+hidden states are read, and queries, keys and values for the others. Masked keys are not counted, although some kernels
 compute them.
 """
 
@@ -65,7 +63,7 @@ class PromptLayout:
         return cls(pattern, len(prompts.prefix), own, ends, prompts.lead, encoded, vectors, read)
 
     def repeated(self, count: int) -> PromptLayout:
-        """The same prompts, each so many times in a row."""
+        """The same prompts, each repeated this number of times in a row."""
 
         def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(value for value in values for _ in range(count)) if len(values) > 1 else values
@@ -96,26 +94,25 @@ class PromptLayout:
 
 @dataclass(frozen=True)
 class AnswerWork:
-    """What is computed for one answer after its query."""
+    """Computation of one answer, after its query."""
 
     fed: tuple[float, ...] = ()
     """Tokens at each distance from the query's end that are computed to choose or score later ones."""
     logits: float = 0.0
-    """Logits of all positions."""
+    """The number of positions times tokens for which logits are computed."""
 
     @classmethod
     def generated(cls, tokens: float, vocabulary: int) -> AnswerWork:
-        """An answer of ``tokens`` tokens, chosen one by one among ``vocabulary``. The last is not fed back."""
+        """The work of generating ``tokens`` tokens with logits over ``vocabulary``. The last token is not fed back."""
         whole, part = divmod(max(0.0, tokens - 1), 1)
         return cls((1.0,) * int(whole) + ((part,) if part else ()), tokens * vocabulary)
 
     @classmethod
     def scored(cls, trie: LabelTrie, vocabulary: int, *, once: bool = True) -> AnswerWork:
-        """All labels of a tree: the tokens that others follow, and the vocabulary's logits after each.
+        """The work of scoring all labels of a tree: its inner tokens, and the vocabulary's logits after each.
 
-        Unless ``once``, each of these tokens is a request of its own that computes those before it in the
-        label again. (What a request also computes again of the query is not counted, because the sizes
-        of cache blocks are the engine's.)
+        Unless ``once``, each of these tokens is a request of its own that computes those before it in the label again.
+        (Query tokens that such a request recomputes are not counted, because they depend on the engine's cache blocks.)
         """
         counts = np.bincount(trie.depths[trie.inner])[1:]
         if not once:
@@ -123,7 +120,7 @@ class AnswerWork:
         return cls(tuple(counts.tolist()), len(trie.inner) * vocabulary)
 
     def behind(self, thought: float, mark: float, vocabulary: int) -> AnswerWork:
-        """The same behind a thought of so many tokens, chosen one by one, and those of an end mark."""
+        """The same work after a thought of this number of generated tokens and the tokens of its end mark."""
         return AnswerWork((1.0,) * round(thought + mark) + self.fed, self.logits + thought * vocabulary)
 
 
@@ -141,7 +138,7 @@ class ComputeCost:
     """Bytes of the cached keys and values of the longest prompt."""
 
     def times(self, samples: int) -> ComputeCost:
-        """The cost if each query is answered so many times: each answer computes the query again."""
+        """The cost if each query is answered this number of times. Each answer computes the query again."""
         return replace(self, query_flops=self.query_flops * samples, whole_flops=self.whole_flops * samples)
 
 
@@ -185,7 +182,7 @@ def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype
 def cost_of(
     prompts: PromptLayout, architecture: Architecture, answers: Sequence[AnswerWork], dtype: str
 ) -> ComputeCost:
-    """Cost of a cell's prompts. ``answers`` has what each answer takes, or one for all of them."""
+    """Cost of a cell's prompts. ``answers`` has the work of each answer, or one entry for all."""
     prefix, pattern = prompts.prefix_tokens, prompts.pattern
     longest = prefix + max(prompts.own_tokens, default=0)
     most = max(prompts.vectors, default=0)

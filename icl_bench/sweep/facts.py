@@ -32,9 +32,9 @@ def facts(
     pattern: Pattern = FULL,
     order: Order | None = None,
 ) -> Facts:
-    """Everything that decides a cell's predictions, besides its axes."""
+    """Facts of a cell: everything that decides its predictions, besides its axes."""
     data, spec, labels = task.data, task.data.spec, task.data.spec.labels
-    pool = task.whole_pool or task.pool  # that of the prompts which asked queries calibrate
+    pool = task.whole_pool or task.pool  # the hash of the prompts that its calibration queries calibrate
     further: dict[str, Any] = {**backend, **task.selection_facts(choice, pattern, order), **task.metric_facts()}
     return Facts(
         fingerprint=task.model.fingerprint,
@@ -88,7 +88,7 @@ class Identities:
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:
     """Settings that decide which label or choice is a row's answer.
 
-    The same rows, data and labels have other answers if a list of choices has another order.
+    With the same data and labels, answers differ if the order of the choices differs.
     """
     labels = spec.labels
     if labels is None:
@@ -112,7 +112,7 @@ def _answer(rule: AnswerRule) -> dict[str, Any]:
 
 
 def _thoughts(task: TokenizedTask) -> dict[str, Any] | None:
-    """How answers are thought about first, with the column of thoughts that demonstrations show."""
+    """Settings of thoughts before answers, with the column of thoughts in demonstrations."""
     rule = task.data.spec.thought
     if rule is None:
         return None
@@ -133,8 +133,8 @@ def cell_meta(
 ) -> CellMeta:
     """Metadata of a cell's file: provenance of its predictions, and ``further`` fields.
 
-    ``shown`` are the examples that it was trained on or shown; their ids are stored by label (the
-    data's label, even if the prompt shows another).
+    ``shown`` are the examples of its training or its prompts. Their ids are stored by label (the label in the data,
+    even if the prompt shows another).
     """
     labelled: dict[str, list[str]] = {}
     for example in shown:

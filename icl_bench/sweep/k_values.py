@@ -9,7 +9,7 @@ from icl_bench.errors import UserError
 from icl_bench.wording import comma_list, plain
 
 LADDER = (1, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 1250, 1500, 1750, 2000)
-"""Values of k for ``auto``: those of Bertsch et al. 2025."""
+"""The values of k for ``auto``, from Bertsch et al. 2025."""
 
 MOST_DRAWS = 10_000
 
@@ -22,7 +22,7 @@ class KValues:
     """Ascending; 0 is the prompt without demonstrations."""
     ladder: bool = False
     largest: bool = False
-    """Also the largest k that fits the context window and the pool."""
+    """Whether the largest k that fits the context window and the pool is added."""
 
     @classmethod
     def parse(cls, text: str) -> KValues:
@@ -36,10 +36,10 @@ class KValues:
         return cls(tuple(sorted(numbers)), auto, auto or "max" in words)
 
     def resolved(self, largest: int, smallest: int = 1) -> tuple[int, ...]:
-        """The numbers to run, ascending, given the largest that fits and the smallest possible one.
+        """The values of k to run, ascending, given the largest that fits and the smallest possible one.
 
-        Explicit numbers stay whether they fit or not, so that the plan can give the reason. The
-        ladder stops at the largest that fits.
+        Explicit numbers are kept even if they do not fit, so that the plan can report the reason. The ladder stops at
+        the largest that fits.
         """
         numbers = set(self.numbers)
         if self.ladder:
@@ -58,7 +58,7 @@ def parse_per_label(text: str) -> tuple[int, ...]:
 
 
 def parse_train_k(text: str) -> tuple[int, ...]:
-    """Read ``--train-k``: numbers of examples, empty for ``auto``. Raises ``UserError``."""
+    """Parse ``--train-k``: numbers of examples, empty for ``auto``. Raises ``UserError``."""
     words = comma_list(text)
     if words == ["auto"]:
         return ()

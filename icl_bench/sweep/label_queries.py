@@ -1,4 +1,4 @@
-"""Rows of the pool that the model labels before prompts show them as demonstrations."""
+"""Rows of the pool that the model labels before they are used as demonstrations."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 
 
 def labelling_group(task: TokenizedTask, rows: np.ndarray, draw: int) -> PromptGroup:
-    """The prompts that ask for the labels of those of these rows of the pool whose labels are not known.
+    """The prompts that ask the model for the unknown labels of these pool rows.
 
-    ``rows`` are train indices in file order. The labels of the last rows of the draw's permutation are known, as many
-    as the perturbation says: they are the demonstrations of these prompts, whatever else is asked for, and are not
-    asked themselves. Raises ``UserError`` if no other rows are left.
+    ``rows`` are train indices in file order. The last rows of the draw's permutation have known labels; the
+    perturbation sets their number. They are the demonstrations of all these prompts and are not labelled. Raises
+    ``UserError`` if no other rows are left.
     """
     known = task.pool.drawn(draw)[len(task.pool) - task.perturbation.apart :]
     asked = rows[~np.isin(rows, known)]
@@ -35,17 +35,17 @@ def labelling_group(task: TokenizedTask, rows: np.ndarray, draw: int) -> PromptG
 
 @dataclass
 class ModelLabels:
-    """The labels that the model gave, and how many are right."""
+    """The labels that the model predicted, and the number of correct ones."""
 
     asked: int = 0
     scores: list[float] = field(default_factory=list)
-    """Of each answer, if single answers have scores."""
+    """The score of each answer, if single answers have scores."""
     invalid: int = 0
 
     def read(self, store: Store, identity: Identity, task: TokenizedTask, queries: int) -> dict[str, str]:
-        """The answers of a finished cell to rows of the pool, by their id: the text that demonstrations show.
+        """Read the answers of a finished cell to pool rows, by row id. Demonstrations show this text.
 
-        Of free text, that is the whole text as it was written. Raises ``CellError`` if the file is damaged.
+        Free-text answers are kept whole. Raises ``CellError`` if the file is damaged.
         """
         name = f"{identity.name}{FINISHED}"
         try:
@@ -61,7 +61,7 @@ class ModelLabels:
 
     @property
     def note(self) -> str:
-        """How many of the labels are right, in one line."""
+        """The number of correct labels, in one line."""
         right = f", {np.mean(self.scores):.1%} right" if self.scores else ""
         invalid = f"; {self.invalid:,} of them are invalid and shown as the model wrote them" if self.invalid else ""
         return f"labels by the model: {self.asked:,} rows of the pool{right}{invalid}"

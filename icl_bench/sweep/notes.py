@@ -91,7 +91,7 @@ def notes(sweep: Sweep) -> list[str]:
 
 
 def same_prompts(plan: Plan) -> list[str]:
-    """A note on each curve of retrieval whose draws have prompts in common."""
+    """A note for each retrieval curve whose draws share prompts."""
     curves: dict[str, list[CellPlan]] = {}
     for cell in plan.cells:
         if cell.problem is None and cell.choice.retrieves and cell.task.asked is None:
@@ -110,7 +110,7 @@ def same_prompts(plan: Plan) -> list[str]:
 
 
 def _leaks(task: TokenizedTask) -> list[str]:
-    """Notes if the pool contains test examples, or near duplicates, which retrieval would show."""
+    """Notes if the pool contains test examples or near duplicates, which retrieval would select."""
     test, train = task.data.test, task.data.train
     same = len(leaking(test, [train[i] for i in task.pool.rows]))
     near = len(task.near_duplicates)
@@ -127,7 +127,7 @@ def _leaks(task: TokenizedTask) -> list[str]:
 
 
 def unrelated(plan: Plan) -> list[str]:
-    """A note on each retrieval that fills up with demonstrations that are not related to their query."""
+    """A note for each retrieval that adds demonstrations unrelated to their query."""
     texts: dict[SelectorSpec, str] = {}
     for planned in plan.groups:
         choice = planned.group.choice
@@ -142,7 +142,7 @@ def unrelated(plan: Plan) -> list[str]:
 
 
 def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
-    """How many of the queries' own demonstrations are not related to their query, and how many there are."""
+    """The number of the queries' own demonstrations that are unrelated to their query, and the total."""
     choice, pool = group.choice, group.task.pool
     assert choice.by is not None, f"{choice} does not retrieve"
     sink = 1 if choice.retrieves and group.pattern.reuses and group.pattern.sink else 0
@@ -152,7 +152,7 @@ def _unrelated_of(group: PromptGroup, k: int) -> tuple[int, int]:
 
 
 def _read_in_part(sweep: Sweep) -> list[str]:
-    """Notes if encoders of selectors truncate texts, or do not know their script."""
+    """Notes if encoders of selectors truncate texts or do not support their script."""
     similarity, notes = sweep.task.pool.similarity, []
     if sweep.spec.embeds:
         notes += similarity.sentence_reading.notes(similarity.sentence_encoder.name, "embeds")
@@ -165,7 +165,7 @@ def _read_in_part(sweep: Sweep) -> list[str]:
 
 
 def _vectors_of_parts(sweep: Sweep) -> list[str]:
-    """A note if texts that the model reads as vectors are longer than the window of their encoder."""
+    """A note if texts that are read as vectors exceed the window of their encoder."""
     task, source = sweep.task, sweep.model.source
     settings = vector_settings_of(source)
     if settings is None or not any(pattern.reads_vectors for pattern in sweep.spec.attention):
@@ -178,7 +178,7 @@ def _vectors_of_parts(sweep: Sweep) -> list[str]:
 
 
 def _word_rules(sweep: Sweep) -> list[str]:
-    """Notes if words are not found as in the reference implementations."""
+    """Notes if words are tokenized differently from the reference implementations."""
     task, notes = sweep.task, []
     metrics = zip(task.data.spec.metrics, task.metrics, strict=True)
     if unicode := [name for name, metric in metrics if "score_words" in metric.facts()]:

@@ -1,8 +1,8 @@
 """The options of ``run``, ``plan`` and ``perplexity``, and those that other commands share with them.
 
-Each is declared once: the command line, study files and :func:`icl_bench.run` all read these
-declarations. :class:`icl_bench.sweep.run_spec.RunSpec` checks options against each other. Nothing heavy is
-imported here, so that help is immediate: classes of values are named, and imported when a value is read.
+Each option is declared once, for the command line, study files and :func:`icl_bench.run`.
+:class:`icl_bench.sweep.run_spec.RunSpec` checks options against each other. This module imports nothing heavy, so that
+help is fast: value classes are named, and imported when a value is parsed.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ else:  # their readers check values
 Queries = Literal["test", "copied"]
 
 MOST_SAMPLES = 256
-"""The most answers to a query. The analysis counts the subsets of them exactly."""
+"""The maximum number of answers to a query. The analysis counts the subsets of them exactly."""
 
 
 def _task(value: Any) -> Any:
-    """A task's name or path as text; a task that has been read is kept. Raises ``UserError``."""
+    """Return a task's name or path as text, or the task itself if it is already loaded. Raises ``UserError``."""
     value = path_as_text(value)
     if isinstance(value, str):
         return value
@@ -278,8 +278,8 @@ class RunOptions(BackendSpec):
     text: TextColumn = None
     label: LabelColumn = None
     model: ModelOption
-    """A registry name, a folder, a hub id, or a loaded model with its tokenizer; with a server, the server's
-    name of the model."""
+    """A registry name, a folder, a hub id, or a loaded model with its tokenizer; for a server, the model's name there.
+    """
     k: NumbersOfDemonstrations = None
     per_label: Annotated[
         tuple[int, ...] | None,
@@ -433,7 +433,7 @@ class RunOptions(BackendSpec):
 
 
 OF_MONEY = frozenset({"price", "budget", "batch"})
-"""Options that decide what a run costs or may cost, not what it computes."""
+"""Options that limit or estimate the cost of a run and do not change its predictions."""
 
 OF_THE_MODEL = RunOptions.of_group(MODEL, SERVERS) - {"model"} - OF_MONEY | {"chat", "system", "chat_arg", "test_ids"}
 """Options of the model: its engine, its chat format, and the test rows that a study asked it."""
@@ -448,7 +448,7 @@ def _patterns(value: Any) -> Any:
 
 
 class PositionOptions(Options):
-    """Options of what reads long texts: a model, and how its positions are changed."""
+    """Options of commands that read long texts: the model, and changes of its positions."""
 
     model: ModelOption
     rope_scale: Annotated[
@@ -466,7 +466,7 @@ class PositionOptions(Options):
 
     @property
     def positions(self) -> RotaryPositions:
-        """How positions differ from the model's own."""
+        """How positions differ from the model's defaults."""
         return RotaryPositions(self.rope_scale, self.rope_theta)
 
 

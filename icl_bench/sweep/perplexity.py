@@ -1,9 +1,9 @@
 """Perplexity by length: how well a model predicts long texts under each attention pattern.
 
-Windows of the longest length, each after BOS, are read once. The loss of every token is stored with
-its position, so that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2
-and 4). All patterns read the same tokens. Positions can be divided, so that a model reads beyond its
-window without training (position interpolation, the upper half of its table 4).
+Windows of the longest length, each after BOS, are read once. The loss of every token is stored with its position, so
+that one pass serves all lengths (Zebra, Song et al. 2023, figures 2 and 4, tables 2 and 4). All patterns read the same
+tokens. Positions can be divided to read beyond the model's window without training (position interpolation, the upper
+half of its table 4).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Perplexity:
             check_family(pattern, model)
         model, positions = replace(model, positions=spec.positions), spec.positions
         if positions != OWN_POSITIONS:
-            positions.config(model.source, model.revision)  # raises if they cannot be changed so
+            positions.config(model.source, model.revision)  # raises if they cannot be changed this way
         texts, notes = [], []
         if lengths[-1] > (reach := positions.reach(model.context_tokens)):
             if positions == OWN_POSITIONS:
@@ -196,7 +196,7 @@ class Perplexity:
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
-    """Read ascending numbers of tokens. Raises ``UserError``."""
+    """Parse ascending numbers of tokens. Raises ``UserError``."""
     words = comma_list(text)
     for word in words:
         if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < 2:

@@ -30,7 +30,7 @@ VLLM_ROUNDING = 256
 def room_for(plan: Plan, window: int) -> int:
     """Tokens of the largest runnable cell and an end token, rounded up, at most the window."""
     cells = [cell for group in plan.groups for cell in group.runnable]
-    unknown = plan.task.perturbation.asks_model  # labels may be longer than those that stand in for them
+    unknown = plan.task.perturbation.asks_model  # labels may be longer than the placeholders
     needed = max(c.needed_tokens + (c.spec.k * c.task.answer_tokens if unknown else 0) for c in cells) + 1
     needed = min(needed, max(window, *(c.needed_tokens + 1 for c in cells)))
     return min(-(-needed // VLLM_ROUNDING) * VLLM_ROUNDING, max(window, needed))
@@ -40,7 +40,7 @@ DEFAULT_DRAWS = 10
 
 
 def draws_of(choice: SelectorSpec, draws: int | None) -> int:
-    """The number of draws of a selection; ``draws`` is what was asked for."""
+    """The number of draws of a selection; ``draws`` is the requested number."""
     return draws or (DEFAULT_DRAWS if choice.drawn else 1)
 
 
@@ -53,10 +53,10 @@ class CellPlan:
     """Tokens that all queries of the cell share."""
     longest_prompt: int
     answer_tokens: int
-    """Most tokens behind a prompt: of an answer, with those of a thought before it."""
+    """Maximum tokens after a prompt: of an answer and of the thought before it."""
     context_tokens: int
     prompt_tokens: int
-    """Tokens of all prompts, shared or not, as often as they are answered."""
+    """Tokens of all prompts, shared or not, counted once per answer."""
     new_tokens: int
     """Tokens to compute once the group's smaller cells are cached."""
     queries: int
@@ -66,7 +66,7 @@ class CellPlan:
     order: Order
     """The order; ``spec`` has its name."""
     prompt_layout: PromptLayout
-    """How its prompts are read; decides operations and cache bytes."""
+    """How its prompts are read. Decides operations and cache bytes."""
     task: TokenizedTask = field(compare=False, repr=False)
     """The task with the cell's queries."""
     problem: str | None = None
@@ -74,11 +74,11 @@ class CellPlan:
     samples: int = 1
     """Answers to each query; of several, the majority is the prediction."""
     same_prompts: int = 0
-    """Prompts that an earlier draw has too: retrieval chooses at random only where nothing is related."""
+    """Prompts that an earlier draw also has. Retrieval is random only among unrelated demonstrations."""
 
     @property
     def curve_point(self) -> CellSpec:
-        """What the draws of its point have in common: the cell's name, of draw 0."""
+        """The key that all draws of a point share: the cell's name for draw 0."""
         return self.spec.model_copy(update={"draw": 0})
 
     @property
@@ -88,12 +88,12 @@ class CellPlan:
 
     @property
     def pattern(self) -> Pattern:
-        """Its attention pattern."""
+        """The attention pattern."""
         return self.prompt_layout.pattern
 
     @property
     def shared_tokens(self) -> int:
-        """Prompt tokens that are computed only once or cached."""
+        """Prompt tokens that are computed once or cached."""
         return self.prompt_tokens - self.new_tokens
 
 
@@ -104,7 +104,7 @@ class PlannedGroup:
     group: PromptGroup
     cells: list[CellPlan]
     labels: PlannedGroup | None = field(default=None, repr=False)
-    """The cells that ask for the labels which these demonstrations have; None if they are known."""
+    """The cells that ask the model for the labels of these demonstrations; None if labels are known."""
 
     @property
     def runnable(self) -> list[CellPlan]:
@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def problems(self) -> list[str]:
-        """Why cells cannot run, once for all draws, with the numbers of the longest."""
+        """Why cells cannot run: one reason for all draws, with the numbers of the longest."""
         curves: dict[tuple[str, str, str, int], list[CellPlan]] = {}
         for cell in self.cells:
             spec = cell.spec
@@ -164,15 +164,14 @@ def make_plan(
     calibrations: Sequence[Calibration] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Lay out all cells and count their tokens.
+    """Plan all cells and count their tokens.
 
-    ``draws`` defaults to 10, and to 1 for ``first``, and for retrieval, where only demonstrations without
-    any similarity are random. Without demonstrations (k=0) all selectors, orders, attention patterns and
-    draws have the same prompts: one cell, named as a single draw of random selection.
-    Impossible combinations are left out with their reasons; ``able`` refuses what model and backend
-    do not support. Queries of ``calibrations`` are cells of their own behind those that they calibrate.
-    ``say`` receives how many draws are laid out.
-    Raises ``UserError`` if no cell can run, or none can be calibrated as requested.
+    ``draws`` defaults to 10, and to 1 for ``first``, and for retrieval, where only demonstrations without similarity
+    are chosen at random. Without demonstrations (k=0) all selectors, orders, attention patterns and draws have the same
+    prompts: one cell, named as a single draw of random selection. Impossible combinations are left out with their
+    reasons; ``able`` refuses what model and backend do not support. Queries of ``calibrations`` are separate cells
+    after those that they calibrate. ``say`` receives the number of planned draws. Raises ``UserError`` if no cell can
+    run, or none can be calibrated as requested.
     """
     combinations = Combinations.of(
         select, orders, attention, k_values.numbers, Circumstances.of(task), unsaid=k_values.largest, able=able
@@ -199,7 +198,7 @@ def make_plan(
 
 
 def _ask_for_labels(plan: Plan) -> None:
-    """Add the cells that ask for the labels of demonstrations, one for each draw, before all groups.
+    """Add the cells that label demonstrations, one per draw, before all groups.
 
     Raises ``UserError`` if they cannot run.
     """
@@ -215,7 +214,7 @@ def _ask_for_labels(plan: Plan) -> None:
         (cell,) = _cells(asking, [shots])
         if cell.problem is not None:
             raise UserError(f"--perturbation {plan.task.perturbation}: {cell.problem}")
-        if not shots:  # a row that an earlier draw asked has the same prompt
+        if not shots:  # a row that an earlier draw labelled has the same prompt
             cell = replace(cell, same_prompts=len(seen.intersection(rows.tolist())))
             seen.update(rows.tolist())
         asked.append(PlannedGroup(asking, [cell]))
@@ -225,9 +224,7 @@ def _ask_for_labels(plan: Plan) -> None:
 
 
 def _ask_for(calibration: Calibration, plan: Plan) -> None:
-    """Add the queries of a calibration behind each group of test rows. Raises ``UserError`` if no group
-    can be calibrated.
-    """
+    """Add the calibration queries after each group of test rows. Raises ``UserError`` if no group can be calibrated."""
     reasons, groups, added = [], list[PlannedGroup](), 0
     for planned in plan.groups:
         groups.append(planned)
@@ -249,7 +246,7 @@ def _ask_for(calibration: Calibration, plan: Plan) -> None:
 def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[PlannedGroup]:
     """Groups of k=0 under the requested patterns.
 
-    Patterns differ without demonstrations only if they read a query's own passages.
+    Without demonstrations, patterns differ only if they read a query's own passages.
     """
     attention = list(dict.fromkeys(attention))
     own = [p for p in attention if p.reads_vectors and task.data.spec.data.passages]
@@ -262,7 +259,7 @@ def _zero_shot(task: TokenizedTask, attention: Sequence[Pattern]) -> list[Planne
 
 @dataclass
 class _DrawCount:
-    """Says at which of all draws the planning is."""
+    """Reports the progress of planning, in draws."""
 
     say: Callable[[str], None]
     draws: int = 0
@@ -270,13 +267,13 @@ class _DrawCount:
     begun: int = 0
 
     def searched(self, groups: Sequence[PromptGroup]) -> Iterator[PromptGroup]:
-        """The groups whose largest k is searched for, one for each draw."""
+        """The groups for which the largest k is searched, one per draw."""
         for number, group in enumerate(groups, 1):
             self.say(f"searching for the largest k of {group.choice}: {number:,} of {counted(len(groups), 'draw')}")
             yield group
 
     def laid_out(self, groups: Sequence[PromptGroup]) -> Iterator[PromptGroup]:
-        """The groups to lay out, one for each draw. One that is laid out anew does not count beyond the last."""
+        """The groups to plan, one per draw. A group that is planned again does not count beyond the last."""
         for group in groups:
             self.begun = min(self.begun + 1, self.draws)
             self.say(f"choosing demonstrations and counting tokens: {self.begun:,} of {counted(self.draws, 'draw')}")
@@ -285,14 +282,14 @@ class _DrawCount:
 
 @dataclass
 class _Curves:
-    """The cells of one selector and order, for all patterns and draws."""
+    """The cells of one selector and order for all patterns and draws."""
 
     task: TokenizedTask
     choice: SelectorSpec
     order: Order
     draws: int | None
     combinations: Combinations
-    """Updated: combinations that turn out to be impossible are left out."""
+    """Updated: combinations that prove impossible are left out."""
     count: _DrawCount
 
     @property
@@ -314,7 +311,7 @@ class _Curves:
             for pattern in dict.fromkeys(one.attention for one in mine)
         }
         first = next(iter(by_pattern.values()))
-        # a k is compared over draws: the largest is one that fits in each of them
+        # k is compared over draws, so the largest k must fit in each draw
         largest = min(group.largest() for group in self.count.searched(first)) if k_values.largest else 0
         numbers = [k for k in k_values.resolved(largest, first[0].smallest) if k]
         planned = []
@@ -349,7 +346,7 @@ class _Curves:
         ]
 
     def _laid_out(self, groups: Sequence[PromptGroup], numbers: Sequence[int]) -> list[PlannedGroup]:
-        """The groups of one pattern, without numbers that some draw cannot choose."""
+        """The groups of one pattern, without values of k that some draw cannot select."""
         if not numbers:
             return []
         try:
@@ -366,10 +363,10 @@ class _Curves:
 
 
 def _with_same_prompts(draws: list[PlannedGroup]) -> list[PlannedGroup]:
-    """Count the prompts that draws of a point have in common with earlier ones, for retrieval.
+    """Count the prompts that each draw of a point shares with earlier draws, for retrieval.
 
-    Equal demonstrations in an equal order make equal prompts. Perturbations and attention patterns may
-    depend on the draw besides, and copied queries are each draw's own: there nothing is counted.
+    Prompts are equal if demonstrations and their order are equal. Nothing is counted if perturbations or attention
+    patterns depend on the draw, or for copied queries, which differ between draws.
     """
     first = draws[0].group
     comparable = first.pattern == FULL and first.task.perturbation == NONE and first.task.queries == "test"
@@ -389,7 +386,7 @@ def _with_same_prompts(draws: list[PlannedGroup]) -> list[PlannedGroup]:
 
 
 def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
-    """Why some draw cannot choose this many demonstrations; None if all can."""
+    """Why some draw cannot select this number of demonstrations; None if all can."""
     try:
         for group in groups:
             if not _over_pool(group, k):
@@ -400,8 +397,8 @@ def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
 
 
 def _over_pool(group: PromptGroup, k: int) -> bool:
-    """Whether k exceeds the pool, and the selector does not report this itself (too few for so many
-    centroids, or of a label).
+    """Whether k exceeds the pool and the selector does not report this itself (too few rows for the centroids, or of a
+    label).
     """
     choice, pool = group.choice, len(group.task.pool)
     if k <= pool or choice.says_k:
@@ -411,7 +408,7 @@ def _over_pool(group: PromptGroup, k: int) -> bool:
 
 
 def _longest_rows(task: TokenizedTask, lengths: np.ndarray) -> str:
-    """Which test rows do not fit, if most do, and what leaves them out; else nothing.
+    """The test rows that do not fit, if most rows fit, and the setting that excludes them; else nothing.
 
     ``lengths`` are tokens of their prompts, ``(test,)``.
     """

@@ -12,29 +12,29 @@ from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.sweep import Sweep
 
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-"""Arguments of requests that limit an answer with its thoughts."""
+"""Request arguments that limit an answer including its thoughts."""
 
 
 class PlannedMoney(NamedTuple):
-    """What a server would ask for a cell, if its cache has all that prompts share, and if it has nothing."""
+    """The price of a cell at a server, with everything shared cached and with nothing cached."""
 
     cached: float
     uncached: float
 
 
 class MoneyRange(NamedTuple):
-    """What a cell costs if answers are as short as they are planned, and if they are as long as they may be."""
+    """The price of a cell for answers of the planned length and of the maximum length."""
 
     least: PlannedMoney
     most: PlannedMoney
 
 
 def planned_money(cell: CellPlan, prices: Prices, answer_tokens: int | None = None) -> PlannedMoney:
-    """What a server would ask for a cell whose answers have so many tokens each, thoughts included.
+    """The price of a cell at a server if each answer has this number of tokens, including thoughts.
 
-    By default an answer has the most tokens that it can have without thoughts. What is written into the cache
-    is what the cell's prompts share beyond those of smaller k. 0 for a cell that cannot run. Raises ``UserError``
-    if the prices are not those of prompts that long.
+    By default an answer has the maximum number of tokens without thoughts. Cache writes are the part that the cell's
+    prompts share beyond those of smaller k. The price is 0 for a cell that cannot run. Raises ``UserError`` if the
+    prices do not cover prompts of this length.
     """
     if cell.problem is not None:
         return PlannedMoney(0.0, 0.0)
@@ -48,9 +48,9 @@ def planned_money(cell: CellPlan, prices: Prices, answer_tokens: int | None = No
 
 
 def money_range(cell: CellPlan, prices: Prices, answer_tokens: tuple[int, int]) -> MoneyRange:
-    """What a server would ask for a cell whose answers have between so many and so many tokens each.
+    """The range of a cell's price at a server, given the least and the most tokens of each answer.
 
-    A model that thinks writes as many tokens as it likes up to a limit, so its cost is a range.
+    The length of thoughts is known only up to a limit, so the cost is a range.
     """
     least, most = answer_tokens
     return MoneyRange(planned_money(cell, prices, least), planned_money(cell, prices, most))
@@ -64,8 +64,8 @@ def sweep_prices(sweep: Sweep, prices: Prices) -> Prices:
 def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:
     """What each cell of a plan costs at its model's prices (:func:`sweep_prices`).
 
-    Tokens of a server are paid by token. Without a price of tokens, and for a model on this machine with a
-    price of its hour, estimated seconds are paid; NaN where there is no estimate.
+    A server is priced per token. Without token prices, and for a model on this machine with a price per hour, the
+    estimated seconds are priced; NaN without an estimate.
     """
     if paid_by_hour(sweep, prices):
         return [
@@ -78,16 +78,16 @@ def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:
 
 
 def answer_range(cell: CellPlan, limit: int = 0, thoughts: int = 0) -> tuple[int, int]:
-    """Tokens of an answer: without thoughts, and with as many as it may have.
+    """Tokens of an answer: without thoughts, and with the maximum of thoughts.
 
-    ``limit`` is that of requests, of answer and thoughts together, and ``thoughts`` what thoughts may have beside
-    the answer; 0 for none.
+    ``limit`` is the request's limit of answer and thoughts together. ``thoughts`` is the maximum of thoughts in
+    addition to the answer; 0 for none.
     """
     return cell.answer_tokens, max(cell.answer_tokens + thoughts, limit)
 
 
 def paid_by_hour(sweep: Sweep, prices: Prices) -> bool:
-    """Whether the time of a machine is paid, not tokens."""
+    """Whether machine time is priced instead of tokens."""
     return not prices.of_tokens_known or (_server(sweep) is None and not math.isnan(prices.hour))
 
 
@@ -104,7 +104,7 @@ def _server(sweep: Sweep) -> str | None:
 
 
 def _limit(sweep: Sweep) -> int:
-    """The most tokens of an answer with its thoughts that requests allow; 0 if they do not say."""
+    """The maximum tokens of an answer including its thoughts that requests allow; 0 if they set no limit."""
     arguments = json.loads(sweep.loader.identity().get("server_arguments", "{}"))
     limits = [arguments[name] for name in LIMITS if isinstance(arguments.get(name), int)]
     return max(limits, default=0)

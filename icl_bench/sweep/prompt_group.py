@@ -20,7 +20,7 @@ from icl_bench.tasks.examples import Example
 
 @dataclass
 class PromptGroup:
-    """Cells that differ in k alone."""
+    """Cells that differ only in k."""
 
     task: TokenizedTask
     choice: SelectorSpec
@@ -33,12 +33,12 @@ class PromptGroup:
 
     @property
     def shared(self) -> bool:
-        """Whether all test rows see the same demonstrations."""
+        """Whether all test rows have the same demonstrations."""
         return self.choice.shared and self.task.perturbation.shared
 
     @property
     def grows(self) -> bool:
-        """Whether the prefix for k begins that for a larger k."""
+        """Whether the prefix for k is the beginning of the prefix for a larger k."""
         nested = self.choice.nested and self.order.nested and self.task.perturbation.shared
         nested = nested and self.task.writing.nested
         return nested and not self.pattern.reads_vectors
@@ -66,7 +66,7 @@ class PromptGroup:
 
     @property
     def smallest(self) -> int:
-        """The smallest k with at least one demonstration to show."""
+        """The smallest k that has at least one demonstration."""
         vectors = 0 if self._of_passages else self.pattern.fewest_texts
         own = self.choice.fewest(self._labels)
         return max(self.task.perturbation.smallest_k, own, vectors, 1)
@@ -90,7 +90,7 @@ class PromptGroup:
         return self._shown[k]
 
     def _with_complete(self, chosen: np.ndarray) -> np.ndarray:
-        """Add the demonstrations that follow the chosen ones: the last of the draw that these leave."""
+        """Add the demonstrations after the selected ones: the last remaining rows of the draw."""
         perturbation, pool = self.task.perturbation, self.task.pool
         if (needed := chosen.shape[-1] + perturbation.apart) > len(pool):
             raise ChoiceError(
@@ -160,7 +160,7 @@ class PromptGroup:
     # -- prompts --------------------------------------------------------------------------------
 
     def queries(self, k: int) -> Sequence[Example]:
-        """The test rows, or with ``copied`` as many of the k demonstrations (all, if k is less).
+        """The test rows, or with ``copied`` the same number of the k demonstrations (all if k is smaller).
 
         Copied queries are a random sample of the prompt's demonstrations, in its order (Bertsch et al.
         2025, table 5).
@@ -183,7 +183,7 @@ class PromptGroup:
             yield from ((k, self._compared(k, self._sets[k])) for k in sorted(shots))
             return
         if self.choice.diverse is not None and shots:
-            self._most_relevant(min(max(shots), len(self.task.pool)))  # a smaller k is its beginning
+            self._most_relevant(min(max(shots), len(self.task.pool)))  # a smaller k is the beginning of it
         for k in sorted(shots):
             yield k, self._compared(k, self._prompts(k))
 
@@ -237,7 +237,7 @@ class PromptGroup:
         return prompts.with_vectors([tuple(read[i] for i in row.tolist()) for row in rows])
 
     def forget(self) -> None:
-        """Forget prompts, because demonstrations have other answers now."""
+        """Drop cached prompts after the answers of demonstrations have changed."""
         self._sets.clear()
         self._shown.clear()
 
@@ -281,7 +281,7 @@ class PromptGroup:
         return self._bisected(lengths, room, limit)
 
     def _bisected(self, lengths: np.ndarray, room: np.ndarray, limit: int) -> int:
-        """Estimate :meth:`largest` by bisection, if demonstrations for k are not those for a smaller k."""
+        """Estimate :meth:`largest` by bisection, if demonstrations for k do not extend those for a smaller k."""
         task = self.task
         if not task.perturbation.shared:
             limit = len(task.pool)  # some of k are not shown
@@ -295,7 +295,7 @@ class PromptGroup:
         return low
 
     def _room(self) -> np.ndarray:
-        """Tokens of the window that remain for the demonstrations of each query: ``(queries,)``."""
+        """Tokens of the window that remain for demonstrations, per query: ``(queries,)``."""
         task, data = self.task, self.task.data
         queries = data.test if task.queries == "test" else data.train
         bare = task.encoder.own_prompts([[] for _ in queries], queries)

@@ -19,11 +19,11 @@ NOT_FOR_THEM = frozenset(
         "hold",
     )
 )
-"""Options of ``run`` that rationales do not have."""
+"""Options of ``run`` that ``rationales`` does not have."""
 
 
 class RationalesOptions(RunOptions):
-    """Options of ``rationales``: those of ``run`` that decide a prompt, its model and its samples, and its own."""
+    """Options of ``rationales``: the options of ``run`` that affect prompts, model and samples, and its own."""
 
     about: ClassVar[str] = "rationales"
 
@@ -71,5 +71,5 @@ class RationalesOptions(RunOptions):
 
     @property
     def cells(self) -> Path:
-        """The results folder of what is computed."""
+        """The results folder of the computed cells."""
         return self.out.with_name(f"{self.out.stem}.cells")

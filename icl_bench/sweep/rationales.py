@@ -1,7 +1,8 @@
-"""Rationales that a model writes for rows of the pool, of which those with a right answer are kept: Reinforced ICL.
+"""Reinforced ICL: rationales that a model writes for pool rows, kept if their answer is right.
 
-Agarwal et al. 2024, section 3.1 (https://arxiv.org/abs/2404.11018). Writing them is a run of one cell, whose queries
-are rows of the pool instead of test rows. It is stored and resumed like any other, in a folder beside the task file.
+Agarwal et al. 2024, section 3.1 (https://arxiv.org/abs/2404.11018). They are written by a run of one cell, whose
+queries are pool rows instead of test rows. The cell is stored and resumed like any other, in a folder next to the task
+file.
 """
 
 from __future__ import annotations
@@ -39,31 +40,31 @@ if TYPE_CHECKING:
     from icl_bench.results.stored_meta import CellMeta
 
 QUERIES = FOR_RATIONALES
-"""What the queries of such a cell are, as its facts say."""
+"""The kind of queries of such a cell, as stored in its facts."""
 
 
 def run_of(options: RationalesOptions) -> RunSpec:
-    """The run that writes the texts. Raises ``UserError``."""
+    """The run that writes the rationales. Raises ``UserError``."""
     names = options.declared().keys() & RunOptions.model_fields.keys() - {"k"}
     return RunSpec(**{name: getattr(options, name) for name in names}, k=str(options.k), draws=1)
 
 
 @dataclass
 class RationaleRun:
-    """A planned writing of rationales."""
+    """A planned run that writes rationales."""
 
     options: RationalesOptions
     sweep: Sweep
     data: TaskData
-    """The data whose train rows are tried, with the task's test rows."""
+    """The data whose train rows are the queries, with the task's test rows."""
     near: int
-    """Rows of the pool that are left out because a test row is nearly the same."""
+    """Pool rows excluded as near duplicates of a test row."""
     shown: int
-    """Rows that are left out because a worked example is nearly the same."""
+    """Pool rows excluded as near duplicates of a worked example."""
 
     @classmethod
     def prepare(cls, options: RationalesOptions, say: Callable[[str], None] = lambda _: None) -> RationaleRun:
-        """Load data and tokenizer and lay out the cell; nothing is computed yet. Raises ``UserError``."""
+        """Load data and tokenizer and plan the cell; nothing is computed yet. Raises ``UserError``."""
         check_out(options.out, continued=options.cells.exists())
         sweep = Sweep.prepare(run_of(options), say, results=options.cells)
         task = sweep.task
@@ -95,11 +96,11 @@ class RationaleRun:
 
     @property
     def rows(self) -> Sequence[Example]:
-        """The rows of the pool that are tried."""
+        """The pool rows that are the queries."""
         return self.sweep.task.data.test
 
     def notes(self) -> list[str]:
-        """What a user should know before it is run."""
+        """Notes for the user before the run."""
         options, count = self.options, len(self.rows)
         texts = [
             f"{counted(count, 'row')} of the pool, {counted(options.samples, 'sample')} each at {options.temperature:g}"
@@ -114,9 +115,9 @@ class RationaleRun:
         return texts
 
     def write(self) -> tuple[RationaleOrigin, list[Path]]:
-        """Choose what is kept of a finished cell, and write the pool and its task file.
+        """Select the rationales of a finished cell, and write the pool and its task file.
 
-        Returns where the rationales are from, and the files. Raises ``UserError`` if none is kept.
+        Returns the origin of the rationales, and the files. Raises ``UserError`` if none is kept.
         """
         (identity,) = self.sweep.identities()
         stored = read_some(self.options.cells)
@@ -136,17 +137,17 @@ class RationaleRun:
         return origin, write_rationales(self.options.out, self.data, self.options.data_dir, kept, origin)
 
     def _texts(self, record: Mapping[str, Any]) -> Sequence[str | None]:
-        """The text of each sample: its thought, or the whole of it."""
+        """The text of each sample: its thought, or its whole answer."""
         texts = record.get("sample_texts" if self.data.spec.thought is None else "sample_thoughts")
         return list(texts) if isinstance(texts, Iterable) else []  # a server refused every sample
 
     @cached_property
     def _special(self) -> list[str]:
-        """The texts of special tokens, which a chat template would read as such in a rationale."""
+        """The texts of special tokens, which a chat template would parse as such in a rationale."""
         return special_texts(self.sweep.task.tokenizer)
 
     def _taken(self, row: Example, record: Mapping[str, Any]) -> Rationale | None:
-        """The rationale of a row; None if no sample has one that is kept. A whole one comes before a cut one."""
+        """The rationale of a row; None if no sample qualifies. Complete rationales are preferred to truncated ones."""
         keep = self.options.keep
         texts, answers = self._texts(record), list(record["samples"])
         scores = record.get("sample_scores", ())
@@ -169,7 +170,7 @@ class RationaleRun:
         return Rationale(row, str(texts[best]).strip(), answers[best], cut=sizes[best] >= limit)
 
     def _none_kept(self, records: Sequence[Mapping[str, Any]]) -> UserError:
-        """Why nothing is written, with two of the texts."""
+        """The error message if no rationale is kept, with two of the texts."""
         shown = [short(text) for record in records for text in self._texts(record) if text and text.strip()][:2]
         tried = f"{counted(self.options.samples, 'sample')} of {counted(len(records), 'row')}"
         kept = {"right": "has a right answer", "wrong": "has a wrong answer", "all": "has an answer"}[self.options.keep]
@@ -220,10 +221,10 @@ def _sum(records: Sequence[Mapping[str, Any]], column: str) -> int:
 
 
 def rows_to_try(task: TokenizedTask, options: RationalesOptions) -> tuple[TaskData, list[int]]:
-    """Data whose train rows are tried, and these rows in a random order.
+    """Return data whose train rows are the queries, and these rows in random order.
 
-    They are the task's pool. Where a file of worked examples stands in for it (``pool.file``), they are the rows of the
-    train split, and prompts show the worked examples.
+    The rows are the task's pool. If a file of worked examples replaces the pool (``pool.file``), they are the rows of
+    the train split, and prompts show the worked examples.
     """
     spec = task.data.spec
     if spec.pool.file is None:
@@ -233,13 +234,13 @@ def rows_to_try(task: TokenizedTask, options: RationalesOptions) -> tuple[TaskDa
 
 
 def near_rows(pool: Sequence[Example], test: Sequence[Example]) -> set[str]:
-    """Ids of the pool's rows that equal a test row, or nearly (:mod:`icl_bench.tasks.near_duplicates`)."""
+    """Ids of pool rows that are near duplicates of a test row (:mod:`icl_bench.tasks.near_duplicates`)."""
     same = {tuple(row.fields.values()) for row in test}
     return {row.id for row in pool if tuple(row.fields.values()) in same} | set(near_duplicates(pool, test))
 
 
 def check_task(spec: TaskSpec, keep: str) -> None:
-    """Raise ``UserError`` for a task of which no text with a right answer can be kept."""
+    """Raise ``UserError`` if no rationale of this task can be checked against a right answer."""
     if spec.thought is None and (spec.is_classification or spec.answer is None or spec.answer.extract is None):
         raise UserError(
             f"task {spec.name}: writes no thoughts; say in its task file how it thinks (answer.think, ends and limit)"

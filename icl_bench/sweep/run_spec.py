@@ -1,4 +1,4 @@
-"""The options of a run, checked together before any data are read."""
+"""The options of a run, validated together before data are read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunSpec(RunOptions):
     def _as_adapted(cls, values: Any) -> Any:
         if not isinstance(values, dict) or values.get("attention") is not None:
             return values
-        model = read_model(values.get("model"))  # the folder of a loaded one
+        model = read_model(values.get("model"))  # the folder of a loaded model
         return {**values, "model": model, "attention": (own_pattern(str(model)),)}
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class RunSpec(RunOptions):
 
     @property
     def several_samples(self) -> Samples | None:
-        """The samples of each answer; None if answers are not sampled."""
+        """The samples of each answer; None without sampling."""
         if self.samples is None or self.temperature is None:
             return None
         return Samples(self.samples, self.temperature, self.seed)
@@ -121,7 +121,7 @@ class RunSpec(RunOptions):
         return BackendSpec(**{name: getattr(self, name) for name in BackendSpec.model_fields})
 
     def backend_for(self, task: TaskSpec) -> ChosenBackend:
-        """The backend that runs it, not loaded. Raises ``UserError`` for an unknown name."""
+        """The requested backend, not loaded. Raises ``UserError`` for an unknown name."""
         needs = Needs(
             patterns=self.attention,
             exact=self.scoring == "exact",
@@ -155,10 +155,10 @@ class RunSpec(RunOptions):
         return {by for by in (*(spec.by for spec in self.select), *shared, *patterns) if by is not None}
 
     def check(self, task: TaskSpec, *, to_run: bool = True) -> tuple[ChosenBackend, Combinations]:
-        """Check the request without data and model. Returns the backend and the combinations.
+        """Validate the request without data and model. Returns the backend and the combinations.
 
-        The engine must be installed only if ``to_run``. Impossible combinations are left out, as long
-        as a possible one remains. Raises ``UserError``.
+        The engine must be installed only if ``to_run``. Impossible combinations are left out; at least one possible
+        combination must remain. Raises ``UserError``.
         """
         backend = self.backend_for(task)
         self._check_backend(task, backend.loader, to_run=to_run)
@@ -189,7 +189,7 @@ class RunSpec(RunOptions):
         return backend, combinations
 
     def _combinations(self, task: TaskSpec, loader: BackendLoader) -> Combinations:
-        """The combinations of this request, as far as is known without data."""
+        """The combinations of this request that are known without data."""
         return Combinations.of(
             self.select,
             self.order,

@@ -37,7 +37,7 @@ from icl_bench.tasks.examples import Example
 from icl_bench.wording import counted
 
 SAMPLES = 3
-"""Invalid answers that are kept to be shown."""
+"""Number of invalid answers that are kept as samples."""
 
 POLL_SECONDS = 2.0
 """Interval at which an idle process checks whether others have finished their cells."""
@@ -50,7 +50,7 @@ class Watcher:
         """A cell begins; ``already`` predictions come from its journal."""
 
     def backend_loading(self) -> None:
-        """The backend starts loading, which takes a while."""
+        """The backend starts to load, which takes a while."""
 
     def backend_ready(self) -> None:
         """The backend is loaded."""
@@ -65,10 +65,10 @@ class Watcher:
         """A cell ended: ``done``, ``kept`` (finished before) or the reason of its failure."""
 
     def following(self, batches: int, done: int, requests: int) -> None:
-        """Batches are under way at a server; so many of their requests are done."""
+        """Batches are being processed at a server; ``done`` of their requests are complete."""
 
     def waiting(self, cells: int) -> None:
-        """Only cells that other processes are computing remain."""
+        """Only cells that other processes compute remain."""
 
 
 @dataclass
@@ -80,11 +80,11 @@ class Outcome:
     """Cells finished before this run, or by another process."""
     failed: dict[CellSpec, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
-    """Why runs ended before their last cell, and what is left."""
+    """Why runs ended early, and what remains."""
     spent: float | None = None
-    """Money that requests of this run took, by ``--price``."""
+    """Money spent by requests of this run, by ``--price``."""
     names: dict[str, CellSpec] = field(default_factory=dict)
-    """All these cells by their file names, without suffixes."""
+    """All these cells by file name, without suffixes."""
     prompt_tokens: int = 0
     """Prompt tokens of this run's predictions."""
     cached_tokens: int = 0
@@ -92,23 +92,23 @@ class Outcome:
     answer_tokens: int = 0
     """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
-    """What the backend says that a user should know, each once."""
+    """Notes of the backend for the user, each once."""
     answers: int = 0
     """Predictions of this run."""
     invalid: int = 0
-    """Those of them that are no label, or from which no answer can be extracted."""
+    """Predictions that are not a label, or from which no answer can be extracted."""
     samples: list[str] = field(default_factory=list)
-    """What a few of these are, or why there is no answer."""
+    """A few of these answers, or the reasons why there is no answer."""
     thoughts: int = 0
     """Predictions with a thought before the answer."""
     cut_thoughts: int = 0
-    """Those of them whose thought ended at its limit."""
+    """Predictions whose thought was truncated at its limit."""
     unmarked: int = 0
-    """Those of them that have no answer, because a server's text has no end mark."""
+    """Predictions without an answer, because the server's text has no end mark."""
 
     @property
     def has_results(self) -> bool:
-        """Whether a cell has ended, so that there is something to show."""
+        """Whether a cell has ended and results can be shown."""
         return bool(self.computed or self.kept or self.failed)
 
     def of(self, task: str, model: str) -> Outcome:
@@ -127,7 +127,7 @@ class Outcome:
         )
 
     def check(self, store: Store) -> None:
-        """Note finished cells whose files somebody has removed since, as reasons why the run is not complete.
+        """Add finished cells whose files were removed since to the reasons why the run is incomplete.
 
         Raises ``UserError`` if the storage fails.
         """
@@ -140,7 +140,7 @@ class Outcome:
             )
 
     def count(self, predictions: Sequence[Prediction], copied: bool = False) -> None:
-        """Add the tokens of these predictions; of ``copied`` ones none was computed."""
+        """Add the tokens of these predictions. ``copied`` predictions needed no computation."""
         prompt_tokens = sum(p.prompt_tokens for p in predictions)
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
@@ -155,7 +155,7 @@ class Outcome:
 
     @property
     def notes_on_thoughts(self) -> list[str]:
-        """How many thoughts were cut, and how many texts have no end mark."""
+        """Notes on truncated thoughts and on texts without an end mark."""
         of, notes = f"of {counted(self.thoughts, 'thought')}", []
         if cut := self.cut_thoughts:
             notes.append(f"{cut:,} {of} {'was' if cut == 1 else 'were'} cut at the limit of tokens (thought_truncated)")
@@ -186,26 +186,26 @@ class Outcome:
 
 @dataclass
 class SameAnswers:
-    """Answers of this run to prompts that later draws of the same point have too.
+    """Answers of this run to prompts that later draws of the same point repeat.
 
-    They are those of retrieval, which chooses the same demonstrations in every draw but for ties.
+    Retrieval selects the same demonstrations in every draw, except for ties.
     """
 
     points: frozenset[CellSpec]
-    """The points with such prompts, as :attr:`CellPlan.curve_point`."""
+    """The points with such prompts (:attr:`CellPlan.curve_point`)."""
     _answers: dict[tuple[CellSpec, str, str], tuple[tuple[Answer, ...], float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> SameAnswers:
-        """Those of a plan."""
+        """The repeated prompts of a plan."""
         return cls(frozenset(cell.curve_point for cell in plan.cells if cell.same_prompts))
 
     def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[tuple[Answer, ...], float] | None:
-        """The answers to a test example's prompt, by its hash, and the seconds that they took."""
+        """The answers to a test example's prompt, by its hash, and their seconds."""
         return self._answers.get((cell.curve_point, row, prompt))
 
     def keep(self, cell: CellPlan, row: str, prompt: str, answers: tuple[Answer, ...], seconds: float) -> None:
-        """Keep the answers to a prompt, one or all of its samples, if a later draw may have its prompt."""
+        """Keep the answer or all samples to a prompt, if a later draw may have the same prompt."""
         if cell.curve_point in self.points:
             self._answers[cell.curve_point, row, prompt] = answers, seconds
 
@@ -217,29 +217,29 @@ class Runner:
     plan: Plan
     store: Store
     identity_of_backend: Mapping[str, str]
-    """The backend's settings that decide answers, known before it is loaded."""
+    """The backend's settings that decide answers, known before loading."""
     load: Callable[[], Backend]
     """Loads the backend when the first cell needs it."""
     watcher: Watcher = field(default_factory=Watcher)
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the packages that compute predictions; they do not decide them."""
+    """Versions of the packages that compute predictions. They are provenance, not facts."""
     architecture: Callable[[], Architecture] | None = None
     """Returns the model's architecture; None if its files are not available."""
     skips_unread: bool = False
     """Whether the backend skips what is not read (``BackendLoader.skips_unread``)."""
     trained: TrainingRecord | None = None
-    """This program's training of the model; None if there was none."""
+    """The training of the model by this program; None without one."""
     keep_scores: KeptScores = KEEP_ALL
-    """Which labels' scores are stored, where every label is scored."""
+    """Which labels' scores are stored, if every label is scored."""
     budget: Budget | None = None
-    """The money that may be spent at a server."""
+    """The budget for servers."""
     _backend: Backend | None = None
     _refusal: str | None = None
-    """Why the backend did not load; it is not retried."""
+    """Why the backend did not load. Loading is not retried."""
     _ended: dict[str, str | None] = field(default_factory=dict)
-    """The names of cells that this run has ended, and why they failed; None for those that did not."""
+    """The names of the cells that this run has ended, with the reason of a failure or None."""
     _labels: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The model's labels of rows of the pool by their id, by the name of the cell that asked for them."""
+    """The model's labels of pool rows by row id, by the name of the labelling cell."""
     _labelled: ModelLabels = field(default_factory=ModelLabels)
 
     @cached_property
@@ -248,15 +248,15 @@ class Runner:
 
     @cached_property
     def identity(self) -> Identities:
-        """Returns the identity of a cell."""
+        """The identity of a cell."""
         return Identities(self.identity_of_backend)
 
     def run(self) -> Outcome:
         """Compute every cell that is not done, sharing the work with other processes.
 
-        A process prefers groups that no other process works on, so that prefixes are computed once.
-        Then it helps with the other groups. When only cells that others have begun remain, it waits,
-        and takes over those whose process died.
+        A process prefers groups that no other process computes, so that prefixes are computed once. Then it computes
+        cells of other groups. When only cells of other processes remain, it waits, and takes over cells whose process
+        died.
         """
         self.store.prepare()
         outcome = Outcome()
@@ -276,11 +276,11 @@ class Runner:
         return outcome
 
     def ask(self, group: PlannedGroup, cell: CellPlan, rows: Collection[str], outcome: Outcome) -> dict[str, float]:
-        """Answer some rows of a cell, given by their ids. Returns their scores (0 to 1) by the task's first measure.
+        """Answer some rows of a cell, selected by id. Returns their scores (0 to 1) by the task's first measure.
 
-        Answers stay in the cell's journal, so that nothing is computed twice: by another part, or by a run of the
-        whole cell. Once all rows are answered, the cell's file is written. Raises ``CellError`` if the cell cannot
-        be computed, another process computes it, or its answers have no scores.
+        Answers stay in the cell's journal, so that neither another part nor a run of the whole cell computes them
+        again. Once all rows are answered, the cell's file is written. Raises ``CellError`` if the cell cannot be
+        computed, another process computes it, or its answers have no scores.
         """
         if group.labels is not None:
             raise CellError("the model's labels for its demonstrations are unknown; run the whole cell")
@@ -307,8 +307,7 @@ class Runner:
         return {name: float(stored[name]) for name in rows}
 
     def stored(self, cell: CellPlan) -> dict[str, np.ndarray | None]:
-        """The rows of a cell that are answered, by their ids, with the scores of all labels; None where not all are
-        stored.
+        """The answered rows of a cell by id, with the scores of all labels; None if not all scores are stored.
 
         Raises ``CellError`` if another process computes the cell.
         """
@@ -327,13 +326,13 @@ class Runner:
         return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
 
     def release(self) -> None:
-        """Let go of the loaded model; it is loaded again when it is needed."""
+        """Release the loaded model. It is loaded again on demand."""
         self._backend = None
 
     def _run_all(self, outcome: Outcome) -> None:
         """Compute cells until all are done."""
         open_groups = [(group, list(group.runnable)) for group in self.plan.groups]
-        mine_first = os.getpid() % 7919  # processes begin at different groups
+        mine_first = os.getpid() % 7919  # processes start with different groups
         apart = True
         while open_groups := [(g, cells) for g, cells in open_groups if cells]:
             before = sum(len(cells) for _, cells in open_groups)
@@ -350,9 +349,9 @@ class Runner:
     def _run_group(
         self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
     ) -> list[CellPlan]:
-        """Run the cells of one group. Returns those that are left to another process.
+        """Run the cells of one group. Returns the cells left to other processes.
 
-        These are the cells that another process is computing; with ``apart`` also all that follow one.
+        These are the cells that another process computes; with ``apart`` also all cells after one.
         """
         busy: list[CellPlan] = []
         missing: str | None = None
@@ -381,7 +380,7 @@ class Runner:
         return busy
 
     def _take_labels(self, group: PlannedGroup, asked: PlannedGroup) -> str | None:
-        """Show a group's demonstrations with the labels that the model gave. Returns why there are none."""
+        """Set a group's demonstrations to the labels that the model predicted. Returns why labels are missing."""
         labels: dict[str, str] = {}
         try:
             for cell in asked.runnable:
@@ -400,8 +399,8 @@ class Runner:
     def _run_cell(
         self, group: PlannedGroup, cell: CellPlan, opened: OpenCell, outcome: Outcome, missing: str | None = None
     ) -> bool:
-        """Compute a cell, unless it is ``missing`` something. Returns whether it has ended, which a cell in batches
-        has not before they have.
+        """Compute a cell, unless ``missing`` gives a reason not to. Returns whether it has ended. A cell in batches
+        ends with its last batch.
         """
         name = opened.identity.name
         try:
@@ -430,14 +429,14 @@ class Runner:
         outcome: Outcome,
         only: Collection[str] | None = None,
     ) -> bool:
-        """Compute what is missing of a cell, of ``only`` these rows. Returns whether it is complete."""
+        """Compute a cell's missing predictions, restricted to the rows ``only``. Returns whether it is complete."""
         task = cell.task
         queries = group.group.queries(cell.spec.k)
         try:
             ((_, prompts),) = group.group.prompts([cell.spec.k])
-        except UserError as error:  # of a text that the model wrote
+        except UserError as error:  # of a text that the model generated
             raise CellError(str(error)) from None
-        if group.labels is not None:  # it was planned with other labels
+        if group.labels is not None:  # it was planned with different labels
             cell = replace(cell, prompt_layout=PromptLayout.of(prompts, cell.pattern))
         if prompts.longest + task.written_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
@@ -481,7 +480,7 @@ class Runner:
         return True
 
     def _begin(self, cell: CellPlan, already: int) -> None:
-        """Report that a cell begins, of which so many predictions are there."""
+        """Report that a cell begins, with the number of existing predictions."""
         self.watcher.cell_started(cell, already)
 
     def _answer(
@@ -494,7 +493,7 @@ class Runner:
         opened: OpenCell,
         outcome: Outcome,
     ) -> dict[str, Any] | None:
-        """Answer the remaining queries. Returns measurements other than seconds; None if answers are under way."""
+        """Answer the remaining queries. Returns measurements other than seconds; None if batches are still running."""
         if (batches := opened.batches()) is not None and batches.batches:
             file = opened.batches_file
             raise CellError(f"has an unfinished batch at the server; add --batch to continue it, or delete {file}")
@@ -536,9 +535,9 @@ class Runner:
         opened: OpenCell,
         outcome: Outcome,
     ) -> list[int]:
-        """Copy answers to prompts that an earlier draw had. Returns the queries that are left.
+        """Copy answers to prompts of earlier draws. Returns the remaining queries.
 
-        Their seconds are those of the answer, so that a query's cost is that of computing it.
+        Copies have the original's seconds, so that a query's cost is the cost of computing it.
         """
         hashes, names = maker.hashes, [queries[index].id for index in todo]
         known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
@@ -555,7 +554,7 @@ class Runner:
         return self.architecture() if self.architecture else None
 
     def _training(self, cell: CellPlan) -> TrainingMeta | None:
-        """The training that a cell's answers depend on."""
+        """The training of the model, if a cell's answers depend on it."""
         trained = self.trained
         if trained is None or not (trained.decoder or cell.pattern.reads_vectors):
             return None
@@ -564,8 +563,8 @@ class Runner:
     def _cost(
         self, cell: CellPlan, queries: Sequence[Example], answers: Sequence[Prediction]
     ) -> dict[str, float] | None:
-        """Operations and cache bytes of a cell by formula, for answers of these lengths, or for all
-        labels if each is scored. A query's operations are those of all its samples.
+        """Operations and cache bytes of a cell by formula, for answers of these lengths, or for all labels if each is
+        scored. A query's operations include all its samples.
         """
         dtype, shape = self.identity_of_backend.get("dtype"), self._architecture
         if shape is None or dtype is None:
@@ -597,7 +596,7 @@ class Runner:
 
 
 def served_by(backend: Backend) -> dict[str, Any]:
-    """What a server says of who answered, as metadata of a cell."""
+    """What a server reports about the model that answered, as metadata of a cell."""
     return {"served": dict(backend.counters.served)} if backend.counters.served else {}
 
 
@@ -617,12 +616,12 @@ class PredictionMaker:
         shown = np.unique(chosen)
         self.shown = [train[i] for i in shown]
         self.shown_answers: dict[str, str] | None = None
-        """Answers that prompts show instead of the data's, by the demonstration's id."""
+        """Answers that prompts show instead of those in the data, by demonstration id."""
         if task.perturbation.changes_answers:
             perturbed = task.perturbed(group.draw)
             self.shown_answers = {train[i].id: perturbed[i].answer for i in shown}
         self.slow: dict[str, str] = {}
-        """Regular expressions that took too long on an answer, and what is said of the first one."""
+        """Regular expressions that timed out on an answer, with the first message of each."""
         self._read_blocks = None
         if prompts.similar is not None:
             self._read_blocks = [group.pattern.read_blocks(row) for row in prompts.similar]
@@ -639,7 +638,7 @@ class PredictionMaker:
         return {row.id: name for row, name in zip(self._queries, self._hashes, strict=True)}
 
     def make(self, *answers: Answer) -> Prediction:
-        """The prediction of one answer, or of all samples of it."""
+        """The prediction of one answer, or of all its samples."""
         if self._samples is None:
             (answer,) = answers
             return self._single(answer)

@@ -1,7 +1,7 @@
-"""Several sampled answers to each query, and the one that most of them give: self-consistency.
+"""Self-consistency: several sampled answers to each query, and their majority.
 
-Wang et al. 2023, https://arxiv.org/abs/2203.11171: answers are sampled at a temperature, and the most frequent one
-counts.
+Wang et al. 2023, https://arxiv.org/abs/2203.11171: answers are sampled at a temperature, and the most frequent one is
+the prediction.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import Prediction
 
 Ask = Callable[[PromptSet, Sequence[int], Sequence[Decoding]], Iterator[list[Answer]]]
-"""Answers the prompts with these indices, each by its decoding, a pack at a time."""
+"""Answers the prompts with these indices, each with its decoding, a pack at a time."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """How many answers each query gets, and how they are sampled."""
+    """The number of samples per query, and how they are sampled."""
 
     count: int
     temperature: float
@@ -43,9 +43,8 @@ def asked(
 ) -> Iterator[list[tuple[Answer, ...]]]:
     """All answers to each prompt, in the order of its samples, a pack of prompts at a time.
 
-    ``rows`` are the ids of the prompts' rows. Answers of a pack that are not asked for are left out. The samples of
-    a prompt stand beside each other, so that they are packed together over one prefix; each computes the prompt's own
-    tokens.
+    ``rows`` are the ids of the prompts' rows. Answers of a pack that were not requested are left out. The samples of a
+    prompt are adjacent, so that they are packed together over one prefix. Each computes the prompt's own tokens.
     """
     if samples is None:
         wanted = frozenset(todo)
@@ -72,14 +71,14 @@ def asked(
 
 
 def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Prediction:
-    """The prediction that most samples make; of equally many, the one that came first.
+    """The most frequent prediction among samples; the first one on ties.
 
-    Answers of one ``form`` are the same answer. Samples without a valid answer stand together for none. Tokens are
-    those of all samples, and the prediction is cut if one of them is; whatever else it has is that of the first
-    sample with the answer.
+    Answers with equal ``form`` are equal. All samples without a valid answer count as one answer. Tokens are summed
+    over samples, and the prediction is truncated if one sample is. All other fields are from the first sample with the
+    answer.
     """
     votes = [form(one.prediction) if one.valid else None for one in samples]
-    counts = Counter(votes)  # in the order of the samples, and so are equal counts
+    counts = Counter(votes)  # in the order of the samples, also for equal counts
     (winner, _), *_ = counts.most_common(1)
     first = {vote: samples[votes.index(vote)] for vote in counts}
     answers = tuple(first[vote].prediction if vote is not None else None for vote in votes)
@@ -104,7 +103,7 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
 
 
 def singles(prediction: Prediction, limit: int = 0) -> list[Prediction]:
-    """What each sample of a prediction took: predictions with its tokens. ``limit`` is that of thoughts, in tokens."""
+    """Split a prediction into its samples, each with its own tokens. ``limit`` is the limit of thoughts, in tokens."""
     if prediction.sample_tokens is None:
         return [prediction]
     count = len(prediction.sample_tokens)
@@ -126,12 +125,12 @@ def _known(texts: Sequence[str | None]) -> tuple[str | None, ...] | None:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """The sum of counts that a server says; None if it says none."""
+    """The sum of counts that a server reports; None if it reports none."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _any(cut: Sequence[bool | None]) -> bool | None:
-    """Whether one of the samples was cut; None if it is not known of any."""
+    """Whether one of the samples is truncated; None if unknown for all."""
     known = [one for one in cut if one is not None]
     return any(known) if known else None

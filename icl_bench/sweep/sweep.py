@@ -52,11 +52,12 @@ class Sweep:
     plan: Plan
     backend: ChosenBackend
     priors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Name -> stated distribution of the labels."""
+    """The stated distribution of labels, by name."""
     window_is_known: bool = True
-    """Whether the window is the model's. If not, it is that of the model whose tokenizer counts its tokens."""
+    """Whether the window is the model's own. If not, it is the window of the model whose tokenizer counts its tokens.
+    """
     budget: Budget | None = None
-    """The money that it may spend; other sweeps may spend from the same purse."""
+    """The money that it may spend. Other sweeps may share the same budget."""
 
     @classmethod
     def prepare(
@@ -67,11 +68,10 @@ class Sweep:
         to_run: bool = True,
         results: Place | None = None,
     ) -> Sweep:
-        """Load data and tokenizer and lay out the plan; nothing is computed yet.
+        """Load data and tokenizer and create the plan; nothing is computed yet.
 
-        ``say`` receives the current step in words. The engine must be installed only if ``to_run``. A chat
-        template writes the date of ``results``, today's if they have none.
-        Raises ``UserError``.
+        ``say`` receives the current step in words. The engine must be installed only if ``to_run``. Chat templates use
+        the date of ``results``, or today's if it has none. Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task, spec.text, spec.label)
         if spec.think is not None:
@@ -107,17 +107,17 @@ class Sweep:
             every_score=spec.keep_scores is None or spec.keep_scores.most != 0,
             one_request=not loader.constrained,
         ).without_too_long()
-        _ = task.metrics  # refuses a metric that is not for the answers' script
+        _ = task.metrics  # refuses a metric that does not support the answers' script
         say("choosing demonstrations and counting tokens")
         k_values, refused = _k_values(spec, task)
         able = _able(loader, model, refused)
         calibrations = spec.calibrate or ()
         plan = make_plan(task, k_values, spec.select, spec.order, spec.draws, spec.attention, able, calibrations, say)
         narrowed = spec.narrowed(plan.combinations)
-        # combinations left out must not decide the backend
+        # excluded combinations must not decide the backend
         backend = chosen if narrowed == spec else narrowed.backend_for(spec_of_task)
         if backend.name == chosen.name:
-            backend = replace(backend, loader=chosen.loader)  # settled
+            backend = replace(backend, loader=chosen.loader)  # final from here on
         known = spec.tokenizer is None or window is not None
         return cls(narrowed, model, task, plan, backend, priors, window_is_known=known)
 
@@ -128,7 +128,7 @@ class Sweep:
 
     @property
     def room(self) -> int:
-        """Tokens that the backend needs room for."""
+        """The longest prompt with its answer in tokens, for which the backend needs room."""
         return room_for(self.plan, self.model.context_tokens)
 
     def load_backend(self) -> Backend:
@@ -138,17 +138,15 @@ class Sweep:
     def only(
         self, wanted: Callable[[CellPlan], bool], combinations: Callable[[Combination], bool] = lambda _: True
     ) -> Sweep:
-        """The sweep with the wanted cells alone, perhaps none; ``combinations`` filters the plan's
-        combinations.
-        """
+        """The sweep with only the wanted cells, possibly none. ``combinations`` filters the plan's combinations."""
         groups = [replace(group, cells=[cell for cell in group.cells if wanted(cell)]) for group in self.plan.groups]
         part = self.of_groups([group for group in groups if group.cells])
         part.plan.combinations = self.plan.combinations.only(combinations)
         return part
 
     def of_groups(self, groups: list[PlannedGroup]) -> Sweep:
-        """The sweep with these groups of cells alone."""
-        part = copy(self)  # keeps cached properties of the model
+        """The sweep with only these groups of cells."""
+        part = copy(self)  # keeps the model's cached properties
         part.plan = replace(self.plan, groups=groups)
         vars(part).pop("_costs", None)
         return part
@@ -169,10 +167,10 @@ class Sweep:
 
     @cached_property
     def _costs(self) -> list[ComputeCost | None]:
-        """Cost of each runnable cell, with answers of half the longest length, or with all labels if
-        each is scored: ``(cells,)``.
+        """Cost of each runnable cell, with answers of half the maximum length, or with all labels if each is scored:
+        ``(cells,)``.
         """
-        dtype = self.loader.identity().get("dtype", "float32")  # decides cached bytes alone
+        dtype = self.loader.identity().get("dtype", "float32")  # decides only cached bytes
         shape = self._architecture
         answer = [self.task.planned_answer(shape.vocabulary, skips_unread=self.loader.skips_unread)]
         return [
@@ -182,7 +180,7 @@ class Sweep:
 
     @cached_property
     def _architecture(self) -> Architecture:
-        """The model's architecture as the backend computes it, read once, without weights."""
+        """The model's architecture as the backend computes it, read once without weights."""
         shape = architecture_of(self.model.source)
         return shape if self.loader.skips_unread else shape.with_whole_layers()
 
@@ -196,7 +194,7 @@ class Sweep:
         return seconds(self._architecture, rate, self.plan.cells, self._costs)
 
     def finished(self, results: Place) -> list[bool]:
-        """Whether each cell of the plan has a file in a results folder; it may be damaged."""
+        """Whether each cell of the plan has a file in a results folder. The file may be damaged."""
         store = Store(results)
         exists = store.storage.exists()
         return [exists and not cell.problem and store.has(self._identities(cell)) for cell in self.plan.cells]
@@ -216,7 +214,7 @@ class Sweep:
         return outcome
 
     def submit(self, results: Place) -> None:
-        """With ``batch``: submit the batches of what is missing, which :meth:`run` follows. Raises ``UserError``."""
+        """With ``batch``: submit the batches of missing predictions; :meth:`run` follows them. Raises ``UserError``."""
         runner = self.runner(results)
         assert isinstance(runner, BatchRunner), "only batches are submitted"
         runner.submit()
@@ -224,7 +222,7 @@ class Sweep:
     def runner(
         self, results: Place, watcher: Watcher | None = None, load: Callable[[], Backend] | None = None
     ) -> Runner:
-        """What computes the cells into a results folder. Raises ``UserError``."""
+        """The runner that computes the cells into a results folder. Raises ``UserError``."""
         store = Store(results)
         if (day := self.task.chat_day) is not None:
             store.prepare()
@@ -254,7 +252,7 @@ class Sweep:
 
     @property
     def most_labels(self) -> int:
-        """The largest number of labels that a query is answered with."""
+        """The largest number of labels among the queries."""
         data = self.task.data
         return max((len(row.choices or data.labels) for row in data.test), default=0)
 
@@ -286,7 +284,7 @@ def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
 
 
 def _able(loader: BackendLoader, model: Model, refused: Mapping[int, str]) -> CombinationCheck:
-    """A check that refuses patterns that backend or model do not support, and ``refused`` values of k."""
+    """Return a check that refuses patterns that backend or model do not support, and ``refused`` values of k."""
 
     def check(combination: Combination) -> None:
         check_patterns(loader, [combination.attention])

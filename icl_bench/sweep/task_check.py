@@ -21,7 +21,7 @@ from icl_bench.tasks.task_files import load_task
 
 
 def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size: int | None) -> dict[str, Any]:
-    """Counts, labels, duplicates and leaks of a task's data; with a model, token lengths.
+    """Counts, labels, duplicates and leaks of a task's data; token lengths if a model is given.
 
     Raises ``UserError``.
     """
@@ -46,7 +46,7 @@ def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size
 
 
 def _fitting(task: TokenizedTask) -> dict[str, int]:
-    """The largest k of random demonstrations that fits the window behind every query, and of how many draws.
+    """The largest k of random demonstrations that fits the window with every query, and the number of draws.
 
     It is the ``max`` of ``--k`` without further options.
     """

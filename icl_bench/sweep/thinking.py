@@ -1,11 +1,11 @@
-"""Thoughts before answers: each prompt is answered twice by a backend that knows nothing of thoughts.
+"""Thoughts before answers: two backend calls per prompt, so backends need no support for thoughts.
 
-First the model writes freely, up to the end mark, its limit, or the end of its text. Then the prompt, followed
-by the thought and the end mark, is answered as the task says. The shared prefix is the same in both, so it stays
+The first call generates the thought up to the end mark, its limit, or an end token. The second call answers the prompt
+followed by the thought and the end mark, with the task's decoding. The shared prefix is the same in both, so it stays
 in the backend's cache, and the answers of a pack are complete before the next pack begins.
 
-The second prompt has the very tokens that the model wrote, as far as they lie before the end mark. The mark is
-tokenized as a continuation of them, and the space after it belongs to the answer, as in demonstrations.
+The second prompt contains the generated tokens before the end mark unchanged. The mark is tokenized as their
+continuation. The space after it belongs to the answer, as in demonstrations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from icl_bench.tasks.thoughts import ThoughtRule
 
 @dataclass(frozen=True)
 class Thinking:
-    """How the prompts of one task are thought about and answered."""
+    """How prompts of one task are answered with thoughts."""
 
     rule: ThoughtRule
     free: Free
-    """How thoughts are written."""
+    """The decoding of thoughts."""
     encoder: PromptTokenizer
     tokenizer: Any
 
@@ -49,7 +49,7 @@ class Thinking:
             yield [_joined(answer, pack[answer.index]) for answers_of_call in answers for answer in answers_of_call]
 
     def _written(self, decoding: Decoding) -> Free:
-        """How the thought before an answer is written: sampled if the answer is, with a noise of its own."""
+        """The decoding of the thought before an answer: sampled if the answer is, with independent noise."""
         if isinstance(decoding, Exact) or decoding.sampling is None:
             return self.free
         return replace(self.free, sampling=decoding.sampling.named("thought"))
@@ -63,7 +63,7 @@ class Thinking:
         return kept + self.encoder.continuation((before + text)[-_CONTEXT:], until[len(text) :])
 
     def _kept(self, ids: Ids, text: str) -> tuple[Ids, str]:
-        """The generated tokens that lie in the thought as a whole, and their text."""
+        """The generated tokens that are completely inside the thought, and their text."""
         for count in range(len(ids), 0, -1):
             kept = self.tokenizer.decode(ids[:count])
             if text.startswith(kept):
@@ -72,12 +72,12 @@ class Thinking:
 
 
 NO_MARK = "no end mark"
-"""How the reason begins why a text without an end mark is no answer."""
+"""The beginning of the reason for a text without an end mark."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """How a thought and its answer are told apart in one text, as a server writes them."""
+    """Splits the text of a server into a thought and its answer."""
 
     rule: ThoughtRule
     stops: tuple[str, ...]
@@ -85,9 +85,10 @@ class Parts:
     tokenizer: Any
 
     def of(self, answer: Answer) -> Answer:
-        """The answer behind the end mark, with the thought before it. Without a mark there is no answer.
+        """Return the answer after the end mark, with the thought before it. Without a mark there is no answer.
 
-        The tokens of the thought and its mark are those of the local tokenizer, at most all; the answer has the rest.
+        Tokens of the thought and its mark are counted by the local tokenizer, up to the server's total. The rest are
+        the answer's.
         """
         if answer.reason is not None:
             return answer
@@ -111,7 +112,7 @@ class Parts:
 
 
 SPARE_TOKENS = 4
-"""Tokens that the end mark may take beyond its own, where the model's last token before it is split."""
+"""Extra tokens for the end mark if the last generated token before it is split."""
 
 _CONTEXT = 40
 """Characters before the end mark that decide how it is tokenized."""

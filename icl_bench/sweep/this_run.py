@@ -1,4 +1,4 @@
-"""The command, the time and the machine of a run. They decide no prediction."""
+"""The command, the time and the machine of a run. They do not affect predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM = "icl-bench"
 
 
 STARTED_AS = (PROGRAM, f"{PROGRAM}.exe", "icl_bench/__main__.py")
-"""Endings of the path of the file that starts the program, by name or as a module."""
+"""Path endings of the file that starts the program, as a script or as a module."""
 
 
 def this_run() -> dict[str, str | None]:
@@ -37,21 +37,21 @@ def command(words: list[str]) -> str | None:
 
 
 def cleaned(words: Iterable[str]) -> str:
-    """A command line to store: without user names and passwords in addresses, values that are called keys or
-    passwords, what looks like a provider's key, and the path of the user's home (``~``).
+    """Return a command line without secrets: user names and passwords in addresses, values named as keys or passwords,
+    and strings that look like a provider's key. The path of the user's home becomes ``~``.
     """
     shown = [without_home(KEY.sub("…", NAMED_SECRET.sub(r"\1…", word))) for word in words]
     return IN_ADDRESS.sub(r"\1…@", " ".join(map(_quoted, shown)))
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell reads it, which expands a ``~`` only without quotes."""
+    """A word quoted for a shell. A shell expands ``~`` only without quotes."""
     home, rest = ("~/", word[2:]) if word.startswith("~/") else ("", word)
     return home + (shlex.quote(rest) if rest or not home else "")
 
 
 def without_home(text: str) -> str:
-    """A text in which the path of the user's home folder is ``~``, wherever a path begins with it."""
+    """Replace the path of the user's home folder by ``~`` wherever a path begins with it."""
     home = str(Path("~").expanduser()).rstrip("/")
     return re.sub(rf"(?<![\w/.-]){re.escape(home)}(?=/|$)", "~", text) if home.startswith("/") else text
 
@@ -61,11 +61,11 @@ NAMED_SECRET = re.compile(
     r"""[^"'&,}]+""",
     re.IGNORECASE,
 )
-"""A secret behind its name: ``api_key=...``, ``"Authorization": "..."``, ``?api-key=...``."""
+"""A secret after its name: ``api_key=...``, ``"Authorization": "..."``, ``?api-key=...``."""
 
 
 KEY = re.compile(r"(?<![\w-])(?:sk-|hf_|gsk_|xai-|ghp_|AIza)(?=[\w-]*\d|[A-Za-z]{18})[\w-]{18,}")
-"""Keys of providers, by how they begin."""
+"""The prefixes of providers' keys."""
 
 
 IN_ADDRESS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]*@")

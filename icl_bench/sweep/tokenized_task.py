@@ -1,6 +1,6 @@
-"""A task in a model's tokens: its examples, its pool, and what prompts show of them.
+"""A task in a model's tokens: its examples, its pool, and their form in prompts.
 
-Data, tokenizer and named seeds decide everything here; the model's weights are not needed.
+Everything here follows from data, tokenizer and named seeds. Model weights are not needed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TokenizedTask:
     seed: int = 0
     scoring: Scoring = "greedy"
     queries: Queries = "test"
-    """``copied``: queries are demonstrations of their own prompt, not test rows."""
+    """``copied``: queries are demonstrations of the same prompt, not test rows."""
     label_space: str | None = None
     """The part of the task's labels that the data are reduced to, in words; None for all."""
     perturbation: Perturbation = NONE
@@ -64,15 +64,15 @@ class TokenizedTask:
     chat: ChatSettings | None = None
     """The chat format of prompts; None for plain text."""
     every_score: bool = True
-    """With exact scoring, whether every label's score is needed, and not only the two most probable labels."""
+    """Whether exact scoring needs the scores of all labels, or only those of the two most probable ones."""
     windows: bool = False
-    """Whether text encoders read texts that are longer than their window in several windows, not truncated."""
+    """Whether text encoders read texts longer than their window in several windows instead of truncating them."""
     samples: Samples | None = None
     """The sampled answers to each query, of which the majority counts; None for one answer that is not sampled."""
     asked: str | None = None
-    """What the queries are asked for if they are no test rows: a calibration, labels or rationales, as in facts."""
+    """The purpose of queries that are not test rows: a calibration, labels or rationales, as in facts."""
     one_request: bool = False
-    """Whether a thought and its answer are one free text, because a server cannot go on from a text."""
+    """Whether thought and answer are one free text, because a server cannot continue a text."""
     whole_pool: DemonstrationPool | None = field(default=None, repr=False)
     """The pool of the prompts that are calibrated; None for test rows."""
     _perturbed: dict[int, tuple[Example, ...]] = field(default_factory=dict, repr=False)
@@ -85,14 +85,14 @@ class TokenizedTask:
 
     @property
     def unsupervised(self) -> dict[str, str]:
-        """The task's texts around inputs without answers, where prompts show them: those that are not empty."""
+        """The task's texts around inputs without answers, if prompts show them. Empty texts are left out."""
         if not self.perturbation.unsupervised:
             return {}
         return {name: text for name, text in self.data.spec.unsupervised.model_dump().items() if text}
 
     @property
     def writing(self) -> Writing:
-        """How the demonstrations of a prompt are written."""
+        """How a prompt's demonstrations are written."""
         return self.perturbation.writing(self.unsupervised)
 
     def form(self, writing: Writing = AS_THEY_ARE) -> PromptForm:
@@ -119,11 +119,11 @@ class TokenizedTask:
 
     @property
     def room(self) -> int:
-        """The most tokens of a prompt, so that an answer fits behind it."""
+        """The maximum tokens of a prompt that leave room for an answer."""
         return self.model.context_tokens - self.written_tokens
 
     def without_too_long(self) -> TokenizedTask:
-        """The task without the test rows that are too long, as its file says (``test.too_long``).
+        """The task without test rows that are too long, according to ``test.too_long`` of its file.
 
         Raises ``UserError`` if no row is left.
         """
@@ -169,11 +169,11 @@ class TokenizedTask:
         return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder, self.windows)
 
     def asking(self, kind: str, queries: tuple[Example, ...], left: np.ndarray) -> TokenizedTask:
-        """The same task with other queries than test rows, asked for a calibration.
+        """The same task with calibration queries instead of test rows.
 
         ``left`` are the train indices that remain in the pool, in file order.
         """
-        other = copy(self)  # keeps what is cached of tokens
+        other = copy(self)  # keeps cached tokens
         for name in ("pool", "near_duplicates"):
             vars(other).pop(name, None)
         other.data, other.asked = replace(self.data, test=queries), kind
@@ -182,14 +182,14 @@ class TokenizedTask:
         return other
 
     def labelling(self, rows: np.ndarray, left: np.ndarray) -> TokenizedTask:
-        """The same task with rows of the pool as queries, which the model labels.
+        """The same task with pool rows as queries, which the model labels.
 
-        ``rows`` and ``left``, what remains in the pool, are train indices in file order. Demonstrations have their
-        true labels.
+        ``rows``, and ``left``, the remaining pool, are train indices in file order. Demonstrations have their true
+        labels.
         """
         other = self.asking(LABELLED, tuple(self.data.train[i] for i in rows.tolist()), left)
         other.perturbation, other._perturbed = NONE, {}
-        if self.data.spec.labels and self.data.spec.labels.own:  # answers are those of other rows
+        if self.data.spec.labels and self.data.spec.labels.own:  # answers belong to different rows
             other._decodings = {}
             for name in ("answer_tokens", "_tokens_of"):
                 vars(other).pop(name, None)
@@ -198,12 +198,12 @@ class TokenizedTask:
     # -- what prompts show ----------------------------------------------------------------------
 
     def take_labels(self, draw: int, labels: Mapping[str, str]) -> None:
-        """Show the demonstrations of one draw with these labels, by their id."""
+        """Set the labels of one draw's demonstrations, by id."""
         train = self.data.train
         self._perturbed[draw] = tuple(replace(row, answer=labels.get(row.id, row.answer)) for row in train)
 
     def perturbed(self, draw: int) -> tuple[Example, ...]:
-        """The train rows with the answers that one draw's demonstrations show."""
+        """The train rows with the answers of one draw's demonstrations."""
         if not self.perturbation.changes_answers:
             return self.data.train
         if draw not in self._perturbed:
@@ -212,14 +212,14 @@ class TokenizedTask:
         return self._perturbed[draw]
 
     def perturbed_lengths(self, draw: int) -> np.ndarray:
-        """Tokens of each train row as that draw's demonstrations show it: ``(train,)``."""
+        """Tokens of each train row as a demonstration of this draw: ``(train,)``."""
         return self.encoder.demonstration_lengths(self.perturbed(draw))
 
     def selection_facts(
         self, spec: SelectorSpec, pattern: Pattern = FULL, order: Order | None = None
     ) -> dict[str, Any]:
-        """What decides which demonstrations are shown, in which order, and which of them a query reads,
-        besides the data. Raises ``UserError``.
+        """Facts that decide, besides the data, which demonstrations are shown, their order, and which of them a query
+        reads. Raises ``UserError``.
         """
         chosen = spec.facts(self.pool.similarity)
         if pattern.compares is not None:
@@ -230,19 +230,19 @@ class TokenizedTask:
 
     @property
     def chat_day(self) -> str | None:
-        """The date that a chat template may have written; None if it writes none."""
+        """The date that a chat template may insert; None if it inserts none."""
         form = self.encoder.form
         return self.chat.day if self.chat is not None and isinstance(form, ChatForm) and form.writes_date else None
 
     def chat_facts(self) -> dict[str, Any]:
-        """What decides the chat format of prompts."""
+        """Facts of the chat format of prompts."""
         form = self.encoder.form
         assert isinstance(form, ChatForm)
         return form.facts()
 
     def vector_text(self, example: Example) -> str:
-        """The text of a demonstration that is read as a vector: itself with its answer, without
-        prompts (Chen et al. 2024, section 3.1).
+        """The text of a demonstration that is read as a vector: input and answer, without query or passage prompts
+        (Chen et al. 2024, section 3.1).
         """
         return demonstration_text(self.data.spec.template, example)
 
@@ -250,7 +250,7 @@ class TokenizedTask:
 
     @property
     def written_tokens(self) -> int:
-        """Maximum tokens behind a prompt: of an answer, and of the thought and the end mark before it."""
+        """Maximum tokens after a prompt: the answer, and the thought and end mark before it."""
         return self.thought_tokens + self.answer_tokens
 
     @cached_property
@@ -272,7 +272,7 @@ class TokenizedTask:
 
     @cached_property
     def thinking(self) -> Thinking | None:
-        """How answers are thought about first; None if they are not."""
+        """How prompts are answered with thoughts; None without thoughts."""
         rule = self.data.spec.thought
         if rule is None or self.one_request:
             return None
@@ -281,7 +281,7 @@ class TokenizedTask:
 
     @cached_property
     def parts(self) -> Parts | None:
-        """How a thought and its answer are told apart in one text; None if they are not in one."""
+        """How one text is split into thought and answer; None if they are separate texts."""
         rule = self.data.spec.thought
         if rule is None or not self.one_request:
             return None
@@ -332,19 +332,19 @@ class TokenizedTask:
         return [self._among(row.choices) if row.choices else self.decoding for row in queries]
 
     def planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
-        """What an answer takes, behind the longest thought if the task thinks (:meth:`_planned_answer`)."""
+        """The work of a planned answer, after the longest thought if the task thinks (:meth:`_planned_answer`)."""
         work, rule = self._planned_answer(vocabulary, skips_unread=skips_unread), self.data.spec.thought
         return work if rule is None else work.behind(rule.limit, self.mark_tokens, vocabulary)
 
     def _planned_answer(self, vocabulary: int, *, skips_unread: bool) -> AnswerWork:
-        """What an answer of half the longest length takes; with exact scoring, what all labels take (mean), or
-        a guess if labels may be left out.
+        """The work of an answer of half the maximum length. With exact scoring, the mean work of all labels, or an
+        estimate if labels may be left out.
 
-        ``vocabulary`` is the number of tokens that the model's output head has. The rows of the head
-        that a constraint allows are not counted, because compiling it takes time, and they are few.
+        ``vocabulary`` is the number of tokens of the model's output head. Under a constraint its few allowed rows are
+        not counted, because compiling the constraint takes time.
         """
         if self.scoring == "exact" and (queries := self.data.test):
-            tokens = [2 * self.answer_tokens] * len(queries)  # what a search takes, roughly
+            tokens = [2 * self.answer_tokens] * len(queries)  # the rough work of a search
             works = self.answer_works(queries, tokens, vocabulary, skips_unread=skips_unread)
             fed = [[*work.fed, *[0.0] * (max(len(w.fed) for w in works) - len(work.fed))] for work in works]
             return AnswerWork(tuple(np.mean(fed, axis=0).tolist()), float(np.mean([work.logits for work in works])))
@@ -354,9 +354,9 @@ class TokenizedTask:
     def works_of(
         self, queries: Sequence[Example], answers: Sequence[Prediction], vocabulary: int, *, skips_unread: bool
     ) -> list[AnswerWork]:
-        """What each answer takes, with the thought before it (:meth:`answer_works`).
+        """The work of each answer with the thought before it (:meth:`answer_works`).
 
-        Of a thought that ended before its limit, the end mark is counted as written by the model.
+        If a thought ended before its limit, its end mark counts as generated.
         """
         tokens = [answer.answer_tokens for answer in answers]
         works = self.answer_works(queries, tokens, vocabulary, skips_unread=skips_unread)
@@ -370,13 +370,11 @@ class TokenizedTask:
     def answer_works(
         self, queries: Sequence[Example], tokens: Sequence[int], vocabulary: int, *, skips_unread: bool
     ) -> list[AnswerWork]:
-        """What each answer takes, given its generated ``tokens``.
+        """The work of each answer, given its generated ``tokens``.
 
-        ``vocabulary`` is the number of tokens that the model's output head has. A backend that skips
-        what is not read computes, of generated labels, only logits of tokens that some label allows, and
-        of scored labels each beginning once (``BackendLoader.skips_unread``).
-        (Queries with choices of their own share a product over all their tokens in a pack, which is not
-        counted.)
+        ``vocabulary`` is the number of tokens of the model's output head. With ``BackendLoader.skips_unread``,
+        generated labels need only logits of tokens that some label allows, and scored labels need each shared beginning
+        once. (Queries with choices of their own share a product over all their tokens in a pack, which is not counted.)
         """
         from icl_bench.backends.interface import Exact, Greedy
 
@@ -395,7 +393,7 @@ class TokenizedTask:
         return works
 
     def _written(self, labels: tuple[str, ...]) -> Decoding:
-        """How a backend decodes an answer that may be anything and should be one of these labels."""
+        """The decoding of a free answer that should be one of these labels."""
         if labels not in self._decodings:
             end = self._ending[1] if self._ending else ""
             held = tuple(self.encoder.form.answer(label).removesuffix(end).rstrip("\n") for label in labels)
@@ -403,7 +401,7 @@ class TokenizedTask:
         return self._decodings[labels]
 
     def _among(self, labels: tuple[str, ...]) -> Decoding:
-        """How a backend decodes an answer among these labels."""
+        """The decoding of an answer among these labels."""
         if labels not in self._decodings:
             check_told_apart(labels, [self._tokens_of[label] for label in labels])
             make = self._exact if self.scoring == "exact" else self._greedy
@@ -435,13 +433,13 @@ class TokenizedTask:
 
     @property
     def normalize(self) -> Literal["none", "tokens", "characters", "bytes"]:
-        """The length that labels' log-probabilities are divided by before comparison."""
+        """The length by which labels' log-probabilities are divided before comparison."""
         labels = self.data.spec.labels
         return labels.normalize if labels and self.scoring == "exact" else "none"
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """The metrics that score answers, fitted to the right answers of all rows."""
+        """The metrics of answers, fitted to the right answers of all rows."""
         metrics, rows = metrics_of(self.data.spec.metrics), (*self.data.train, *self.data.test_pool)
         answers = [text for row in rows for text in row.golds or (row.answer,)]
         for metric in metrics:
@@ -466,11 +464,11 @@ class TokenizedTask:
         return by_column
 
     def answer_form(self, answer: str) -> str:
-        """The form in which two answers are the same one."""
+        """The canonical form of answers: equal forms are equal answers."""
         return self.metrics[0].form(answer) if self.metrics and not self.data.spec.is_classification else answer
 
     def with_sample_scores(self, prediction: Prediction) -> Prediction:
-        """The prediction with the score of each sample by the measure that compares the task's points.
+        """The prediction with the score of each sample by the task's first measure.
 
         Raises ``CellError`` for a metric with scores outside 0 to 1.
         """
@@ -487,7 +485,7 @@ class TokenizedTask:
     def first_scores(
         self, predictions: Sequence[Prediction], stored: Mapping[str, Sequence[float]]
     ) -> tuple[str, Sequence[float]] | None:
-        """The measure that compares points of the task, and each answer's score.
+        """The task's first measure, and each answer's score.
 
         ``stored`` are the predictions' :meth:`scores`. None if single answers have no score.
         """
@@ -504,7 +502,7 @@ class TokenizedTask:
 
     @property
     def first_column(self) -> str:
-        """The column of predictions that has the scores of the measure that compares points."""
+        """The column of predictions with the scores of the task's first measure."""
         return self._first_measure[1]
 
     @property
@@ -513,5 +511,5 @@ class TokenizedTask:
         return (own[0].name, own[0].column) if own else (ACCURACY, "correct")
 
     def metric_facts(self) -> Mapping[str, Any]:
-        """What decides the scores besides the answers. Raises ``UserError``."""
+        """Facts that decide the scores besides the answers. Raises ``UserError``."""
         return {name: fact for metric in self.metrics for name, fact in metric.facts().items()}

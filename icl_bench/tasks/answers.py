@@ -30,7 +30,7 @@ class SlowPatternError(UserError):
     """A regular expression takes too long on a text."""
 
     def __init__(self, name: str, pattern: str, text: str) -> None:
-        """``name`` is that of the pattern's field in the task file."""
+        """``name`` is the pattern's field in the task file."""
         super().__init__(
             one_line(
                 f"{name} {pattern!r} takes more than {SECONDS:g} s on the text {short(text)}: it backtracks too much, "
@@ -47,21 +47,21 @@ class RightAnswer(NamedTuple):
     written: str
     """The text that a demonstration shows."""
     golds: tuple[str, ...] | None
-    """The texts that answers are compared with; None if that is ``written`` alone, unchanged."""
+    """The texts that answers are compared with; None for only ``written``, unchanged."""
 
 
 def extracted(rule: AnswerRule, text: str, *, is_right: bool = False) -> str | None:
     """The part of a text that is compared, stripped; None if nothing matches.
 
-    The empty text means "there is no answer", if the task has a word for that. ``is_right``: whether
-    the text is a right answer, not a model's. After a thought, the text begins behind the end mark; a
-    pattern that names the mark finds it there. Raises :class:`SlowPatternError`.
+    The empty text means "there is no answer", if the task has a word for that. ``is_right``: whether the text is a
+    right answer, not a model's. After a thought, the text begins after the end mark, but a pattern that contains the
+    mark still matches it. Raises :class:`SlowPatternError`.
     """
     answer = _extract(rule, text.strip(), is_right)
     if answer is None and rule.thought is not None and text.strip():
         answer = _extract(rule, f"{rule.thought.ends}{text.strip()}".strip(), is_right)
         if answer is not None and answer == _extract(rule, rule.thought.ends.strip(), is_right):
-            answer = None  # it is found in the mark alone
+            answer = None  # it is found only in the mark
     if answer and rule.ignore is not None:
         return _without(rule.ignore, answer) or None
     return answer
@@ -110,7 +110,7 @@ def _extract(rule: AnswerRule, text: str, is_right: bool) -> str | None:
 
 
 def _is_same(text: str, unanswerable: str) -> bool:
-    """Whether a text is the word for "there is no answer", by SQuAD's normalisation; in other scripts, by Unicode's."""
+    """Whether a text is the word for "there is no answer", after SQuAD's normalisation; in other scripts, Unicode's."""
     normalise = normalised if unanswerable.isascii() else normalised_unicode
     return normalise(text) == normalise(unanswerable)
 

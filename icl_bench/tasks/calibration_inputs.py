@@ -1,4 +1,4 @@
-"""Inputs without content, which are asked to calibrate a model's answers."""
+"""Content-free inputs for calibrating a model's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANDOM_INPUTS = 20
 
 
 def inputs_of(kind: str, spec: TaskSpec, train: Sequence[Example], seed: int) -> tuple[Example, ...]:
-    """The inputs of a kind as examples without an answer; the words of ``domain`` are those of ``train``."""
+    """The inputs of a kind as examples without an answer; ``domain`` uses words of ``train``."""
     names = spec.template.input_fields
     if kind == CONTEXTUAL:
         texts = [dict.fromkeys(names, text) for text in CONTENT_FREE]
@@ -33,7 +33,7 @@ def inputs_of(kind: str, spec: TaskSpec, train: Sequence[Example], seed: int) ->
 
 
 def _random_words(rng: np.random.Generator, rows: Sequence[Sequence[str]]) -> list[str]:
-    """As many words as rows have on average, drawn from all words of all rows."""
+    """Random words of all rows, as many as a row has on average."""
     words = [word for row in rows for word in row]
     count = max(1, round(len(words) / len(rows)))
     return [words[i] for i in rng.integers(len(words), size=count)]

@@ -1,4 +1,4 @@
-"""The shipped tasks, and whether their data is on this machine."""
+"""The shipped tasks, and whether their data are on this machine."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class AnswerChoices:
 def read_list(labels: Labels, row: StoredRow, value: Any, name: str) -> AnswerChoices:
     """Read choices of one row, or of all rows.
 
-    Raises ``UserError`` that names the row if there is not a list of at least two different texts.
+    Raises ``UserError`` that names the row unless there is a list of at least two different texts.
     """
     sources, keys = _parse_list(row, value, name)
     texts = [labels.written(text) for text in sources]
@@ -113,7 +113,7 @@ def _parse_list(row: StoredRow, value: Any, name: str) -> tuple[list[str], list[
             for text, key in zip(value["text"], keys, strict=True)
         ]
     if isinstance(value, Mapping) and not value.keys() <= {"text", "label"}:
-        # a table has the keys of all rows in each, without a text where a row does not have the choice
+        # a table has the keys of all rows in each row, without a text if the row does not have the choice
         value = [{"text": text, "label": key} for key, text in value.items() if text is not None]
     if not isinstance(value, list):
         kinds = "a list of texts, of objects with text and label, or an object of keys and texts"
@@ -148,7 +148,7 @@ def _check_text(row: StoredRow, name: str, source: str, text: str, *, is_answer:
     if not text or text.isspace():
         raise UserError(f"{row.where}: {name} has a choice that is written as an empty text: {source!r}")
     if not is_answer:
-        return  # its letter is, and it may be any text
+        return  # the letter is, and the text may be anything
     if text.splitlines() != [text]:
         raise UserError(f"{row.where}: {name}: the choice {short(text)} holds a line break")
     if text != text.strip():

@@ -1,6 +1,6 @@
-"""A task made of one file of rows: text and label columns are guessed, and a part of each label is the test split.
+"""A draft task from one file of rows: text and label columns are guessed, and a part of each label is the test split.
 
-A draft says every guess, and is the content of a task file.
+A draft reports every guess, and is the content of a task file.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ HELD_OUT = Holdout(share=0.2, seed=TestRows().seed)
 """The test split of a draft, before it is stratified."""
 
 OF_WINDOWS = "cp1252"
-"""The encoding of a file of text that is not UTF-8, by guess: what Excel writes in Western Europe and America."""
+"""The encoding of a file of text that is not UTF-8, as a guess: Excel's in Western Europe and America."""
 
 TEXTS = {"text", "body", "message", "sentence", "question", "query", "utterance", "content", "review", "comment"}
 LABELS = {"label", "labels", "class", "category", "intent", "topic", "target", "sentiment", "queue", "tag", "emotion"}
-"""Words of columns' names that say what they hold."""
+"""Words in column names that identify their content."""
 
 MOST_OF_LABEL = 2
-"""A guessed label column has at least so many rows a label."""
+"""The minimum rows per label of a guessed label column."""
 
 LONGEST_LABEL = 100
-"""Characters of a guessed label."""
+"""The maximum characters of a guessed label."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of plain values, as far as a guess looks at it."""
+    """A column of plain values, with the properties that guesses use."""
 
     name: str
     place: int
@@ -77,39 +77,39 @@ class Column:
 
     @property
     def words(self) -> float:
-        """Mean words of a value; a value in one piece of ASCII is one word, however long: a hash, a link."""
+        """Mean words of a value. A value without blanks in ASCII counts as one word (a hash, a link)."""
         long = sum(len(value) / 5 if not value.isascii() else len(value.split()) for value in self.values)
         return long / len(self.values)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A task that was made of a file of rows."""
+    """A task created from a file of rows."""
 
     values: dict[str, Any]
     """The fields of the task file; the path of the rows is as given."""
     said: tuple[str, ...]
-    """What was guessed or decided, a sentence each."""
+    """Guesses and decisions, one sentence each."""
     data: TaskData
 
     @property
     def spec(self) -> TaskSpec:
-        """The task; its notes are what was guessed."""
+        """The task, with the guesses as its notes."""
         return self.data.spec.model_copy(update={"notes": self.said})
 
 
 def task_name(path: Path) -> str:
-    """The name of a task that a file of rows gives."""
+    """The task name derived from the name of a file of rows."""
     stem = path.name.removesuffix(path.suffix) if path.suffix.lower() == ".gz" else path.name
     stem = stem.rpartition(".")[0]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", stem).lstrip("._-") or "table"
 
 
 def draft_task(path: Path, text: str | None = None, label: str | None = None) -> Draft:
-    """Make a task of a file of rows, a row a text with its label.
+    """Create a task from a file of rows, each a text with its label.
 
-    ``text`` and ``label`` are columns, or paths into one; those that are not given are guessed. The test split
-    is a fifth of each label's rows. Raises ``UserError`` if no columns can be guessed or the rows make no task.
+    ``text`` and ``label`` are columns, or paths into one; missing ones are guessed. The test split is a fifth of each
+    label's rows. Raises ``UserError`` if no columns can be guessed or the rows are not a valid task.
     """
     if kind_of(path) is None:
         raise UserError(f"{path}: not a file of rows; expected one like tickets.csv")
@@ -164,10 +164,10 @@ def draft_task(path: Path, text: str | None = None, label: str | None = None) ->
 
 
 def _read(path: Path) -> tuple[Sequence[StoredRow], str | None]:
-    """All rows, and the encoding if it is a guess."""
+    """All rows, and the encoding if it was guessed."""
     try:
         rows = read_split(path, "all", {}).rows
-        if kind_of(path) == ".parquet":  # class numbers have their names only in columns that are named
+        if kind_of(path) == ".parquet":  # class names exist only for columns that are requested by name
             rows = read_split(path, "all", {name: name for name in rows[0].cells}).rows
         return rows, None
     except UserError as error:
@@ -183,7 +183,7 @@ def _columns(path: Path, rows: Sequence[StoredRow], text: str | None, label: str
     """The columns of texts and labels, and how they were found. Raises ``UserError``."""
     for given in (text, label):
         if given is not None:
-            rows[0].cell(given)  # names the columns if there is no such one
+            rows[0].cell(given)  # lists the columns if it does not exist
     names = dict.fromkeys(name for row in rows for name in row.cells)
     found = [Column.of(name, place, [row.cells.get(name) for row in rows]) for place, name in enumerate(names)]
     columns = [column for column in found if column is not None and column.name not in (text, label)]
@@ -204,14 +204,14 @@ def _columns(path: Path, rows: Sequence[StoredRow], text: str | None, label: str
 
 
 def _is_text(column: Column) -> bool:
-    """Whether the name says that it holds texts, and its values may be some."""
+    """Whether the name indicates texts, and the values may be texts."""
     return column.has_word(TEXTS) and not column.has_word(LABELS) and column.words >= 2
 
 
 def _best(
     path: Path, kind: str, known: Sequence[Column], names: Iterable[str], key: Callable[[Column], Any]
 ) -> tuple[str, str]:
-    """The column that fits best, and which others there are, in words. Raises ``UserError`` if there is none."""
+    """The column that fits best, and a text about the alternatives. Raises ``UserError`` if there is none."""
     if not known:
         has = ", ".join(map(plain, names))
         raise UserError(one_line(f"{path}: no column looks like a {kind}; name one (--{kind}). Columns: {has}"))
@@ -221,7 +221,7 @@ def _best(
 
 
 def _name_rows(rows: Sequence[StoredRow]) -> bool:
-    """Whether a column ``id``, if there is one, has another text or whole number in each row."""
+    """Whether a column ``id``, if there is one, has a distinct text or integer in each row."""
     if not any("id" in row.cells for row in rows):
         return True
     values = [row.cells.get("id") for row in rows]
@@ -230,5 +230,5 @@ def _name_rows(rows: Sequence[StoredRow]) -> bool:
 
 
 def _lead(column: str, otherwise: str) -> str:
-    """What a column is called in a template."""
+    """The name of a column in a template."""
     return " ".join(re.sub(r"[{}:]", " ", column).split()) or otherwise

@@ -1,7 +1,7 @@
 """Turns a task's stored rows into its examples, and chooses the test rows.
 
-Rows are never repaired. A row that cannot be used is either an error that names its line, or it is
-left out, counted and noted.
+Rows are never repaired. A row that cannot be used either raises an error that names its line, or is left out, counted
+and noted.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class Example:
     answer: str
     """The label as written in the prompt (``spec.labels.written``), or the free text."""
     golds: tuple[str, ...] | None = None
-    """The texts that answers are compared with, if that is not ``answer`` alone: several right
-    answers, or parts extracted from them. An empty one means "there is no answer"."""
+    """The texts that answers are compared with, if that is not ``answer`` alone: several right answers, or extracted
+    parts. An empty text means "there is no answer".
+    """
     choices: tuple[str, ...] = ()
     """The possible answers of this row, if rows have their own choices: written texts, or letters.
     ``answer`` is one of them."""
     passages: tuple[str, ...] = ()
     """Texts that a model may read as vectors, the most relevant first."""
     worked: str = ""
-    """The thought that demonstrations show before the answer, up to its end mark; empty if they show none."""
+    """The thought that demonstrations show before the answer, up to its end mark; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,14 @@ class TaskData:
     notes: tuple[str, ...]
     """Notes for the user, one sentence each."""
     not_asked: int = 0
-    """Test rows that are left out because the task file says so: without a label, or too long."""
+    """Test rows that the task file leaves out: without a label, or too long."""
 
 
 OTHER_IDS = "set data.id to another column, or to false to number the rows"
-"""What to do about ids that name no rows."""
+"""Advice for ids that match no row."""
 
 RENDERED = {name: name for name in ("input", "output", "choices")}
-"""The columns of a row that a Jinja template has rendered."""
+"""The columns of a row rendered by a Jinja template."""
 
 
 # -- rows to examples ---------------------------------------------------------------------------
@@ -99,18 +100,18 @@ class _ExampleReader:
     sources: dict[str, str] = field(default_factory=dict)
     """Written label -> label of the source."""
     spellings: dict[str, str] = field(default_factory=dict)
-    """With ``labels.merge``, each label as the rows write it -> with single blanks."""
+    """With ``labels.merge``, each label as written in the rows -> with single blanks."""
     unlabelled: dict[str, int] = field(default_factory=dict)
     """Split -> number of rows without a label."""
     repeated_choices: list[str] = field(default_factory=list)
     """Rows that have choices with equal texts, which differ only in their letters."""
     shared: AnswerChoices | None = None
-    """The choices that all rows share, once read."""
+    """The choices that all rows share, once they are read."""
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Split -> id -> the input fields of every row, also of those that cannot be used."""
+    """Split -> id -> the input fields of every row, including unusable ones."""
 
     def read(self, split: Split) -> tuple[tuple[Example, ...], dict[str, str]]:
-        """The usable rows, and the ids of the others -> the field that is missing."""
+        """The usable rows, and the ids of the others -> the missing field."""
         examples, lacking = [], {}
         where_of_id: dict[str, str] = {}
         texts = self.texts[split.name] = {}
@@ -156,7 +157,7 @@ class _ExampleReader:
         return thought is not None and thought.rationale is not None
 
     def _worked(self, row: StoredRow) -> str:
-        """A train row's thought as demonstrations show it. Raises ``UserError`` if the row has none."""
+        """A train row's thought in the form of demonstrations. Raises ``UserError`` if the row has none."""
         thought = self.spec.thought
         assert thought is not None, "asked before"
         assert thought.rationale is not None, "asked before"
@@ -217,7 +218,7 @@ class _ExampleReader:
         assert labels is not None, "only labels have choices"
         answer = self.columns[self.spec.template.answer_field]
         if choices_field is None:
-            if self.shared is None:  # the same for all rows, so checked once
+            if self.shared is None:  # equal for all rows, so checked once
                 self.shared = read_list(labels, row, list(labels.choices or ()), "labels.choices")
             return Example(name, filled, self.shared.written[self.shared.right(labels, row, answer)])
         column = self.columns[choices_field]
@@ -263,7 +264,7 @@ class _ExampleReader:
         if label != label.strip():
             raise UserError(f"{row.where}: the label {short(label)} begins or ends with a space")
         if self.spec.labels.merge:
-            self.sources[source] = source  # what is written alike is meant to be one
+            self.sources[source] = source  # equal spellings are meant to be one
             return label
         other_source = self.sources.setdefault(label, source)
         if other_source != source:
@@ -296,9 +297,9 @@ def load_data(
 ) -> TaskData:
     """Read a task's rows and choose its test rows.
 
-    ``data_dir`` is the data folder (by default, the environment variable ``ICL_BENCH_DATA``). Data
-    that it does not have comes from the hub. ``test_size`` overrides the number of test rows: the
-    first ones in evaluation order are taken. ``test_ids`` overrides which rows they are.
+    ``data_dir`` is the data folder (by default, the environment variable ``ICL_BENCH_DATA``). Data that it does not
+    have comes from the hub. ``test_size`` overrides the number of test rows: the first ones in evaluation order are
+    taken. ``test_ids`` overrides the selection of test rows.
 
     Raises UserError with file and line for rows that cannot be used, and if there is no data.
     """
@@ -381,7 +382,7 @@ def _common_labels(spec: TaskSpec, train: Sequence[Example], test: Sequence[Exam
 
 
 def _refuse_unknown(spec: TaskSpec, test: Sequence[Example], labels: Sequence[str]) -> None:
-    """Raise ``UserError`` for a test split of which no label is known: each answer would be wrong."""
+    """Raise ``UserError`` for a test split without a known label, because every answer would be wrong."""
     answers = dict.fromkeys(row.answer for row in test)
     if not labels or not answers.keys().isdisjoint(labels):
         return
@@ -416,7 +417,7 @@ def _lacking_notes(split: str, lacking: Mapping[str, str]) -> list[str]:
 def _unused_name_notes(spec: TaskSpec, source_labels: Set[str]) -> list[str]:
     """Note the labels of ``labels.names`` that no row has: they may be mistyped.
 
-    Rows that already have the written label are from another copy of the data, and not noted.
+    Rows that already have the written label come from another copy of the data and are not noted.
     """
     names = spec.labels.names if spec.labels else {}
     return [
@@ -504,7 +505,7 @@ def _published(
     texts: Mapping[str, str],
     notes: list[str],
 ) -> _TestSelection | None:
-    """The rows of the list in the package, found by their texts; None, with a note, if some are missing."""
+    """The rows of the package's list, matched by their texts; None, with a note, if some are missing."""
     which = spec.test.ids
     assert which is not None, "some rows are published"
     assert not isinstance(which, tuple), "their own list is read before"

@@ -37,7 +37,7 @@ TABLE_FILES = (*TEXT_FILES, ".xlsx", ".parquet")
 
 
 def kind_of(path: Path) -> str | None:
-    """The ending of a file of rows, in small letters; without ``.gz``, which only files of text may have. Else None."""
+    """The extension of a file of rows in lower case, without ``.gz``, which only text files may have. Else None."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = (suffixes[:-1] if zipped else suffixes)[-1:]
@@ -47,7 +47,7 @@ def kind_of(path: Path) -> str | None:
 def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str | None = None) -> Split:
     """Read a file of rows by its extension.
 
-    ``encoding`` is that of a file of text; by default, its byte order mark's or UTF-8. Raises ``UserError``.
+    ``encoding`` is the encoding of a text file; by default, that of its byte order mark or UTF-8. Raises ``UserError``.
     """
     raw = content = read_file(path)
     kind, name = kind_of(path), str(path)
@@ -79,7 +79,7 @@ def read_split(path: Path, split: str, columns: Mapping[str, str], encoding: str
             rows = list(_parquet_rows(content, name, columns))
     if not rows:
         raise UserError(f"{path}: has no rows")
-    # the bytes alone do not say what text they are
+    # the bytes alone do not determine the text
     digest = hashlib.sha256(raw).hexdigest() if encoding is None else rows_digest([row.cells for row in rows])
     return Split(split, path.name, digest, rows, tuple(notes))
 
@@ -110,7 +110,7 @@ def hold_out(rows: Sequence[StoredRow], holdout: Holdout) -> dict[str, np.ndarra
         strata.setdefault(str(rows[i].cell(holdout.stratify)), []).append(i)
     test, before = set[int](), 0
     for value in sorted(strata):
-        # of each stratum its share, to one row, and of all together what an unstratified holdout takes
+        # each stratum has its share, up to one row, and all together have the size of an unstratified holdout
         count = math.ceil(holdout.share * (before + len(strata[value]))) - math.ceil(holdout.share * before)
         test.update(strata[value][: min(count, len(strata[value]) - 1)])
         before += len(strata[value])
@@ -119,7 +119,7 @@ def hold_out(rows: Sequence[StoredRow], holdout: Holdout) -> dict[str, np.ndarra
 
 
 def _text(content: bytes, name: str, encoding: str | None) -> str:
-    """The text of a file. Raises ``UserError`` that says how to name another encoding."""
+    """The text of a file. Raises ``UserError`` with advice on setting another encoding."""
     start = content[:4096]
     try:
         text = decode(content, name, encoding)
@@ -148,7 +148,7 @@ def _jsonl_rows(text: str, name: str) -> Iterator[StoredRow]:
 
 
 def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
-    """The objects of an array, of the only array in an object, or one a line."""
+    """The objects of an array, of the only array in an object, or of JSON lines."""
     try:
         value = parse_json(text)
     except (ValueError, RecursionError) as error:
@@ -159,7 +159,7 @@ def _json_rows(text: str, name: str) -> Iterator[StoredRow]:
     if isinstance(value, dict):
         arrays = [v for v in value.values() if isinstance(v, list) and v and all(isinstance(i, dict) for i in v)]
         if len(arrays) != 1 and len(text.strip().splitlines()) == 1:
-            arrays = [[value]]  # one object a line, and one line
+            arrays = [[value]]  # JSON lines with a single line
         if len(arrays) != 1:
             keys = few([*value], 10)
             wanted = "expected an array of objects, or one object a line"
@@ -182,12 +182,12 @@ def _csv_rows(text: str, file_name: str, delimiter: str) -> Iterator[StoredRow]:
 
 
 def _has_cells_within(row: StoredRow) -> bool:
-    """Whether a cell spans what may be several."""
+    """Whether a cell spans several of these rows or columns."""
     return any("\t" in cell and "\n" in cell for cell in row.cells.values())
 
 
 def _excel_rows(content: bytes, name: str) -> tuple[list[StoredRow], list[str]]:
-    """The rows of the first sheet, with cells as text as in CSV, and notes on what is not read."""
+    """The rows of the first sheet, with cells as text as in CSV, and notes on ignored content."""
     sheets, cells = excel_sheet(content, name)
     header, *further = cells or [[]]
     headings = [f"Unnamed: {place}" if value in (None, "") else str(value) for place, value in enumerate(header)]
@@ -224,7 +224,7 @@ def _parquet_rows(content: bytes, name: str, columns: Mapping[str, str]) -> Iter
 
 
 def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """The names of the classes of columns that hold class numbers, which ``datasets`` writes beside the table."""
+    """The names of the classes of columns that hold class numbers, which ``datasets`` stores with the table."""
     try:
         features: Any = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {
@@ -247,7 +247,7 @@ def wanted_columns(columns: Mapping[str, str], stored: Sequence[str], table_name
         if _stored_in(column, stored) not in stored:
             raise UserError(no_column(table_name, column, stored))
     base_columns = {_stored_in(column, stored) for column in columns.values()}
-    # a path may name a column whose value selects an item
+    # a path may contain a column whose value selects an item
     selectors = {part for c in columns.values() for part in re.findall(r"=([^.=]+)", c)}
     wanted = {*base_columns, *selectors, "id"}
     return [name for name in stored if name in wanted]

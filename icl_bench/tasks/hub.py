@@ -1,4 +1,4 @@
-"""Reads rows with ``datasets``: of a set on the Hugging Face hub, or of files."""
+"""Reads rows with ``datasets``: from a data set on the Hugging Face hub, or from files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _files(hub: HubSource) -> str:
 
 
 def from_files(task: str, hub: HubSource, columns: Mapping[str, str]) -> Source:
-    """Read files as ``datasets`` reads them: cells have the types that it finds. Raises ``UserError``."""
+    """Read files with ``datasets``, which infers the types of cells. Raises ``UserError``."""
     try:
         return from_hub(task, hub, columns)
     except HubError as error:
@@ -78,9 +78,9 @@ Rows = list[dict[str, Any]]
 
 
 def _rows_of_files(hub: HubSource, splits: Iterable[str], columns: Mapping[str, str]) -> dict[str, Rows]:
-    """The rows of splits of files. All splits are read together, because they have their types together.
+    """The rows of splits of files. All splits are read together, because they share their types.
 
-    The copy that ``datasets`` writes is removed: a file that changes is read again.
+    The copy that ``datasets`` writes is removed, so that a changed file is read again.
     """
     with TemporaryDirectory(prefix="icl-bench-") as folder:
         tables = _loaded(hub, None, cache_dir=folder)
@@ -90,7 +90,7 @@ def _rows_of_files(hub: HubSource, splits: Iterable[str], columns: Mapping[str, 
 
 
 def _rows_of_hub(hub: HubSource, splits: Iterable[str], columns: Mapping[str, str]) -> dict[str, Rows]:
-    """The rows of splits of a set of the hub, or of its copy in a folder or a cache."""
+    """The rows of the splits of a data set on the hub, or of its copy in a folder or a cache."""
     unreachable = None if Path(hub.path).is_dir() else _hub_unreachable(hub.path)
     found = {}
     for split in splits:
@@ -106,16 +106,16 @@ def _rows_of_hub(hub: HubSource, splits: Iterable[str], columns: Mapping[str, st
 
 
 def _loaded(hub: HubSource, split: str | None, **options: Any) -> Any:
-    """What ``datasets`` loads: a table, or without ``split`` all splits by name. Raises ``HubError``."""
+    """The result of ``datasets``: a table, or without ``split`` all splits by name. Raises ``HubError``."""
     try:
         import datasets
 
         return datasets.load_dataset(hub.path, hub.name, split=split, **{**hub.arguments, **options})
-    except Exception as error:  # whatever the library, its transports and its parsers raise
+    except Exception as error:  # any error of the library, its transports and its parsers
         if split is not None and (mistake := _mistake(hub, split, str(error))) is not None:
             raise UserError(mistake) from None
         reason: BaseException = error
-        if type(error).__name__ == "DatasetGenerationError":  # which says nothing itself
+        if type(error).__name__ == "DatasetGenerationError":  # whose own message is empty
             reason = error.__cause__ or error
         raise HubError(one_line(f"{type(reason).__name__}: {first_line(reason)}"[:200])) from error
 
@@ -137,8 +137,8 @@ _OPTIONS = re.compile(r"(available configs|Available|one of): ?\[(.*?)\]|Should 
 
 
 def _mistake(hub: HubSource, split: str, message: str) -> str | None:
-    """What to write instead of a configuration or split that the data set does not have, by the message of
-    ``datasets``; None for other errors.
+    """Advice for a configuration or split that the data set does not have, from the message of ``datasets``; None for
+    other errors.
     """
     found = _OPTIONS.search(message)
     if found is None:

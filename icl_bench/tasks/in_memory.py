@@ -20,22 +20,21 @@ from icl_bench.tasks.task_files import field_problem
 from icl_bench.wording import plain, short
 
 MEMORY = "memory"
-"""The kind of the source in stored results: the rows themselves are not stored."""
+"""The kind of the source in stored results. The rows themselves are not stored."""
 
 LABEL_METRICS = ("accuracy", "macro_f1")
-"""What a task with labels is scored by where no metric is named."""
+"""The default metrics of a task with labels."""
 
 
 class Task(TaskSpec):
-    """A task with its rows, for ``task=`` of :func:`icl_bench.run` and its like.
+    """A task with its rows, for ``task=`` of :func:`icl_bench.run` and similar functions.
 
-    ``train`` and ``test`` are pandas or polars frames, ``datasets.Dataset``s or lists of dictionaries, one row
-    each; a column ``id`` names the rows where there is one. ``input`` and ``output`` are the template
-    of a demonstration, with columns in braces: ``input="ticket: {text}"``, ``output="queue: {label}"``;
-    ``fields`` maps a name in braces to a column that is called otherwise. Answers are labels unless
-    ``labels=None`` makes them free text, which needs ``metrics``. Every other field of a task file may
-    be given by its name (``separator``, ``answer``, ``stop``, ``pool``, ``max_answer_tokens``, ...);
-    ``test_rows`` is the task file's ``test``.
+    ``train`` and ``test`` are pandas or polars frames, ``datasets.Dataset``s or lists of dictionaries, one row each; a
+    column ``id``, if there is one, names the rows. ``input`` and ``output`` are the template of a demonstration, with
+    columns in braces: ``input="ticket: {text}"``, ``output="queue: {label}"``; ``fields`` maps a name in braces to a
+    column with another name. Answers are labels unless ``labels=None`` makes them free text, which needs ``metrics``.
+    Every other field of a task file may be passed by its name (``separator``, ``answer``, ``stop``, ``pool``,
+    ``max_answer_tokens``, ...); ``test_rows`` is the task file's ``test``.
 
     The rows decide the identity of a cell, by their hash; they are not written to the results. To
     rebuild a prompt later, give the task again: ``icl_bench.read(folder).show(..., task=task)``.
@@ -85,16 +84,16 @@ class Task(TaskSpec):
 
     @staticmethod
     def from_file(path: str | Path, *, text: str | None = None, label: str | None = None) -> TaskSpec:
-        """A task made of one file of rows (``.csv``, ``.xlsx``, ``.jsonl``, ...), which stays where it is.
+        """Create a task from one file of rows (``.csv``, ``.xlsx``, ``.jsonl``, ...). The file is not copied.
 
-        ``text`` and ``label`` are columns; those that are not given are guessed. ``notes`` of the task say
-        what was guessed. The test split is a fifth of each label's rows. Raises ``UserError``.
+        ``text`` and ``label`` are columns; missing ones are guessed. ``notes`` of the task report the guesses. The test
+        split is a fifth of each label's rows. Raises ``UserError``.
         """
         return draft_task(Path(path), text, label).spec
 
 
 def given_rows(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
-    """The rows of a task that has them. Raises ``UserError`` for one that was read from stored results."""
+    """The rows of a task that has them. Raises ``UserError`` for a task that was read from stored results."""
     if isinstance(spec, Task):
         return spec._source
     raise UserError(
@@ -104,18 +103,18 @@ def given_rows(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
 
 
 def _shown_fields(input: str, output: str, labels: object, answer: object) -> list[str]:  # noqa: A002 - as in a task file
-    """The fields that a template names in braces, that of each row's own choices, and that of thoughts."""
+    """The fields that a template names in braces, the field of each row's own choices, and the field of thoughts."""
     found = {own} if (own := _own_choices(labels)) else set()
     rationale = answer.get("rationale") if isinstance(answer, Mapping) else None
     found |= {rationale} if isinstance(rationale, str) else set()
     for text in (input, output):
-        with suppress(ValueError, TypeError):  # the template's own check says what is wrong
+        with suppress(ValueError, TypeError):  # the template's own check reports the error
             found |= {field for _, field, _, _ in string.Formatter().parse(text) if field}
     return sorted(found)
 
 
 def _own_choices(labels: object) -> str | None:
-    """The field of each row's own choices, if it has some."""
+    """The field of each row's own choices, if there is one."""
     own = labels.get("choices") if isinstance(labels, Mapping) else None
     return own if isinstance(own, str) else None
 
@@ -133,7 +132,7 @@ def _metrics(given: Any, labels: object) -> Any:
 def records_of(given: Any, called: str) -> list[dict[str, Any]]:
     """The rows as dictionaries of plain Python values; missing ones are None.
 
-    ``called`` is what messages call them. Raises ``UserError``.
+    ``called`` is their name in messages. Raises ``UserError``.
     """
     if hasattr(given, "to_dicts"):  # a polars frame
         found = given.to_dicts()

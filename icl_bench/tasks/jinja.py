@@ -1,9 +1,8 @@
 """Jinja texts of task files, rendered from a row's columns in a sandbox.
 
-The rules are those of lm-evaluation-harness (its ``doc_to_text``, ``doc_to_target`` and
-``doc_to_choice``): a text that is the name of a column means the column's value, an undefined name
-is an error, and trailing line breaks are kept. What makes other text in every run is refused, and
-what does not end within :data:`SECONDS`.
+The rules are those of lm-evaluation-harness (its ``doc_to_text``, ``doc_to_target`` and ``doc_to_choice``): a text that
+is the name of a column means the column's value, an undefined name is an error, and trailing line breaks are kept.
+Templates that are random or do not end within :data:`SECONDS` are refused.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ def _value(source: str, row: StoredRow, field: str) -> Any:
     except TookTooLongError:
         wrong = f"{field} takes more than {SECONDS:g} s on this row: {short(source)}"
         raise UserError(one_line(f"{row.where}: {wrong}")) from None
-    except Exception as error:  # whatever a template's expressions raise
+    except Exception as error:  # any error of a template's expressions
         raise UserError(one_line(f"{row.where}: {field} fails on this row: {first_line(error)}")) from None
 
 
@@ -136,13 +135,13 @@ def _environment() -> Environment:
 
 
 def without_random(environment: Environment) -> None:
-    """Take what is random out of an environment."""
+    """Remove random functions from an environment."""
     del environment.filters["random"]
     del environment.globals["lipsum"]
 
 
 def _not_a_function(value: Any) -> Any:
-    """A value that a template writes. Raises ``TypeError`` for a function, whose text is its address."""
+    """Return a value that a template writes. Raises ``TypeError`` for a function, whose text is its address."""
     from jinja2 import Undefined
 
     if callable(value) and not isinstance(value, Undefined):

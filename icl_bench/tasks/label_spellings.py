@@ -1,4 +1,4 @@
-"""Labels that are one, written in several ways: ``Refund`` and ``refund``, ``0`` and ``0.0``, NFC and NFD."""
+"""Spellings of the same label: ``Refund`` and ``refund``, ``0`` and ``0.0``, NFC and NFD."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from decimal import Decimal
 from icl_bench.wording import few, listed, short
 
 INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
-"""Characters that show nothing and change no letter beside them: soft hyphen, zero-width space, word joiner, mark."""
+"""Invisible characters that do not change adjacent letters: soft hyphen, zero-width space, word joiner, mark."""
 
 NUMBER = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{0,12})?(e[+-]?[0-9]{1,2})?")
 
 MOST_SHOWN = 5
-"""Groups that a note names."""
+"""The number of groups named in a note."""
 
 
 def plain_form(label: str) -> str:
-    """What labels that are one have in common: compatibility form, no case, single blanks, numbers by their value.
+    """The common form of equal labels: compatibility form, no case, single blanks, numbers by their value.
 
     Unicode's NFKC, case folding, NFKC (Unicode Standard Annex 15 and section 3.13).
     """
-    for _ in range(2):  # folding may make what has another compatibility form
+    for _ in range(2):  # folding may produce characters with another compatibility form
         label = unicodedata.normalize("NFKC", label).casefold().translate(INVISIBLE)
     label = " ".join(unicodedata.normalize("NFKC", label).split())
     if NUMBER.fullmatch(label) is None:
@@ -34,7 +34,7 @@ def plain_form(label: str) -> str:
 
 
 def same_labels(labels: Iterable[str]) -> list[tuple[str, ...]]:
-    """The groups of several labels that have one plain form, each sorted, and in order of their first."""
+    """The groups of several labels with equal plain forms, each sorted, in order of their first."""
     by_form: dict[str, list[str]] = {}
     for label in sorted(set(labels)):
         by_form.setdefault(plain_form(label), []).append(label)
@@ -42,15 +42,15 @@ def same_labels(labels: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def named_groups(groups: Sequence[Sequence[str]]) -> str:
-    """The first groups, and how many more there are."""
+    """The first groups, and the number of the others."""
     more = [f"and {len(groups) - MOST_SHOWN:,} more"] if len(groups) > MOST_SHOWN else []
     return "; ".join([*(listed(map(short, group)) for group in groups[:MOST_SHOWN]), *more])
 
 
 def replacements(train: Iterable[str], test: Iterable[str]) -> dict[str, str]:
-    """The spellings of the rows' labels that another one replaces, with that one.
+    """Spelling -> the spelling that replaces it.
 
-    A label is written as most train rows write it; of equally many, as most test rows do.
+    A label keeps the spelling of most train rows; on ties, of most test rows.
     """
     counts = [Counter(train), Counter(test)]
     replaced: dict[str, str] = {}
@@ -61,7 +61,7 @@ def replacements(train: Iterable[str], test: Iterable[str]) -> dict[str, str]:
 
 
 def spelling_notes(labels: Iterable[str]) -> list[str]:
-    """A note that names labels which may be one, and how to join them."""
+    """A note that names labels which may be the same, and how to merge them."""
     groups = same_labels(labels)
     if not groups:
         return []
@@ -70,7 +70,7 @@ def spelling_notes(labels: Iterable[str]) -> list[str]:
 
 
 def merge_notes(spellings: Mapping[str, str]) -> list[str]:
-    """A note that names the spellings which were replaced, of all spellings and how they are read."""
+    """A note that names the replaced spellings and their replacements."""
     named = [f"{short(spelling)} as {short(label)}" for spelling, label in spellings.items() if spelling != label]
     if not named:
         return []

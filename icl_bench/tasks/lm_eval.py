@@ -19,7 +19,7 @@ from icl_bench.tasks.spec import FILE_FORMATS
 from icl_bench.wording import listed, one_line, plain, short
 
 MARKS = ("doc_to_text", "doc_to_target", "dataset_path", "output_type", "include", "class", "group", "task")
-"""Every task file of lm-evaluation-harness has one of these fields; the task files of this program have none."""
+"""Fields of which every task file of lm-evaluation-harness has one, and icl-bench's task files none."""
 
 _WITHOUT_PYTHON = (
     "icl-bench never runs Python code of task files; give the rows that it makes, in a data file or as icl_bench.Task "
@@ -50,7 +50,7 @@ _UNSUPPORTED = {
 _ABOUT_LOADING = frozenset(
     {"trust_remote_code", "streaming", "cache_dir", "num_proc", "download_mode", "keep_in_memory", "verification_mode"}
 )
-"""Arguments of ``datasets.load_dataset`` that change no row."""
+"""Arguments of ``datasets.load_dataset`` that do not change rows."""
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SEED = 43
 
@@ -145,8 +145,8 @@ class _Reader:
         return {"hub": hub}
 
     def _files(self, files: Any, splits: Collection[str], *, in_folder: bool) -> dict[str, list[str]]:
-        """The files of each split. Paths are relative to the working folder, else to the task's file;
-        with ``in_folder`` to another folder, which they are left to.
+        """The files of each split. Paths are relative to the working folder, else to the task's file; with
+        ``in_folder``, they stay relative to another folder.
         """
         by_split = files if isinstance(files, Mapping) else {"train": files}
         made: dict[str, list[str]] = {}
@@ -433,7 +433,7 @@ def _name(path: Path, read: SourceTask) -> str:
 
 
 def _code(value: Any) -> str:
-    """What a field that names code says."""
+    """The name of the code in a field."""
     return plain(value.name if isinstance(value, Function) else value)
 
 

@@ -1,8 +1,8 @@
 """Reads files of lm-evaluation-harness: included files, and the tasks of groups.
 
-A group's file lists tasks by name, or as fields of their own. As in lm-evaluation-harness, fields of
-the group and of its list override those of the tasks' own files. A name is that of a task, of a group
-or of a tag, in the group's folder and below; in a folder ``tasks``, also anywhere in it.
+A group's file lists tasks by name, or as fields of their own. As in lm-evaluation-harness, fields of the group and of
+its list override those of the tasks' own files. A name refers to a task, a group or a tag, in the group's folder and
+below; in a folder ``tasks``, also anywhere in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icl_bench.text_files import read_file
 from icl_bench.wording import one_line, plain, short
 
 MEMBER = "::"
-"""Between the path of a group's file and the name of one of its tasks."""
+"""Separates the path of a group's file from the name of one of its tasks."""
 
 _OF_GROUPS = {"group", "group_alias", "task", "tag", "aggregate_metric_list", "metadata"}
 """Fields of a group that are not passed on to its tasks."""
@@ -45,7 +45,7 @@ class SourceTask:
     folder: Path
     """The folder of its file."""
     file: Path | None = None
-    """Its own file, if that says all of it."""
+    """Its own file, if that defines it completely."""
 
 
 class FunctionLoader(yaml.SafeLoader):
@@ -106,14 +106,14 @@ def _included(values: Mapping[str, Any], path: Path, parents: tuple[Path, ...]) 
 
 @dataclass
 class Group:
-    """A group's file with what its names mean."""
+    """A group's file with the tasks, groups and tags that its names refer to."""
 
     path: Path
     fields: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Group:
-        """Raises ``UserError`` if it is no group."""
+        """Read a group. Raises ``UserError`` if the file is not a group."""
         fields = with_includes(path)
         if not is_group(fields):
             raise UserError(f"{path}: is one task, not a group of tasks")
@@ -150,7 +150,7 @@ class Group:
     def _members(
         self, path: Path, group: Mapping[str, Any], overrides: Mapping[str, Any], within: tuple[str, ...]
     ) -> Iterator[tuple[str, SourceTask | UserError]]:
-        """The tasks of a group, or of a group in it, each with its name or why it cannot be read."""
+        """The tasks of a group and of its subgroups, each with its name or the reason why it cannot be read."""
         name = str(group.get("group"))
         if name in within:
             raise UserError(f"{self.path}: the group {plain(name)} is inside itself")
@@ -174,7 +174,7 @@ class Group:
         passed: Mapping[str, Any],
         within: tuple[str, ...],
     ) -> Iterator[tuple[str, SourceTask | UserError]]:
-        """The tasks that one entry of a group's list stands for: ``more`` are its other fields."""
+        """The tasks of one entry of a group's list. ``more`` are the entry's other fields."""
         try:
             found, own = self._index.find(name), _included(more, path, (path.resolve(),))
         except UserError as error:
@@ -182,7 +182,7 @@ class Group:
             return
         overrides = {**passed, **{key: value for key, value in own.items() if key not in _OF_GROUPS}}
         shown = f"{within[-1]}{MEMBER}{name}"
-        if kind == "group" and not found:  # a group that is said here
+        if kind == "group" and not found:  # a group that is defined here
             yield from self._members(path, {**own, "group": shown}, passed, within)
             return
         if not found:
@@ -202,7 +202,7 @@ class Group:
 _DECLARED = re.compile(r"^(?:task|group):[ \t]*['\"]?([^\s'\"#]+)", re.MULTILINE)
 
 _LARGEST = 1 << 20
-"""Bytes of a file that may be a task's."""
+"""The maximum bytes of a file that may be a task's."""
 
 Files = list[tuple[Path, dict[str, Any]]]
 """Files with their fields."""
@@ -212,13 +212,13 @@ Files = list[tuple[Path, dict[str, Any]]]
 class _Index:
     """Tasks, groups and tags by name, in a folder and in the folder ``tasks`` that it is in.
 
-    There may be thousands of files: only those are read as YAML that may say the name.
+    There may be thousands of files, so only those that may contain the name are parsed as YAML.
     """
 
     folder: Path
 
     def find(self, name: str) -> Files:
-        """The file of a task or a group, or all files with this tag, which are looked for in the folder alone.
+        """The file of a task or a group, or all files with this tag, which are searched only in the folder.
 
         Raises ``UserError`` for a file that has the name and cannot be read.
         """
@@ -228,7 +228,7 @@ class _Index:
                 if _own_name(fields) == name:
                     return [(file, fields)]
         mentioning = list(_read_all(self._mentioning(name)))
-        named = [one for one in mentioning if _own_name(one[1]) == name]  # by an included file
+        named = [one for one in mentioning if _own_name(one[1]) == name]  # in an included file
         tagged = [one for one in mentioning if name in _tags(one[1])]
         return named[:1] or sorted(tagged, key=lambda one: str(one[1]["task"]))
 
@@ -244,7 +244,7 @@ class _Index:
         return [self.folder, *around[-1:]]
 
     def _mentioning(self, name: str) -> list[Path]:
-        """The task files of the folder with a name in their text, or in that of a file that they include."""
+        """The task files of the folder that contain a name, directly or in an included file."""
         texts, found, words = self._texts(self.folder), set[Path](), {name}
         while more := {p for p, text in texts.items() if p not in found and any(word in text for word in words)}:
             found |= more
@@ -252,7 +252,7 @@ class _Index:
         return sorted(p for p in found if p.suffix == ".yaml")
 
     def _declared(self, folder: Path) -> dict[str, list[Path]]:
-        """The files of a folder and below, by the names of tasks and groups in their own lines."""
+        """The files of a folder and below, by the names of tasks and groups that they define."""
         if folder not in self._known:
             names = self._known[folder] = {}
             for file, text in self._texts(folder).items():

@@ -16,31 +16,30 @@ SHARED, OF_ALL = 4, 5
 def near_duplicates(test: Sequence[Example], train: Iterable[Example]) -> tuple[str, ...]:
     """Ids of the test rows whose input is nearly that of a row of train, in their order.
 
-    Inputs are near duplicates if they are equal but for case, punctuation and blanks, or if their sets
-    of words have a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless they
-    hold no word.
+    Inputs are near duplicates if they are equal except for case, punctuation and blanks, or if their sets of words have
+    a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless they contain no word.
     """
     index = WordSets(set(map(words_of, train)))
     return tuple(example.id for example in test if index.has_near(words_of(example)))
 
 
 def words_of(example: Example) -> frozenset[str]:
-    """The different words of an example's input fields, without case and punctuation."""
+    """The distinct words of an example's input fields, without case and punctuation."""
     return frozenset(words(" ".join(example.fields.values())))
 
 
 def words(text: str) -> list[str]:
     """The words of a text without case and punctuation, which separates words as blanks do.
 
-    Letters that Unicode calls compatible are one (NFKC), like full-width and usual ones. Scripts without
-    spaces become bigrams of characters.
+    Compatible characters are unified (NFKC), such as full-width letters. Scripts without spaces become bigrams of
+    characters.
     """
     bare = "".join(" " if unicodedata.category(letter)[0] in SEPARATE else letter for letter in folded(text))
     return [part for word in bare.split() for part in segmented(word, 2)]
 
 
 SEPARATE = "PSZC"
-"""Unicode's categories of what stands between words: punctuation, symbols, blanks, controls."""
+"""Unicode's categories of word separators: punctuation, symbols, blanks, controls."""
 
 
 class WordSets:

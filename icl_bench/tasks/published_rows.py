@@ -1,7 +1,7 @@
 """The test rows of Bertsch et al. 2025, found again in any copy of the data by their texts.
 
-The list comes with the package, under the license of the authors' repository
-(``icl_bench/samples/LICENSE``). It has no text: of each row the place in the test split and a hash.
+The list comes with the package, under the license of the authors' repository (``icl_bench/samples/LICENSE``). It
+contains no text, only the position in the test split and a hash of each row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import files as package_files
 from typing import Literal
 
 PublishedIds = Literal["paper", "paper-mistral"]
-"""Lists of test rows: those of most models, and those of Mistral, whose tokenizer left out other rows."""
+"""Lists of test rows: those of most models, and those of Mistral, whose tokenizer excluded other rows."""
 
 FILE = "bertsch2025_test_rows.json"
 
@@ -23,11 +23,12 @@ DIGITS = 10
 """Hexadecimal digits of a hash."""
 
 MOSTLY = 0.9
-"""From this share of rows that stand at their published places, the split has the published order, and
-a row whose text differs is taken by its place. (The only public copies of NLU differ in such texts.)"""
+"""If this share of rows is at its published positions, the split has the published order, and rows with different texts
+are matched by position. (The only public copies of NLU have such texts.)
+"""
 
 SAME_ROWS = {"trec_fine": "trec"}
-"""Tasks that ask the rows of another task."""
+"""Tasks that use the rows of another task."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class FoundRows:
 
     ids: tuple[str, ...]
     by_place: int
-    """Number of rows whose text differs and that are taken by their place."""
+    """Number of rows with different texts that are matched by position."""
     missing: int
-    """Number of rows that are not found."""
+    """Number of rows that were not found."""
 
 
 def digest_of(text: str) -> str:
@@ -78,8 +79,8 @@ def published_rows(task: str, which: PublishedIds = "paper") -> tuple[PublishedR
 def find(rows: Sequence[PublishedRow], texts: Mapping[str, str]) -> FoundRows:
     """Find published rows in a test split.
 
-    ``texts`` has the text of each row by its id, in the order of the split. Of several rows with the
-    text, the one at the published place is taken, else the first that is not taken yet.
+    ``texts`` has the text of each row by its id, in the order of the split. If several rows have the text, the one at
+    the published position is used, else the first unused one.
     """
     ids = list(texts)
     holders: dict[str, list[str]] = {}

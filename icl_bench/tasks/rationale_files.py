@@ -1,7 +1,7 @@
-"""Writes rationales as a pool of their own: rows with what a model wrote, and a task file that ``run`` reads.
+"""Writes rationales as a pool: rows with a model's rationales, and a task file for ``run``.
 
-The rows are those of the task's source with all their columns. The test rows are copied beside the pool, with their
-ids, so that results are of the same test rows as those of the task itself.
+The rows are those of the task's source with all their columns. The test rows are copied next to the pool, with their
+ids, so that results use the same test rows as the task itself.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from icl_bench.text_files import write_new
 from icl_bench.wording import first_line, plain
 
 ROW_ID, RATIONALE, ANSWER, LABEL = "row_id", "model_rationale", "model_answer", "row_label"
-"""Columns that are added: the row's id, what the model wrote, its answer, and the label as prompts write it."""
+"""Added columns: the row's id, the rationale, the model's answer, and the label as written in prompts."""
 
 
 @dataclass(frozen=True)
 class Rationale:
-    """What a model wrote for one row of the pool."""
+    """The rationale of a model for one pool row."""
 
     row: Example
     text: str
     answer: str | None
-    """Its answer; None for one that is not valid."""
+    """The model's answer; None if it is not valid."""
     cut: bool = False
-    """Whether the limit of tokens cut it."""
+    """Whether it was truncated at the token limit."""
 
 
 def files_of(out: Path) -> dict[str, Path]:
-    """The files of rows beside a task file, by split."""
+    """The files of rows of a task file, by split."""
     return {split: out.with_name(f"{out.stem}.{name}.jsonl") for split, name in (("train", "pool"), ("test", "test"))}
 
 
 def check_out(out: Path, *, continued: bool = False) -> None:
     """Raise ``UserError`` unless a task file with its rows can be new files of this name.
 
-    ``continued`` says whether the same command may have begun to write them.
+    ``continued``: whether an earlier run of the same command may have started to write them.
     """
     if out.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: a task file ends in .yaml")
@@ -56,7 +56,7 @@ def check_out(out: Path, *, continued: bool = False) -> None:
     if kind := next((kind for kind, names in kinds.items() if out.stem in names), None):
         raise UserError(f"--out {out}: {out.stem} is the name of a shipped {kind}; give another name")
     for path in (out, *files_of(out).values()):
-        # rows without their task file may be of a process that was killed: write_rationales compares them
+        # rows without their task file may belong to a killed process: write_rationales compares them
         if path.exists() and (path == out or not continued):
             raise _is_there(path)
     if not out.parent.is_dir():
@@ -70,10 +70,10 @@ def _is_there(path: Path) -> UserError:
 def write_rationales(
     out: Path, data: TaskData, data_dir: Path | None, rationales: Sequence[Rationale], origin: RationaleOrigin
 ) -> list[Path]:
-    """Write the pool, the test rows and the task file; returns where. Raises ``UserError``.
+    """Write the pool, the test rows and the task file, and return their paths. Raises ``UserError``.
 
-    ``data`` is the task's, with the test rows that are to be asked. The task file is written last. Rows that are there
-    already, of a process that was killed meanwhile, are kept if they are the same.
+    ``data`` is the task's data, with the test rows to evaluate. The task file is written last. Existing rows of a
+    killed process are kept if they are equal.
     """
     source, rows = stored_rows(data.spec, data_dir)
     own = {name for split in rows.values() for row in split.values() for name in row.cells}
@@ -110,7 +110,7 @@ def write_rationales(
 
 
 def _right(spec: TaskSpec, source: Source, rows: Mapping[str, Mapping[str, StoredRow]], example: Example) -> Any:
-    """The right answers of a test row, as its source has them."""
+    """The right answers of a test row, as in its source."""
     row = rows["test"][example.id]
     if isinstance(spec.template, JinjaTemplate):
         return output_of(spec.template.output, row, has_choices=False)
@@ -118,7 +118,7 @@ def _right(spec: TaskSpec, source: Source, rows: Mapping[str, Mapping[str, Store
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """A name of a column that rows do not have."""
+    """A column name that the rows do not have."""
     while name in taken:
         name += "_"
     return name
@@ -131,9 +131,9 @@ def _jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
 def _values(
     data: TaskData, columns: Mapping[str, str], out: Path, origin: RationaleOrigin, added: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The fields of the new task file. The task keeps its name, so that points of both stand in the same tables.
+    """The fields of the new task file. The task keeps its name, so that points of both are in the same tables.
 
-    Raises ``UserError`` for one that cannot be read.
+    Raises ``UserError`` for an invalid task.
     """
     spec, paths = data.spec, files_of(out)
     values = spec.model_dump(mode="json", exclude_defaults=True)
@@ -150,7 +150,7 @@ def _values(
         name = added[RATIONALE] if jinja else _free("rationale", set(spec.template.input_fields))
         values["answer"]["rationale"] = name
         fields[name] = added[RATIONALE]
-    if spec.labels is not None and spec.labels.choices is None:  # rows that are left may lack some
+    if spec.labels is not None and spec.labels.choices is None:  # the remaining rows may lack some
         values["labels"] = {"choices": list(data.labels)}
         values["template"] |= {"output": added[LABEL]} if jinja else {}
         fields[spec.template.answer_field] = added[LABEL]
@@ -168,7 +168,7 @@ def _values(
 
 
 def _fields(spec: TaskSpec) -> set[str]:
-    """The fields that the new task shows, without that of rationales."""
+    """The fields that the new task shows, without the rationale's."""
     own = {spec.labels.own} if spec.labels is not None and spec.labels.own is not None else set()
     return {*spec.template.input_fields, spec.template.answer_field, *own}
 

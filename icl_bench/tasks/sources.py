@@ -98,7 +98,7 @@ def embedded(spec: TaskSpec, data_dir: Path | None) -> Source:  # noqa: ARG001
 def data_folder_or_hub(spec: TaskSpec, data_dir: Path | None) -> Source:
     """The data folder's copy, else the hub's. Raises ``UserError`` if there is neither.
 
-    Files that the task names are read wherever they are.
+    Files named in the task are read from any location.
     """
     data, tried = spec.data, "no data folder is given"
     if data.hub is not None and data.hub.is_files:

@@ -38,7 +38,7 @@ def _refuse_bool(value: Any) -> Any:
 
 
 def _known_encoding(name: str) -> str:
-    """The name by which Python knows an encoding of text."""
+    """Python's name of a text encoding."""
     try:
         "a".encode(name)
         return codecs.lookup(name).name
@@ -59,8 +59,9 @@ class Holdout(Frozen):
     share: Annotated[float, Field(gt=0, lt=1), IsNumber]
     seed: Seed
     stratify: str | None = Field(None, min_length=1)
-    """The column whose values have this share of their rows each in the test split, to one row. Each keeps
-    a train row."""
+    """The column to stratify by: each of its values has this share of rows in the test split, up to one row, and at
+    least one train row.
+    """
 
 
 FILE_FORMATS = frozenset({"arrow", "csv", "json", "parquet", "text"})
@@ -92,7 +93,7 @@ class HubSource(Frozen):
 
     @property
     def is_files(self) -> bool:
-        """Whether it is local files, or files with an address, and no set of the hub."""
+        """Whether it is local files or files with an address, not a data set on the hub."""
         return self.path in FILE_FORMATS
 
 
@@ -104,7 +105,7 @@ class Passages(Frozen):
     text: str = "{text}"
     """The format of a passage, with names of an object's fields in braces."""
     skip: Annotated[int, Field(ge=0), IsNumber] = 0
-    """How many passages to skip at the beginning: those that the template shows."""
+    """The number of passages to skip at the beginning, because the template shows them."""
 
     @field_validator("text")
     @classmethod
@@ -142,7 +143,7 @@ class DataSpec(Frozen):
     source: str | None = None
     """One of :data:`icl_bench.registry.TASK_SOURCES`, for sources that other packages add."""
     source_options: dict[str, Any] | None = None
-    """Options of the ``source``, which checks them."""
+    """Options of the ``source``, which validates them."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Template field -> column of the data file, or a path into one
     (:meth:`icl_bench.tasks.splits.StoredRow.cell`). Empty for a Jinja template, which names
@@ -150,7 +151,7 @@ class DataSpec(Frozen):
     passages: Passages | None = None
     """The texts that ``--attention vectors`` reads; without it, it reads demonstrations."""
     encoding: Annotated[str, AfterValidator(_known_encoding)] | None = None
-    """The encoding of files of text, like ``cp1252``; by default, the byte order mark's or UTF-8."""
+    """The encoding of text files, such as ``cp1252``; by default, that of the byte order mark or UTF-8."""
     id: Annotated[str, Field(min_length=1)] | Literal[False] | None = None
     """The column that names rows; ``false`` names them by their number. By default the column ``id``, if
     there is one, else their number."""
@@ -210,7 +211,7 @@ class DataSpec(Frozen):
 
 
 def _as_in_json(value: Any) -> Any:
-    """Numbers and truth values among labels as texts, as rows of JSON have them."""
+    """Convert numbers and booleans among labels to text, like rows of JSON."""
     if isinstance(value, dict):
         return {number_as_text(label): written for label, written in value.items()}
     return [number_as_text(one) for one in value] if isinstance(value, list | tuple) else value
@@ -240,8 +241,9 @@ class Labels(Frozen):
     """Read labels that differ only in case, blanks, Unicode form or the form of a number as one
     (:mod:`icl_bench.tasks.label_spellings`)."""
     normalize: Literal["none", "tokens", "characters", "bytes"] = "none"
-    """What a label's log-probability is divided by under ``--score exact``: its number of tokens
-    (with its ending), or of characters or bytes."""
+    """The divisor of a label's log-probability under ``--score exact``: its number of tokens (with its ending), or of
+    characters or bytes.
+    """
 
     @model_validator(mode="after")
     def _of_choices(self) -> Labels:
@@ -288,7 +290,7 @@ def _is_regex(pattern: str) -> re.Pattern[str]:
 
 
 class Ignored(Frozen):
-    """Differences between a model's answer and a right one that do not count."""
+    """Differences between a model's answer and a right one that are ignored."""
 
     case: bool = False
     punctuation: bool = False
@@ -305,18 +307,16 @@ class Ignored(Frozen):
 
 
 class AnswerRule(Frozen):
-    """The part of a free answer's text that is compared with the right answers, and what the model writes
-    before an answer of any kind.
-    """
+    """The compared part of a free answer's text, and the thought before an answer of any kind."""
 
     think: bool = False
     """Whether the model writes a thought before its answer."""
     opens: str = ""
-    """The text that begins a thought, where the answer would begin: ``Let's think step by step.``"""
+    """The text that begins a thought, in place of the answer: ``Let's think step by step.``"""
     ends: str | None = None
     """The text that ends a thought and begins the answer: ``So the answer is ``."""
     limit: Count | None = None
-    """The most tokens of a thought."""
+    """The maximum tokens of a thought."""
     rationale: str | None = Field(None, min_length=1)
     """The field (for a Jinja template: a column, or a Jinja text) of each train row's thought, which
     demonstrations show."""
@@ -329,13 +329,13 @@ class AnswerRule(Frozen):
     of: Literal["both", "answers"] = "both"
     """Whether ``extract`` applies to right answers too, or to the model's answers only."""
     ignore: Ignored | None = None
-    """What is removed from both before they are compared."""
+    """Parts that are removed from both before comparison."""
     unanswerable: str | None = None
     """The text that demonstrations show for a question without an answer. The right answer of such
     a question is empty, and a model's answer that equals this text counts as empty."""
 
     def without_thought(self, answer: str) -> str:
-        """A right answer without the thought before it, if its text holds both; also where thoughts are off."""
+        """A right answer without the thought before it, if its text contains both; also if thoughts are off."""
         mark = (self.ends or "").strip()
         return (mark and answer.partition(mark)[2].strip()) or answer
 
@@ -369,7 +369,7 @@ class AnswerRule(Frozen):
 
     @property
     def thought(self) -> ThoughtRule | None:
-        """How answers are thought about first; None if they are not."""
+        """How answers are thought about; None without thoughts."""
         if not self.think:
             return None
         assert self.ends is not None, "checked"
@@ -378,7 +378,7 @@ class AnswerRule(Frozen):
 
     @property
     def compares(self) -> str | None:
-        """The first field that says what of a free answer is compared; None if none does."""
+        """The first field that sets the compared part of a free answer; None if none does."""
         return next((n for n in ("extract", "ignore", "unanswerable") if getattr(self, n) is not None), None)
 
     @model_validator(mode="after")
@@ -412,12 +412,14 @@ class TestRows(Frozen):
     size: Count = 250
     seed: Seed = 43
     ids: PublishedIds | tuple[str, ...] | None = None
-    """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else those of the
-    package's list, which are found by their texts, else ``size`` rows by ``seed``. ``paper-mistral``: the
-    rows of the package's list that Mistral was asked. A list: these row ids, in this order."""
+    """``paper``: the rows of ``paper_test_ids.json`` if the data folder has that file, else those of the package's
+    list, matched by their texts, else ``size`` rows by ``seed``. ``paper-mistral``: the rows of the package's list that
+    were used for Mistral. A list: these row ids, in this order.
+    """
     too_long: Literal["refuse", "leave_out"] | Count = "refuse"
-    """What to do with rows that do not fit the model's window without any demonstration: refuse to ask, or
-    leave them out of all cells and count them. A number leaves out rows of more tokens than that, too."""
+    """What to do with rows that exceed the model's window without demonstrations: refuse to run, or leave them out of
+    all cells and count them. A number also leaves out rows with more tokens.
+    """
 
 
 class PoolSpec(Frozen):
@@ -427,21 +429,22 @@ class PoolSpec(Frozen):
     """The share of the longest demonstrations (in the model's tokens) to drop: rows longer than the
     ``1 - drop_longest`` quantile (Bertsch et al. 2025's code: 0.01)."""
     file: Path | None = None
-    """Demonstrations that were written by hand, in place of the train rows (:mod:`icl_bench.tasks.worked_examples`):
-    in ``data.folder``, or relative to the task file."""
+    """Handwritten demonstrations that replace the train rows (:mod:`icl_bench.tasks.worked_examples`): in
+    ``data.folder``, or relative to the task file.
+    """
 
 
 class Unsupervised(Frozen):
-    """What prompts of inputs without answers say around them (Agarwal et al. 2024, section 3.2)."""
+    """The texts around inputs without answers in prompts (Agarwal et al. 2024, section 3.2)."""
 
     preamble: str = "You will be provided problems similar to the ones below:"
     """Before the inputs; may be empty."""
     instruction: str = ""
-    """Behind the inputs, before complete demonstrations and the query; may be empty."""
+    """After the inputs, before complete demonstrations and the query; may be empty."""
 
 
 class RationaleOrigin(Frozen):
-    """Where the rationales of a pool are from: ``icl-bench rationales`` writes it."""
+    """The origin of a pool's rationales, written by ``icl-bench rationales``."""
 
     task: str
     model: str
@@ -449,9 +452,9 @@ class RationaleOrigin(Frozen):
     fingerprint: str
     """Hash of the model's files."""
     demonstrations: int = 0
-    """Demonstrations that its prompts showed."""
+    """Demonstrations in its prompts."""
     samples: int
-    """Texts that were sampled for each row."""
+    """Samples per row."""
     temperature: float
     seed: int
     keep: Literal["right", "all", "wrong"]
@@ -459,20 +462,20 @@ class RationaleOrigin(Frozen):
     prompts: str
     """Hash of the hashes of all prompts, in the order of the rows."""
     tried: int
-    """Rows of the pool that rationales were written for."""
+    """Pool rows for which rationales were written."""
     kept: int
-    """Rows that have one."""
+    """Rows with a rationale."""
     cut: int = 0
-    """Those of ``kept`` that were cut at the limit of tokens, as the row has no whole one."""
+    """Rows of ``kept`` whose rationale was truncated at the token limit, because no complete one was right."""
     kept_of_label: dict[str, tuple[int, int]] | None = None
     """Label -> rows kept and tried; None for free text."""
     near_duplicates: int = 0
-    """Rows of the pool that were left out because a test row is nearly the same."""
+    """Pool rows excluded as near duplicates of a test row."""
     prompt_tokens: int
     cached_tokens: int
-    """Those of ``prompt_tokens`` that were shared or cached."""
+    """Tokens of ``prompt_tokens`` that were shared or cached."""
     written_tokens: int
-    """Tokens of all samples, thoughts included."""
+    """Tokens of all samples, including thoughts."""
     seconds: float | None = None
     flops: float | None = None
 
@@ -495,15 +498,15 @@ class TaskSpec(Frozen):
     answer: AnswerRule | None = None
     """Absent if free text is compared unchanged."""
     stop: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Texts that end free text, beside the separator."""
+    """Texts that end free text, in addition to the separator."""
     unsupervised: Unsupervised = Unsupervised()
-    """Only ``--perturbation inputs-only`` shows it."""
+    """Used only by ``--perturbation inputs-only``."""
     license: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
     """Notes for the user, one sentence each, shown when the data is read."""
     rationales: RationaleOrigin | None = None
-    """Where the pool's rationales are from, if a model wrote them."""
+    """The origin of the pool's rationales, if a model wrote them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
@@ -584,7 +587,7 @@ class TaskSpec(Frozen):
             )
 
     def _refuse_escaped(self, template: Template, names: set[str]) -> None:
-        """Refuse ``{{text}}``, which writes the name of a field in braces, the same in all rows."""
+        """Refuse ``{{text}}``, which writes a field's name in braces, equal in all rows."""
         for part in (template.input, template.output):
             literal = "".join(text for text, *_ in string.Formatter().parse(part))
             if escaped := next((name for name in sorted(names) if f"{{{name}}}" in literal), None):
@@ -606,11 +609,11 @@ class TaskSpec(Frozen):
 
     @property
     def thought(self) -> ThoughtRule | None:
-        """How answers are thought about first; None if they are not."""
+        """How answers are thought about; None without thoughts."""
         return self.answer.thought if self.answer else None
 
     def without_worked_examples(self) -> TaskSpec:
-        """The same task with the rows of its train split in place of those of ``pool.file``, without rationales."""
+        """The same task with the rows of its train split instead of ``pool.file``, without rationales."""
         name = self.answer.rationale if self.answer else None
         data = self.data.model_copy(update={"fields": {n: c for n, c in self.data.fields.items() if n != name}})
         answer = self.answer and self.answer.model_copy(update={"rationale": None})
@@ -620,7 +623,7 @@ class TaskSpec(Frozen):
 
     @property
     def closes_thoughts(self) -> bool:
-        """Whether a thought that a chat template begins is closed at once, so that an answer can stand behind it."""
+        """Whether a thought that a chat template begins is closed at once, so that an answer can follow it."""
         return self.is_classification and self.thought is None
 
     @property

@@ -24,10 +24,9 @@ class StoredRow:
     def cell(self, column: str) -> Any:
         """One cell, or a value inside it by its path: ``ctxs.0.text``.
 
-        A step of a path is a name, the index of a list's item from 0, or ``label=answerKey``: the
-        first item of a list whose ``label`` is the row's ``answerKey``. The list may be an object
-        of lists, as in data sets of the hub. A path into a missing value gives None. Raises
-        ``UserError`` that lists what there is.
+        A step of a path is a name, the index of a list's item from 0, or ``label=answerKey``: the first item of a list
+        whose ``label`` is the row's ``answerKey``. The list may be an object of lists, as in data sets of the hub. A
+        path into a missing value gives None. Raises ``UserError`` that lists the existing names.
         """
         first, *steps = column.split(".")
         if column in self.cells or not steps or first not in self.cells:
@@ -77,7 +76,7 @@ class Split:
     sha256: str
     rows: Sequence[StoredRow]
     notes: tuple[str, ...] = ()
-    """How the file was read, where that is not plain."""
+    """Notes on how the file was read, if that is not obvious."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ def no_column(where: str, column: str, columns: Iterable[str]) -> str:
 
 
 def encodable(text: str, row: StoredRow, column: str) -> str:
-    """The text itself. Raises ``UserError`` for half of a surrogate pair, which JSON can have and
-    files and tokenizers cannot.
+    """Return the text unchanged. Raises ``UserError`` for half of a surrogate pair, which JSON can contain but files
+    and tokenizers cannot.
     """
     try:
         text.encode()

@@ -67,7 +67,7 @@ _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z(\"'`]|$)")
 
 @dataclass(frozen=True, slots=True)
 class DocstringRow:
-    """One sentence and the module that it documents. ``id`` is its place in the library."""
+    """One sentence and the module that it documents. ``id`` is its position in the library."""
 
     id: str
     text: str

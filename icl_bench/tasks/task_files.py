@@ -61,11 +61,11 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     like the path itself. A file of rows (``.csv``, ...) becomes a task, with ``text`` and ``label`` as its
     columns (:func:`icl_bench.tasks.drafts.draft_task`).
 
-    Raises UserError for an unknown name, a file that cannot be read, a wrong field, with its
-    line, and for columns of what is no file of rows.
+    Raises UserError for an unknown name, a file that cannot be read, a wrong field (with its line), and for columns
+    without a file of rows.
     """
     if not isinstance(name_or_path, TaskSpec) and kind_of(Path(name_or_path)) is not None:
-        from icl_bench.tasks.drafts import draft_task  # with numpy, which a list of tasks does not need
+        from icl_bench.tasks.drafts import draft_task  # uses numpy, which a list of tasks does not need
 
         return draft_task(Path(name_or_path), text, label).spec
     for option, column in {"--text": text, "--label": label}.items():
@@ -102,11 +102,11 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
 
 
 ROWS_HINT = f"a file of rows ends in {listed_or(TABLE_FILES)}: --task tickets.csv --text COLUMN --label COLUMN"
-"""How a file of rows becomes a task, for messages."""
+"""How to run a file of rows as a task, for messages."""
 
 
 def _no_rows(path: Path) -> str:
-    """The message for a folder, or a file in the working folder whose ending says nothing, as a task."""
+    """The message for a folder, or a file in the working folder with an unknown extension, given as a task."""
     if not path.is_dir():
         return f"{path}: is a file, but no task file (.yaml), and {ROWS_HINT}"
     inside = (f for f in path.iterdir() if f.is_file() and (kind_of(f) is not None or f.suffix in (".yaml", ".yml")))
@@ -139,9 +139,9 @@ def written_from_lm_eval(path: Path, out: Path | None) -> str:
 
 
 def written_from_table(path: Path, out: Path | None, text: str | None, label: str | None) -> tuple[Draft, Path]:
-    """Make a task of a file of rows and write it to a new task file, by default beside the rows.
+    """Create a task from a file of rows and write it to a new task file, by default next to the rows.
 
-    Returns the draft, and where it was written. Raises ``UserError``.
+    Returns the draft and the path. Raises ``UserError``.
     """
     from icl_bench.tasks.drafts import draft_task
 
@@ -152,7 +152,7 @@ def written_from_table(path: Path, out: Path | None, text: str | None, label: st
 
 
 def draft_text(draft: Draft, path: Path, out: Path) -> str:
-    """The task file ``out`` of a draft of the rows in ``path``, with what was guessed as comments."""
+    """The task file ``out`` for a draft of the rows in ``path``, with the guesses as comments."""
     rows = Path(os.path.relpath(path.resolve(), out.parent.resolve())).as_posix()  # as a task file names them
     values = draft.values | {"data": draft.values["data"] | {"file": rows}}
     return "".join(f"# {one}\n" for one in draft.said) + as_yaml(values)
@@ -176,13 +176,13 @@ def write_task_file(out: Path, text: str) -> None:
 
 
 def _shipped_task_files() -> dict[str, Traversable]:
-    """The shipped task files, those of groups among them."""
+    """The shipped task files, including those of groups."""
     folder = list(_shipped_folder())
     return {name: f for part in (folder, *(f.iterdir() for f in folder if f.is_dir())) for name, f in _named(part)}
 
 
 def _shipped_folder() -> Iterator[Traversable]:
-    """What is in the folder of shipped task files: in the installed package, or beside it in a source checkout."""
+    """The content of the folder of shipped task files: in the installed package, or next to it in a source checkout."""
     package = package_files("icl_bench")
     folders: tuple[Traversable, ...] = (package / "task_files", Path(__file__).resolve().parents[2] / "tasks")
     folder = next((f for f in folders if f.is_dir()), None)
@@ -213,21 +213,21 @@ def _parse_task(raw: bytes, name: str) -> TaskSpec:
 
 
 def _field_error(error: ValidationError, tree: yaml.Node, shown: str) -> str:
-    """One line for the most telling of pydantic's errors, with the line of the file."""
+    """One line for the most specific of pydantic's errors, with the line of the file."""
     found = [(e, *locate(tree, e["loc"])) for e in error.errors(include_url=False)]
     worst, path, line = min(found, key=lambda f: (f[0]["type"] != "extra_forbidden", -len(f[1])))
     return one_line(f"{shown}:{line}: {_problem(worst, path)}")
 
 
 def field_problem(error: ValidationError) -> str:
-    """The most telling of pydantic's errors on a task that has no file: an unknown field, else the deepest."""
+    """The most specific of pydantic's errors on a task without a file: an unknown field, else the deepest."""
     found = error.errors(include_url=False)
     worst = min(found, key=lambda one: (one["type"] != "extra_forbidden", -len(one["loc"])))
     return one_line(_problem(worst, _without_engine(worst["loc"])))
 
 
 def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
-    """The field of an error, and what is wrong with it."""
+    """The field of an error, and the problem with it."""
     problem = f"{error['msg']}, not {short(error['input'])}"
     if error["type"] == "extra_forbidden":
         path = _without_engine(error["loc"])
@@ -244,12 +244,12 @@ def _problem(error: ErrorDetails, path: Sequence[int | str]) -> str:
 
 
 def _without_engine(loc: Sequence[int | str]) -> list[int | str]:
-    """A path without the kind of template, which pydantic adds and the file does not have."""
+    """A path without the kind of template, which pydantic adds and the file does not contain."""
     return [part for i, part in enumerate(loc) if not (i == 1 and loc[0] == "template" and part in ENGINES)]
 
 
 def _siblings(path: Sequence[int | str]) -> Iterable[str]:
-    """The known fields beside an unknown one."""
+    """The known fields next to an unknown one."""
     if path[0] == "template" and path[1] in ENGINES:
         return ENGINES[str(path[1])].model_fields
     model: type[BaseModel] = TaskSpec

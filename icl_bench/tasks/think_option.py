@@ -1,4 +1,4 @@
-"""Whether and how long a task's answers are thought about first, as a user asks for it."""
+"""The option for thoughts before a task's answers, and their limit."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from icl_bench.tasks.spec import TaskSpec
 from icl_bench.wording import plain
 
 DEFAULT_LIMIT = 400
-"""Tokens of a thought where neither the task file nor the user says a limit."""
+"""Default limit of a thought in tokens, if neither the task file nor the user sets one."""
 
 MOST = 10**6
 
 
 @dataclass(frozen=True)
 class ThinkOption:
-    """A value of ``--think``: ``on``, ``off`` or the most tokens of a thought."""
+    """A value of ``--think``: ``on``, ``off`` or the maximum tokens of a thought."""
 
     how: str | int
 
     @classmethod
     def parse(cls, text: str) -> ThinkOption:
-        """Read a value. Raises ``UserError``."""
+        """Parse a value. Raises ``UserError``."""
         if text in ("on", "off"):
             return cls(text)
         if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST:
@@ -48,7 +48,7 @@ class ThinkOption:
 
 
 def refuse_thoughts(task: TaskSpec, what: str) -> None:
-    """Raise ``UserError`` for a task that thinks before it answers, of something that learns answers alone."""
+    """Raise ``UserError`` if a task with thoughts is used with training, which learns only answers."""
     if task.thought is not None:
         raise UserError(
             f"task {task.name} thinks before it answers, and {what} learns answers alone; give a task file without "

@@ -1,4 +1,4 @@
-"""Thoughts before answers: the texts around them, in demonstrations and behind a query."""
+"""Thoughts before answers: the texts around them, in demonstrations and after a query."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ThoughtRule:
-    """How a task's answers are thought about first (``answer.think`` in a task file)."""
+    """How a task's answers are thought about (``answer.think`` in a task file)."""
 
     opens: str
-    """The text that begins a thought, where the answer would begin."""
+    """The text that begins a thought, in place of the answer."""
     ends: str
     """The text that ends a thought and begins the answer, with the answer's leading spaces."""
     limit: int
-    """The most tokens of a thought."""
+    """The maximum tokens of a thought."""
     rationale: str | None = None
     """The field of the train rows' thoughts, which demonstrations show; None if they show plain answers."""
 
@@ -31,7 +31,7 @@ class ThoughtRule:
     def worked(self, rationale: str) -> str:
         """The text of a demonstration before its answer: a whole thought, from its opening to its end mark.
 
-        A rationale that repeats the opening or holds the end mark is cut there: both stand once.
+        A rationale that repeats the opening or contains the end mark is cut there, so that both appear once.
         """
         rationale = rationale.partition(self.mark.strip())[0].strip()
         opens = self.opens.strip()
@@ -40,9 +40,9 @@ class ThoughtRule:
         return joined(begun, self.ends)
 
     def until_answer(self, before: str, thought: str, closing: str = "") -> str:
-        """A thought with its end mark, as it follows the text ``before``. What the model wrote stays as it is.
+        """A thought with its end mark, as it follows the text ``before``. The model's text is unchanged.
 
-        ``closing`` closes a thought of the model's own first.
+        ``closing`` first closes the model's own thought.
         """
         return joined(before + thought, f"{closing}{self.mark}")[len(before) :]
 

@@ -1,4 +1,6 @@
-"""Time limits of what task files say: regular expressions that backtrack, templates that do not end."""
+"""Time limits for user-supplied patterns and templates: regular expressions that backtrack, templates that do not
+end.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ class TookTooLongError(Exception):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`TookTooLongError` after so many seconds of the process's own computing.
+    """Raise :class:`TookTooLongError` after this number of seconds of the process's CPU time.
 
-    A busy machine makes no difference: waiting does not count. Python's ``re`` looks for signals while
-    it matches, so it is stopped, too. (The package ``regex`` has a time limit of its own, but its ``\\w``
-    and ``\\b`` count other characters, such as the vowel signs of Hindi, so answers would differ from those
-    of lm-evaluation-harness.) Only the main thread of a process can be stopped; in others there is no limit.
+    Waiting on a busy machine does not count. Python's ``re`` checks for signals while it matches, so it is interrupted,
+    too. (The package ``regex`` has a time limit of its own, but its ``\\w`` and ``\\b`` count other characters, such as
+    the vowel signs of Hindi, so answers would differ from those of lm-evaluation-harness.) Only the main thread of a
+    process can be interrupted; other threads have no limit.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield

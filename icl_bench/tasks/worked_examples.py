@@ -1,4 +1,4 @@
-"""A file of demonstrations that were written by hand, with thoughts before their answers: ``pool.file`` of a task file.
+"""A file of handwritten demonstrations with thoughts before their answers: ``pool.file`` of a task file.
 
 It is a file of rows, or a prompt in text, as BIG-Bench Hard's authors wrote theirs (Suzgun et al. 2022)::
 
@@ -8,7 +8,7 @@ It is a file of rows, or a prompt in text, as BIG-Bench Hard's authors wrote the
     A: Let's think step by step.
     not True = False. So the answer is False.
 
-Each question and answer begins behind an empty line; what stands before the first is left out.
+Each question and answer begins after an empty line; text before the first one is left out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ EXPECTED = 'expected examples of "Q: ", a line "A: " and an answer, with empty l
 def read_pool(path: Path, columns: Mapping[str, str], encoding: str | None = None, mark: str = MARK) -> Split:
     """Read the demonstrations of a file by its extension. Raises ``UserError``.
 
-    An example of a text has the columns ``input``, ``target`` and ``rationale``, the thought from its beginning up
-    to ``mark``; without that mark the whole answer is the target, and there is no rationale. A full stop
-    that ends a target behind a mark is left out.
+    An example of a text has the columns ``input``, ``target`` and ``rationale``, the thought from its beginning up to
+    ``mark``; without that mark the whole answer is the target, and there is no rationale. A full stop that ends a
+    target after a mark is left out.
     """
     if path.suffix.lower() != ".txt":
         if kind_of(path) is None:

@@ -1,4 +1,4 @@
-"""Reads YAML, and refuses what YAML silently reads differently from what people expect."""
+"""Reads YAML, and refuses values that YAML silently reads differently from what people expect."""
 
 from __future__ import annotations
 

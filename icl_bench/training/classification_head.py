@@ -61,9 +61,9 @@ def load_classifier(
 
 
 def _head_rows(source: str, tokens: Sequence[int], kind: torch.dtype) -> torch.Tensor:
-    """Rows of the language model's head, ``(tokens, hidden)``; the model itself is freed.
+    """Rows of the language model's head, ``(tokens, hidden)``; the model itself is released.
 
-    Raises ``CellError`` if the head is more than its rows.
+    Raises ``CellError`` if the head does more than multiply by its rows.
     """
     import torch
     from transformers import AutoModelForCausalLM

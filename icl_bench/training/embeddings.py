@@ -17,12 +17,12 @@ class Embeddings:
 
     encoder: SentenceEncoder
     _known: dict[str, tuple[np.ndarray, float]] = field(default_factory=dict, repr=False)
-    """Text -> its embedding, and its share of the seconds of those computed with it."""
+    """Text -> its embedding, and its share of the seconds of its batch."""
 
     def of(self, texts: Sequence[str]) -> tuple[np.ndarray, float]:
-        """Unit embeddings, float32 ``(texts, width)``, and the seconds that the different texts took.
+        """Unit embeddings, float32 ``(texts, width)``, and the seconds of the distinct texts.
 
-        The seconds are those of the first time. Raises ``UserError`` if the encoder cannot be loaded.
+        The seconds are those of the first computation. Raises ``UserError`` if the encoder cannot be loaded.
         """
         self.encoder.load()  # not timed
         if new := [text for text in dict.fromkeys(texts) if text not in self._known]:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 VALIDATION_ROWS = 100
-"""Rows of the pool after the k examples, on which the checkpoint is chosen."""
+"""Pool rows after the k examples, on which the checkpoint is selected."""
 
 
 @dataclass(frozen=True)
 class LabelledQuery:
-    """A query as at the end of a prompt, with the number of its label."""
+    """A query in the form of a prompt's end, with the number of its label."""
 
     id: str
     ids: Ids
@@ -43,7 +43,7 @@ class Examples:
 
     @cached_property
     def shown(self) -> tuple[Example, ...]:
-        """The first k examples of the draw, which the prompt of k demonstrations shows."""
+        """The first k examples of the draw, as in the prompt of k demonstrations."""
         task = self.task
         return tuple(task.data.train[i] for i in task.pool.drawn(self.draw)[: self.k])
 
@@ -70,7 +70,7 @@ class Examples:
 
     @cached_property
     def held_out(self) -> tuple[LabelledQuery, ...]:
-        """Rows on which the checkpoint is chosen. Raises ``CellError`` if the pool has none left."""
+        """Rows on which the checkpoint is selected. Raises ``CellError`` if the pool has none left."""
         rows = self._rows(self._parts[1])
         if not rows:
             raise CellError(
@@ -115,7 +115,7 @@ def padded(ids: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
 
 
 def batches(rows: Sequence[LabelledQuery], size: int) -> Iterator[list[int]]:
-    """Row numbers in batches of similar lengths, longest first."""
+    """Row indices in batches of similar lengths, longest first."""
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i].ids))
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -1,7 +1,7 @@
-"""Runs training methods as cells beside those of in-context learning.
+"""Runs training methods as cells, comparable with those of in-context learning.
 
-A cell's ``select`` is the method's name, or that of its upper bound (``lora-paper``: the checkpoint
-chosen on the test rows, as in the study). Axes, files and summaries are those of a sweep.
+A cell's ``select`` is the method's name, or that of its upper bound (``lora-paper``: the checkpoint selected on the
+test rows, as in the study). Axes, files and summaries are those of a sweep.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Finetuning:
         return outcome
 
     def release(self) -> None:
-        """Let go of the models that methods hold; they are loaded again when they are needed."""
+        """Release the models that methods hold. They are loaded again on demand."""
         self.__dict__.pop("methods", None)
 
     def identity(self, select: str, examples: Examples) -> Identity:
@@ -188,7 +188,7 @@ class Finetuning:
         say(f"{where}: {shares}")
 
     def _learn(self, method: TrainingMethod, examples: Examples, identity: Identity) -> list[Learned]:
-        """Train, and keep what was learned if that is asked for. Raises ``CellError``."""
+        """Train, and keep the trained model if requested. Raises ``CellError``."""
         if examples.k > len(self.task.pool):
             raise CellError(f"k={examples.k:,} is more than the pool's {len(self.task.pool):,}")
         folder = self._kept(identity)
@@ -202,12 +202,12 @@ class Finetuning:
         return learned
 
     def _lacks(self, identity: Identity) -> bool:
-        """Whether what a cell learned is to be kept and is not there."""
+        """Whether a cell's trained model should be kept and is missing."""
         folder = self._kept(identity)
         return folder is not None and not (folder / LABELS).is_file()
 
     def _kept(self, identity: Identity) -> Path | None:
-        """The folder for what a cell learned; None if it is not kept."""
+        """The folder for a cell's trained model; None if it is not kept."""
         cell, folder = identity.spec, self.spec.keep_checkpoints
         name = f"{cell.select}-k{cell.k:05d}-d{cell.draw:02d}-{identity.cell}"
         return None if folder is None else folder / name

@@ -29,23 +29,23 @@ class Learned:
     """A method's result for one k and draw."""
 
     select: str
-    """The name of its cell: the method's, or that of its upper bound."""
+    """The name of its cell: the method, or its upper bound."""
     probabilities: np.ndarray
     """``(test, labels)``"""
     seconds: float
-    """Time for answering the test rows."""
+    """Seconds to answer the test rows."""
     training: TrainingMeta = field(default_factory=TrainingMeta)
     """The training and its cost."""
     query_flops: float | None = None
-    """Operations of answering a test row alone, without padding (mean); None where no formula gives them."""
+    """Operations of answering a single test row without padding (mean); None if unknown."""
 
 
 @dataclass(frozen=True)
 class LearningCost:
-    """What a method takes for one k and draw, by formula, before it has learned."""
+    """The cost of a method for one k and draw, by formula, before training."""
 
     tokens: float
-    """Of the training."""
+    """Tokens of the training."""
     flops: float
     """Operations of the training."""
     query_tokens: float
@@ -116,12 +116,12 @@ class TrainingMethod(ABC):
         return []
 
     def facts(self, select: str) -> Mapping[str, Any]:
-        """What decides the predictions of the cell ``select`` besides the examples, for its identity."""
+        """Facts that decide the predictions of the cell ``select`` besides the examples, for its identity."""
         del select
         return {}
 
     def cost(self, examples: Examples) -> LearningCost | None:
-        """What :meth:`learn` takes; None if no formula gives it. Raises ``CellError`` as it does."""
+        """The cost of :meth:`learn`; None without a formula. Raises ``CellError`` like it."""
         del examples
         return None
 
@@ -129,6 +129,6 @@ class TrainingMethod(ABC):
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """Train on the examples and answer the test rows. The results include the method's own cell.
 
-        ``keep`` is a folder for what was learned; None if it is not kept. Raises ``CellError`` if these
-        examples cannot be trained on.
+        ``keep`` is a folder for the trained model; None if it is not kept. Raises ``CellError`` if these examples
+        cannot be trained on.
         """

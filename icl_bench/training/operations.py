@@ -1,8 +1,8 @@
-"""Operations of training steps, counted as those of prompts (:mod:`icl_bench.sweep.compute_cost`).
+"""Operations of training steps, counted like those of prompts (:mod:`icl_bench.sweep.compute_cost`).
 
-Backward, a product takes as much again for the gradient of its input, and once more for that of its
-weights if they are trained; attention has no weights and takes twice as much. Padding is computed, so
-it is counted. Optimizers are not.
+In the backward pass, a product takes the same operations for the gradient of its input, and again for the gradient of
+its weights if they are trained. Attention has no weights and takes twice its forward operations. Computed padding is
+counted, optimizers are not.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Adapters:
 
     parameters: int
     first: int
-    """Those that multiply the first layer's input, which needs no gradient."""
+    """Parameters that multiply the first layer's input, which needs no gradient."""
 
     @classmethod
     def of(cls, weights: Iterable[tuple[str, Tensor]]) -> Adapters:
-        """Count those among a model's named parameters."""
+        """Count adapters among a model's named parameters."""
         sizes = {name: p.numel() for name, p in weights if "lora_" in name}
         return cls(sum(sizes.values()), sum(n for name, n in sizes.items() if _OF_FIRST_INPUT.search(name)))
 
@@ -54,7 +54,7 @@ def keys_of_layers(spans: Sequence[ReceptiveSpan], layout: BlockLayout | None, t
 
 @cache
 def keys_of_row(spans: tuple[ReceptiveSpan, ...], tokens: int, width: int) -> int:
-    """The same of a row of ``tokens`` that is padded on the right to ``width``.
+    """Pairs of a token and a key that it sees, in all layers, of ``tokens`` padded on the right to ``width``.
 
     Padding sees the row's tokens, but not itself.
     """
@@ -62,7 +62,7 @@ def keys_of_row(spans: tuple[ReceptiveSpan, ...], tokens: int, width: int) -> in
 
 
 def batch_of(spans: tuple[ReceptiveSpan, ...], lengths: Sequence[int]) -> tuple[int, int]:
-    """Tokens and pairs of a batch of rows that are padded on the right."""
+    """Tokens and pairs of a batch of rows padded on the right."""
     width = max(lengths)
     return len(lengths) * width, sum(keys_of_row(spans, length, width) for length in lengths)
 
@@ -75,8 +75,8 @@ def forward_flops(shape: Architecture, tokens: float, keys: float) -> float:
 def step_flops(shape: Architecture, tokens: float, keys: float, *, frozen: bool, input_learns: bool = True) -> float:
     """Operations of all layers, forward and backward.
 
-    ``input_learns`` is whether what comes before the first layer is trained; if not, and with weights
-    that are ``frozen``, its projections need no gradient at all.
+    ``input_learns`` is whether anything before the first layer is trained. If not, and with ``frozen`` weights, the
+    first layer's projections need no gradient.
     """
     products, attention = 2.0 * shape.parameters * tokens, 4.0 * shape.heads_width * keys
     if not frozen:

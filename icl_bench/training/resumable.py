@@ -1,7 +1,7 @@
 """Long, resumable trainings by transformers' Trainer, with progress messages.
 
-The output folder holds unfinished work in :data:`CHECKPOINTS`, and at the end the model with
-:data:`LOG`, which is written last: a folder with it is complete. The same holds for each checkpoint.
+The output folder contains unfinished work in :data:`CHECKPOINTS`, and finally the model with :data:`LOG`, which is
+written last: a folder with it is complete. This also applies to each checkpoint.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class TrainingFolder:
         return self.out / CHECKPOINTS
 
     def is_done(self) -> bool:
-        """Whether it holds this training's result. Raises ``UserError`` if it holds something else;
-        writes nothing.
+        """Whether it contains this training's result. Writes nothing. Raises ``UserError`` if it contains something
+        else.
         """
         out = self.out
         if not _has_files(out):
@@ -101,18 +101,18 @@ class TrainingFolder:
                     write_whole(self.out / file.name, file.read_bytes())
 
     def finish(self, log: Mapping[str, Any]) -> None:
-        """Write the log after the model, and remove the unfinished work."""
+        """Write the log after the model, and remove unfinished work."""
         text = json.dumps({"settings": self.settings, **log}, indent=2)
         write_whole(self.out / LOG, f"{text}\n".encode())
         self.remove_unfinished()
 
     def remove_unfinished(self) -> None:
-        """Remove the unfinished work, also what a process left that was killed while it did so."""
+        """Remove unfinished work, including leftovers of a process that was killed while removing it."""
         shutil.rmtree(self.unfinished, ignore_errors=True)
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether a folder has files that are whole: a training that was killed before its first has none."""
+    """Whether a folder has complete files. A training killed before its first checkpoint has none."""
     return any(path.is_file() and not UNFINISHED.fullmatch(path.name) for path in folder.rglob("*"))
 
 
@@ -152,8 +152,9 @@ class LongTraining(ABC):
     device: str
     dtype: str
     log: dict[str, Any]
-    """Record of the training: ``seconds``, ``tokens``, ``losses`` on validation rows by step in nats a
-    token, and more."""
+    """Record of the training: ``seconds``, ``tokens``, ``losses`` on validation rows by step in nats per token, and
+    more.
+    """
 
     @property
     @abstractmethod
@@ -168,7 +169,7 @@ class LongTraining(ABC):
     @property
     @abstractmethod
     def step_size(self) -> str:
-        """Size of a step in words, for the message about a lack of memory."""
+        """The size of a step as text, for the message about a lack of memory."""
 
     @abstractmethod
     def notes(self) -> list[str]:
@@ -244,8 +245,9 @@ class Course:
     folder: Path
     """The folder of unfinished work."""
     log: dict[str, Any]
-    """``seconds``, ``losses`` (``step``, ``validation`` in nats a token, and the ``tokens`` of the training so far)
-    and the model's counts; filled during the training."""
+    """``seconds``, ``losses`` (``step``, ``validation`` in nats per token, and the ``tokens`` of the training so far)
+    and the model's counts; filled during the training.
+    """
     say: Say
 
 
@@ -307,7 +309,7 @@ def watcher(
             if not math.isfinite(loss):
                 raise CellError(f"the loss on the validation rows is NaN; {AGAIN}")
             if any(at["step"] == step for at in log["losses"]) or step % course.look_each:
-                return  # resuming evaluates once more, which would be a further choice
+                return  # resuming evaluates once more, which would count as a further selection
             if loss < min((at["validation"] for at in log["losses"]), default=math.inf):
                 better()
             self.take_stock()

@@ -36,7 +36,7 @@ PART_TOKENS = 128
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Which tokens attend to which, in a batch of sequences of equal length."""
+    """Which tokens attend to which in a batch of sequences of equal length."""
 
     spans: tuple[ReceptiveSpan, ...]
     """The span of each layer."""
@@ -47,7 +47,7 @@ class Sparsity:
 
     @classmethod
     def of(cls, pattern: Pattern, windows: Sequence[int | None], ends: Sequence[int] = ()) -> Sparsity:
-        """The sparsity of a pattern in a model with these windows; ``ends`` is where demonstrations end."""
+        """The sparsity of a pattern in a model with these windows; ``ends`` are the ends of demonstrations."""
         return cls(pattern.spans(windows), pattern.layout(ends) if ends else None)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -168,7 +168,7 @@ def attention(
     sparsity: Sparsity | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function of every layer during training under a pattern."""
+    """The attention function of every layer during training with a pattern."""
     sparsity = sparsity or getattr(module, SPARSITY_ATTRIBUTE, None)
     if sparsity is None:
         raise UserError("this model does not pass options to its attention layers")
@@ -183,7 +183,7 @@ def attention(
 
 
 def use_sparse_attention(network: Any, sparsity: Sparsity | None = None) -> None:
-    """Make a network's layers use the ``sparsity`` of its forward pass, or else this one."""
+    """Make a network's layers use the ``sparsity`` of its forward pass, else this one."""
     from transformers import AttentionInterface
 
     for module in network.modules():

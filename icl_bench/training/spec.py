@@ -27,7 +27,7 @@ from icl_bench.sweep.options import (
 
 if TYPE_CHECKING:
     from icl_bench.sweep.k_values import KValues
-else:  # its reader checks values
+else:  # its parser validates the values
     KValues = Any
 
 OutFolder = Annotated[Path, Option("Folder of the trained model; run takes it as --model.", TRAINING, "DIR")]

@@ -32,7 +32,7 @@ Method = Literal["lora", "full"]
 JITTER = math.log(1.25)
 
 LEARNING_RATE = {"lora": 1e-3, "full": 5e-5}
-"""LoRA: the paper's (appendix E); full fine-tuning, for which it gives none: the Trainer's default."""
+"""LoRA: the paper's (appendix E). Full fine-tuning, for which the paper gives none: the Trainer's default."""
 
 
 class Recipe(Frozen):
@@ -130,8 +130,8 @@ def fine_tune(
 ) -> FinetuningResult:
     """Train on the examples, and predict validation and test rows after every epoch.
 
-    ``keep`` is a folder for the weights of the epoch chosen on validation rows. The same seed gives
-    the same predictions on the same machine. Raises ``CellError`` if the training fails.
+    ``keep`` is a folder for the weights of the epoch selected on validation rows. The same seed gives the same
+    predictions on the same machine. Raises ``CellError`` if the training fails.
     """
     from transformers import Trainer, TrainingArguments, set_seed
     from transformers.trainer_callback import PrinterCallback
@@ -186,7 +186,7 @@ def fine_tune(
             data_collator=lambda rows: _joined(rows, pad, done),
             callbacks=[watcher],
         )
-        trainer.remove_callback(PrinterCallback)  # it prints on standard output, which is for results
+        trainer.remove_callback(PrinterCallback)  # it prints on standard output, which is reserved for results
         start = time.perf_counter()
         try:
             trainer.train()
@@ -201,9 +201,9 @@ def fine_tune(
 def base_weights(method: Method, device: str, dtype: str) -> str:
     """The number format in which weights are loaded.
 
-    Trained weights stay in float32, and products are in ``dtype``. On a GPU, weights that LoRA freezes
-    need no more precision than the products, and float32 would double their memory. float16 is used
-    for products alone, because states between layers exceed its range.
+    Trained weights stay in float32, and products are in ``dtype``. On a GPU, weights that LoRA freezes need no more
+    precision than the products, and float32 would double their memory. float16 is used only for products, because
+    states between layers exceed its range.
     """
     frozen = method == "lora" and device.startswith("cuda") and dtype == "bfloat16"
     return "bfloat16" if frozen else "float32"
@@ -289,7 +289,7 @@ class LengthBatches:
 
 
 def planned_batches(lengths: Sequence[int], recipe: Recipe, seed: int) -> list[tuple[int, ...]]:
-    """Tokens of the rows of each batch of all epochs, as :func:`fine_tune` trains on them."""
+    """Tokens of the rows of each batch of all epochs in :func:`fine_tune`."""
     order = LengthBatches(lengths, recipe.batch, generator(seed, "batches"))
     return [tuple(lengths[i] for i in batch) for _ in range(recipe.epochs) for batch in order]
 

@@ -1,9 +1,10 @@
-"""Pages, help texts and messages are written in plain technical English: phrases that need a second reading are found."""
+"""Pages, messages and docstrings are written in plain technical English: phrases that need a second reading are found."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 """The documentation."""
 MODULES = sorted((ROOT / "icl_bench").rglob("*.py"))
+NOT_YET = ("choosing", "report/viewer")
+"""Packages whose docstrings are not checked yet."""
 
 
 class Phrase(NamedTuple):
@@ -64,7 +67,7 @@ PHRASES = (
     Phrase(r"\bwe have\b|\bby us\b|\bour (?:data|files)\b", "name the thing", "only what we have of the paper"),
     Phrase(r"\d%? ?– ?[-+−]?\d", "(40.4 to 71.1)", "56.3 (40.4 – 71.1)"),
 )
-"""Not in pages, the readme, help texts or messages."""
+"""Not in pages, the readme, help texts, messages, docstrings or comments."""
 
 
 def found_in(text: str, phrases: tuple[Phrase, ...]) -> list[str]:
@@ -82,13 +85,21 @@ def prose_of(page: Path) -> str:
     return re.sub(r"(?<=[^\n|])\n(?=[^\n|#-])", " ", text)
 
 
-def messages_of(module: Path) -> Iterator[str]:
-    """The strings of a module that its users may read: all but docstrings."""
+def strings_of(module: Path, docstrings: bool) -> Iterator[tuple[int, str]]:
+    """The line and text of a module's docstrings, or of its other strings, which its users may read."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (id(node) in alone) is docstrings:
+            yield node.lineno, node.value
+
+
+def notes_of(module: Path) -> Iterator[tuple[int, str]]:
+    """The line and text of a module's docstrings and comments, without the code in backticks."""
+    with module.open("rb") as file:
+        comments = [(t.start[0], t.string) for t in tokenize.tokenize(file.readline) if t.type == tokenize.COMMENT]
+    for line, text in [*strings_of(module, docstrings=True), *comments]:
+        yield line, " ".join(re.sub(r"(`+)[^`]*\1", "", text).split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -98,8 +109,20 @@ def test_a_page_has_no_phrase_that_needs_a_second_reading(page: Path):
 
 def test_the_readme_help_texts_and_messages_have_none_either():
     assert found_in(prose_of(ROOT / "README.md"), PHRASES) == []
-    found = {module.name: found_in("\n".join(messages_of(module)), PHRASES) for module in MODULES}
+    messages = {module.name: "\n".join(text for _, text in strings_of(module, docstrings=False)) for module in MODULES}
+    found = {name: found_in(text, PHRASES) for name, text in messages.items()}
     assert {name: phrases for name, phrases in found.items() if phrases} == {}
+
+
+def test_docstrings_and_comments_have_none_either():
+    found = {
+        f"{module.relative_to(ROOT)}:{line}": phrases
+        for module in MODULES
+        if not any(module.is_relative_to(ROOT / "icl_bench" / package) for package in NOT_YET)
+        for line, text in notes_of(module)
+        if (phrases := found_in(text, PHRASES))
+    }
+    assert found == {}
 
 
 @pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase.example)
@@ -112,3 +135,14 @@ def test_a_phrase_is_found_in_its_example_across_lines_and_not_in_code(phrase: P
     ):
         page.write_text(f"Text.\n\n{text}\n", encoding="utf-8")
         assert bool(found_in(prose_of(page), (phrase,))) is expected, text
+
+
+@pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase.example)
+def test_a_phrase_is_found_in_a_docstring_and_in_a_comment(phrase: Phrase, tmp_path: Path):
+    module = tmp_path / "module.py"
+    broken = phrase.example.replace(" ", "\n    ")
+    module.write_text(
+        f'# {phrase.example}\ndef f():\n    """{broken}"""\n\ndef g():\n    """``{phrase.example}``"""\n',
+        encoding="utf-8",
+    )
+    assert [line for line, text in notes_of(module) if found_in(text, (phrase,))] == [3, 1]

@@ -1,1 +1,1 @@
-"""The findings: one file each, a declaration of what it says and how its table is made."""
+"""The findings, one file each: a declaration and the computation of its table."""

@@ -1,4 +1,4 @@
-"""Abstention: how many answers are left, and how many of these are right, where unsure ones are not given."""
+"""Abstention: the share of answers that remain, and their accuracy, if answers of low probability are withheld."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from icl_bench.analysis.statistics.intervals import Interval
 
 WANTED = 0.95
-"""The accuracy that answers must have, where no other is wanted."""
+"""The default accuracy that answers must have."""
 
 
 STEPS = 20
-"""Points of a risk-coverage curve."""
+"""Maximum number of points of a risk-coverage curve."""
 
 
 NOT_REACHED = "no threshold reaches the wanted accuracy"
@@ -87,24 +87,24 @@ class Answers(NamedTuple):
     probability: np.ndarray
     right: np.ndarray
     label: np.ndarray
-    """What is answered, as codes."""
+    """The answered label, as a code."""
     draws: int
     tests: int
 
     def judged(self, answered: np.ndarray) -> tuple[Interval, Interval]:
-        """The share of answered predictions, and the accuracy of these, with limits."""
+        """The share of answered predictions, and their accuracy, with limits."""
         given = (answered & self.present).astype(float)
         return share_interval(given, self.present.astype(float)), share_interval(given * self.right, given)
 
 
 class Crossed(NamedTuple):
-    """A threshold for each half of the test examples, chosen on the other one."""
+    """A threshold for each half of the test examples, chosen on the other half."""
 
     first: float
-    """Chosen on the first half."""
+    """The threshold chosen on the first half."""
     second: float
     answered: np.ndarray
-    """Which predictions have the probability that is needed: ``(draws, test)``."""
+    """Which predictions have the required probability: ``(draws, test)``."""
 
 
 def _points(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Answers]]:
@@ -120,10 +120,10 @@ def _points(frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Answers]]:
 
 
 def crossed(of: Answers, kept: np.ndarray, wanted: float, fewest: int = 1) -> Crossed:
-    """Choose a threshold on each half of the test examples, and answer the other half by it.
+    """Choose a threshold on each half of the test examples, and apply it to the other half.
 
-    ``kept`` ``(draws, test)`` says which predictions count. Both thresholds are NaN, and nothing is answered,
-    where a half has fewer than ``fewest`` test examples with such a prediction.
+    ``kept`` ``(draws, test)`` marks the predictions that count. Both thresholds are NaN, and nothing is answered, if a
+    half has fewer than ``fewest`` test examples with such a prediction.
     """
     answered = np.zeros(kept.shape, dtype=bool)
     parted = halves(of.tests, halving())
@@ -139,25 +139,24 @@ def crossed(of: Answers, kept: np.ndarray, wanted: float, fewest: int = 1) -> Cr
 
 
 def fewest_rows(wanted: float) -> int:
-    """How many test rows a half must have for a threshold: with fewer, one wrong answer is too many."""
+    """The minimum test rows of a half for a threshold. With fewer, a single wrong answer is too many."""
     return math.ceil(1 / (1 - min(wanted, 0.99)) - 1e-9)
 
 
 def abstention(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFrame:
-    """How many answers can be given at a wanted accuracy, by the probability of the answer.
+    """The share of answers that can be given at a wanted accuracy, by the probability of the answer.
 
-    ``frame`` is :func:`icl_bench.analysis.label_probabilities.label_probabilities`' table. The threshold of
-    each half of the test examples (:func:`icl_bench.analysis.cascade.halving`) is the lowest one at which
-    the answers of the other half are right in a share of ``wanted`` or more, all draws together. So no row
-    is judged by a threshold that was chosen on it, and the accuracy may miss the wanted one. Limits take
-    the two thresholds as given.
+    ``frame`` is :func:`icl_bench.analysis.label_probabilities.label_probabilities`' table. The threshold of each half
+    of the test examples (:func:`icl_bench.analysis.cascade.halving`) is the lowest one at which the answers of the
+    other half are right in a share of ``wanted`` or more, all draws together. So no row is evaluated with a threshold
+    that was chosen on it, and the accuracy may miss the wanted one. Limits are conditional on the two thresholds.
 
-    Columns: the setting, k; wanted; share_answered with share_low and share_high (95%), accuracy of the
-    answers with ci_low and ci_high, ``threshold`` and ``other_threshold``, 0 where everything is answered
-    and infinite where nothing is; ``area``, the area under the risk-coverage curve, with limits
-    (:func:`icl_bench.analysis.statistics.selective.risk_parts`); the same share and accuracy with a
-    threshold for each label (:func:`label_thresholds`) as ``by_label_...``, and ``labels_with_threshold``
-    of the ``labels``; draws, test_rows and interval_over.
+    Columns: the setting, k; wanted; share_answered with share_low and share_high (95%), accuracy of the answers with
+    ci_low and ci_high, ``threshold`` and ``other_threshold``, 0 if everything is answered and infinite if nothing is;
+    ``area``, the area under the risk-coverage curve, with limits
+    (:func:`icl_bench.analysis.statistics.selective.risk_parts`); the same share and accuracy with a threshold for each
+    label (:func:`label_thresholds`) as ``by_label_...``, and ``labels_with_threshold`` of the ``labels``; draws,
+    test_rows and interval_over.
     """
     import pandas as pd
 
@@ -184,13 +183,13 @@ def abstention(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFrame:
 
 
 def risk_coverage(frame: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy against the share of predictions that are answered, the most probable ones first.
+    """Accuracy by the share of answered predictions, the most probable ones first.
 
-    ``frame`` is as for :func:`abstention`. A curve has at most ``STEPS`` points; predictions of equal
-    probability are never parted. Thresholds follow from the shares, not from what is right.
+    ``frame`` is as for :func:`abstention`. A curve has at most ``STEPS`` points; predictions of equal probability stay
+    together. Thresholds follow from the shares, not from the right answers.
 
-    Columns: the setting, k, share_answered, threshold (the least probability of an answer), accuracy with
-    ci_low and ci_high (95%), and the numbers answered and of all predictions.
+    Columns: the setting, k, share_answered, threshold (the least probability of an answer), accuracy with ci_low and
+    ci_high (95%), and the numbers of answered and of all predictions.
     """
     import pandas as pd
 
@@ -209,15 +208,15 @@ def risk_coverage(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_thresholds(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFrame:
-    """For each label the threshold from which on answers with it are right at the wanted accuracy.
+    """For each label, the threshold above which answers with it have the wanted accuracy.
 
     ``frame`` is as for :func:`abstention`, and so are the two thresholds. They need :func:`fewest_rows` test
     rows with this answer in each half of the test examples; with fewer they are missing.
 
-    Columns: the setting, k; label; ``answers`` with it and the test ``rows`` that these are of;
-    ``precision``, the share of all these answers that is right; threshold and other_threshold; share_answered
-    of these answers, and accuracy with ci_low and ci_high (95%), of the rows that a threshold was not chosen
-    on; and ``reason``, why there is no threshold or no answer.
+    Columns: the setting, k; label; ``answers`` with it and the test ``rows`` of these; ``precision``, the share of
+    right answers among them; threshold and other_threshold; share_answered of these answers, and accuracy with ci_low
+    and ci_high (95%), on the rows that the threshold was not chosen on; and ``reason``, why there is no threshold or no
+    answer.
     """
     import pandas as pd
 
@@ -247,12 +246,12 @@ def _labels(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _coded(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with each answer's ``code``, its place among the labels."""
+    """The table with each answer's ``code``, its position among the labels."""
     return frame.assign(code=np.searchsorted(_labels(frame), frame["answer"].to_numpy(dtype=object)))
 
 
 def _by_label(of: Answers, wanted: float) -> Iterator[tuple[int, np.ndarray, Crossed]]:
-    """The answers with each label that is answered, and their thresholds."""
+    """The answers of each answered label, and their thresholds."""
     for code in np.unique(of.label[of.present]).tolist():
         kept = of.present & (of.label == code)
         yield code, kept, crossed(of, kept, wanted, fewest_rows(wanted))

@@ -1,4 +1,4 @@
-"""What adapting a model to a pattern brought back: losses of texts and scores, before and after."""
+"""The effect of adapting a model to a pattern: losses of texts and scores, before and after."""
 
 from __future__ import annotations
 
@@ -76,40 +76,40 @@ COURSE = ["base", "pattern", "model", "tokens", "step", "validation", "training_
 
 @dataclass(frozen=True)
 class _Model:
-    """A model as it was read."""
+    """A model in the results."""
 
     name: str
     fingerprint: str
     attention: str
     adapted: TrainingMeta | None = field(default=None, compare=False)
-    """What its training says, where it was adapted."""
+    """Its training, if it was adapted."""
 
     @property
     def base(self) -> tuple[str, str]:
-        """The model that was adapted, or itself: name and fingerprint."""
+        """The base model of an adapted model, or itself: name and fingerprint."""
         if self.adapted is None:
             return self.name, self.fingerprint
         return self.adapted.base or "", self.adapted.base_fingerprint or ""
 
     @property
     def tokens(self) -> float:
-        """That it was adapted on."""
+        """Tokens of its adaptation."""
         return self.adapted.tokens or 0.0 if self.adapted else 0.0
 
 
 def _adapted(training: TrainingMeta | None) -> TrainingMeta | None:
-    """A training, where it is an adaptation."""
+    """A training, if it is an adaptation."""
     return training if training and training.is_adaptation else None
 
 
 def _sides(
     models: Sequence[_Model], texts: Mapping[_Model, Set[str]] | None = None
 ) -> Iterator[dict[tuple[str, When], _Model]]:
-    """For each model that was adapted to a pattern: it and what it is compared with.
+    """For each model that was adapted to a pattern: the model and its comparisons.
 
-    That is the base in full and under the pattern, and the base trained on in full, of several the
-    one whose training has the most like number of tokens. With ``texts``, those that each model has
-    read, one that was trained on in full counts only if it has read one that the others have, too.
+    These are the base with full attention and under the pattern, and the base trained further with full attention; of
+    several, the one with the closest number of training tokens. With ``texts`` (the texts that each model has read),
+    the latter counts only if it has read a text that the others have read, too.
     """
     plain = {model.attention: model for model in models if model.adapted is None}
     in_full = [
@@ -135,26 +135,25 @@ def _sides(
 
 
 def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
-    """The model that was adapted to a pattern, among what it is compared with."""
+    """The model that was adapted to a pattern, among its comparisons."""
     return next(model for (attention, when), model in sides.items() if when == "after" and attention != str(FULL))
 
 
 def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     """Losses of long texts before and after models were adapted to a pattern.
 
-    One row for each adapted model (``adapted``), each way that it is compared with, and each range
-    of lengths: ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full``
-    after is the same base trained on in full, for the training itself has an effect, too (Song
-    et al. 2023, table 4). All are of the windows that all of them have read.
+    One row for each adapted model (``adapted``), each comparison, and each range of lengths. A comparison is
+    ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full`` after is the same base trained
+    further with full attention, because the training itself has an effect, too (Song et al. 2023, table 4). All rows
+    use the windows that all of them have read.
 
-    Columns: base, pattern, adapted, attention, trained, model, tokens (learnt from), after and
-    length (of the range, in tokens), windows, loss (nats a token), perplexity, ``added`` (the loss
-    beyond that of full attention, before and after), ``won_back`` (of the pattern after training:
-    the share of what it added before that it adds no more) with its limits (95%, Student's t for
-    the ratio of means; :mod:`icl_bench.analysis.statistics.texts`), ``interval_over`` (texts, or the
-    windows of one text), and ``against``, what full attention it is beside after training: ``trained too``, or
-    ``as it was`` where none was trained; prefill_flops and cache_bytes by formula. Empty where
-    nothing was adapted.
+    Columns: base, pattern, adapted, attention, trained, model, tokens (of the training), after and length (of the
+    range, in tokens), windows, loss (nats per token), perplexity, ``added`` (the loss minus that of full attention,
+    before and after), ``won_back`` (for the pattern after training: the share of the previously added loss that the
+    training removes) with its limits (95%, Student's t for the ratio of means;
+    :mod:`icl_bench.analysis.statistics.texts`), ``interval_over`` (texts, or the windows of one text), and ``against``,
+    the full attention that it is compared with after training: ``trained too``, or ``as it was`` if none was trained;
+    prefill_flops and cache_bytes by formula. Empty if no model was adapted.
     """
     import pandas as pd
 
@@ -218,7 +217,7 @@ def _of_sides(
 def _won_back(
     part: Mapping[tuple[str, When], np.ndarray], text_of: np.ndarray, pattern: str, when: When
 ) -> dict[str, Any]:
-    """What a pattern adds to the loss, and after training what share of it is added no more.
+    """The loss that a pattern adds, and the share of it that training removes.
 
     ``text_of`` are the texts of the windows.
     """
@@ -241,11 +240,11 @@ def _won_back(
 
 
 def adaptation_points(context: Context) -> pd.DataFrame:
-    """Scores before and after models were adapted to a pattern, one row a point of each curve.
+    """Scores before and after models were adapted to a pattern, one row per point of each curve.
 
-    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`;
-    task, select, order, k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and
-    cache_bytes. Empty where nothing was adapted.
+    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`; task, select, order,
+    k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and cache_bytes. Empty if no model was
+    adapted.
     """
     import pandas as pd
 
@@ -276,12 +275,11 @@ def adaptation_points(context: Context) -> pd.DataFrame:
 
 
 def adaptation_course(context: Context) -> pd.DataFrame:
-    """Losses on held-back texts while models were adapted, one row a look.
+    """Losses on held-out texts during adaptation, one row per evaluation.
 
-    Columns: base, pattern (``full`` for one that was trained on in full), model, tokens (of the
-    whole training), step, validation (nats a token, under the pattern), and training_flops (the training's
-    operations up to there, by its tokens; NaN for trainings that did not count them; Song et al. 2023,
-    figure 3). Empty where nothing was adapted.
+    Columns: base, pattern (``full`` for training with full attention), model, tokens (of the whole training), step,
+    validation (nats per token, under the pattern), and training_flops (the training's operations up to this step, by
+    its tokens; NaN for trainings that did not count them; Song et al. 2023, figure 3). Empty if no model was adapted.
     """
     import pandas as pd
 
@@ -308,22 +306,22 @@ def adaptation_course(context: Context) -> pd.DataFrame:
 
 
 def _flops_up_to(training: TrainingMeta, look: StepLoss) -> float:
-    """A training's operations up to a look at its losses; NaN if its tokens were not counted there."""
+    """A training's operations up to an evaluation of its losses; NaN if its tokens were not counted."""
     if look.tokens is None or not training.tokens or training.flops is None:
         return np.nan
     return training.flops * look.tokens / training.tokens
 
 
 def _in_cells(context: Context) -> Iterator[_Model]:
-    """The models whose predictions are stored."""
+    """The models with stored predictions."""
     for meta in context.stored.own_cells.values():
         yield _Model(meta.spec.model, meta.facts.fingerprint or "", meta.spec.attention, _adapted(meta.training))
 
 
 def _in_losses(results: Place) -> Iterator[tuple[_Model, LossesMeta, np.ndarray]]:
-    """The models whose losses of texts are stored, with the meta and losses of each file.
+    """The models with stored losses of texts, with the metadata and losses of each file.
 
-    Without losses at other positions than the model's own.
+    Losses at other positions than the model's own are left out.
     """
     stored = [held for held in read_losses(results) if not (held[0].rope_scale or held[0].rope_theta)]
     named = names_apart((meta.model, meta.fingerprint) for meta, _ in stored)

@@ -1,4 +1,4 @@
-"""Answers: for each task and model what to use, its score and cost, and what it could not be told from."""
+"""Answers: the recommended setting of each task and model, its score and cost, and its closest alternative."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 COSTS = ("tokens", "operations", "seconds")
-"""What a query takes, in the order in which it is shown."""
+"""Costs of a query, in display order."""
 
 UNJUDGED = (*NO_CANDIDATE, UNKNOWN_COST)
-"""Verdicts of points that no test was made of."""
+"""Verdicts of points that were not tested."""
 
 BASE = [f"base_{name}" for name in ("select", "order", "attention", "variant", "k", "mean")]
 
@@ -57,29 +57,27 @@ ANSWERS = [
 
 
 def answers(context: Context) -> pd.DataFrame:
-    """What to use, one row a task and model.
+    """The recommended setting, one row per task and model.
 
-    It is what :func:`icl_bench.analysis.advice.advise` advises for ``QUERIES`` queries whatever they cost:
-    the cheapest point that is shown to lose less than
-    :data:`icl_bench.analysis.advice.MARGIN` to the best, else the best found.
+    It is the advice of :func:`icl_bench.analysis.advice.advise` for ``QUERIES`` queries without a budget: the cheapest
+    point that is shown to lose less than :data:`icl_bench.analysis.advice.MARGIN` to the best, else the best found.
 
-    Columns: the setting and k; metric, score with score_low and score_high (95%), which allow for the
-    choice among the points if it is the highest; score_draws and test_rows; ``points``, how many were
-    compared (where nothing is advised, how many there are); tokens, operations and seconds of a query with
-    its share among ``queries`` of what is computed once (NaN where not known). ``verdict`` is ``best``,
-    ``as good`` or, where nothing can be advised,
-    ``highest``, and ``why`` says why. ``beside`` says what stands beside it:
+    Columns: the setting and k; metric, score with score_low and score_high (95%), corrected for selecting the maximum
+    if it is the highest; score_draws and test_rows; ``points``, the number of compared points (without advice, of all
+    points); tokens, operations and seconds of a query, including its share among ``queries`` of what is computed once
+    (NaN if unknown). ``verdict`` is ``best``, ``as good`` or, without advice, ``highest``, and ``why`` is the reason.
+    ``beside`` is the role of the compared point:
 
     - ``best``: the best found, which has a higher mean;
     - ``cheaper``: the best of the cheaper points that were not shown to be worse, of which there are ``others`` more;
     - ``worse``: the best of the cheaper points, all of which were shown to be worse;
     - None: no cheaper point was tested.
 
-    The columns that begin with ``base_`` name it. Difference, ci_low and ci_high are of the cheaper one's mean
-    minus that of the best found. ``p_margin`` is that of the verdict: that no point is better by
-    :data:`icl_bench.analysis.advice.MARGIN` or more. ``unjudged`` is the number of points
-    that could not be compared. Halves of a label space are left out.
-    ``command`` is the command that computed the answer, an empty text if it is not stored.
+    The columns that begin with ``base_`` name it. Difference, ci_low and ci_high are for the cheaper point's mean minus
+    that of the best found. ``p_margin`` belongs to the verdict that no point is better by
+    :data:`icl_bench.analysis.advice.MARGIN` or more. ``unjudged`` is the number of points that could not be compared.
+    Halves of a label space are left out. ``command`` is the command that computed the answer, empty if it is not
+    stored.
     """
     import pandas as pd
 
@@ -116,20 +114,20 @@ def answers(context: Context) -> pd.DataFrame:
 
 
 def _is(frame: pd.DataFrame, point: Mapping[Any, Any]) -> np.ndarray:
-    """Which rows are of the point."""
+    """Which rows belong to the point."""
     found: np.ndarray = np.logical_and.reduce([frame[name].to_numpy() == point[name] for name in POINT])
     return found
 
 
 def _stored(point: Mapping[Any, Any]) -> tuple[str, ...]:
-    """The point whose cells hold its answers: calibrated ones are derived, under a longer name of the variant."""
+    """The point whose cells contain its answers. Calibrated points are derived, with a longer variant name."""
     return tuple(str(point[name]).partition("+")[0] if name == "variant" else str(point[name]) for name in POINT)
 
 
 def _row(part: pd.DataFrame, highest: Mapping[Any, Any], measured: pd.DataFrame, most: int) -> dict[str, Any]:
-    """The answer of a task and model: its point, score and what stands beside it.
+    """The answer for a task and model: its point, score and compared point.
 
-    ``measured`` has the curves' row of the advised point, ``most`` the largest number of test examples of a point.
+    ``measured`` is the curves' row of the advised point, ``most`` the largest number of test examples of a point.
     """
     unjudged = part["verdict"].isin(UNJUDGED)
     taken = part[part["advised"]]
@@ -157,7 +155,7 @@ def _row(part: pd.DataFrame, highest: Mapping[Any, Any], measured: pd.DataFrame,
 
 
 def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside: Mapping[str, Any], most: int) -> str:
-    """Why nothing can be advised; empty where something can."""
+    """Why nothing can be advised; empty if something can."""
     judged = part[~part["verdict"].isin(UNJUDGED)]
     drawn = judged[(judged["k"] > 0) & judged["select"].map(is_drawn)]
     sides: list[Mapping[Any, Any]] = [highest if point is None else point]
@@ -179,13 +177,13 @@ def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside:
 
 
 def _thin(point: Mapping[Any, Any], most: int) -> str:
-    """Why there is too little data of a point, in words."""
+    """Why a point has too little data."""
     own = {"select": point["select"], "k": point["k"], "draws": point["own_draws"], "rows": point["own_rows"]}
     return too_little({**own, "all_rows": most})
 
 
 def _beside(part: pd.DataFrame, point: pd.Series[Any]) -> dict[str, Any]:
-    """The point that the answer is compared with, and how."""
+    """The point that the answer is compared with, and its role."""
     if point["verdict"] != "best":
         base = part[part["verdict"] == "best"].iloc[0]
         return {"beside": "best", **_named(base), **_test(point)}
@@ -205,7 +203,7 @@ def _test(point: pd.Series[Any]) -> dict[str, Any]:
 
 
 def _commands(context: Context) -> dict[tuple[str, ...], str]:
-    """Point -> the commands that computed its cells, each once, a line each."""
+    """Point -> the distinct commands that computed its cells, one per line."""
     commands: dict[tuple[str, ...], dict[str, None]] = {}
     for meta in context.stored.own_cells.values():
         if meta.run.command:

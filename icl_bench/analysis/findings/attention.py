@@ -1,4 +1,4 @@
-"""Attention patterns: what the same demonstrations are worth under each, beside full attention."""
+"""Attention patterns on the same demonstrations, compared with full attention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 IN_ANY_ATTENTION = [name for name in SETTING if name != "attention"]
-"""What is the same where only the attention differs."""
+"""The columns that stay equal if only the attention differs."""
 
 
 PATTERN_NUMBERS = ["size", "sink", "local", "every", "window", "chunk"]
@@ -53,7 +53,7 @@ OF_DIFFERENCE = {
     "draws": "compared_draws",
     "interval_over": "difference_over",
 }
-"""Column of a comparison -> what it is called beside that of the curve."""
+"""Column of a comparison -> its name in this table, next to the curve's column."""
 
 
 PROMPT_COSTS = ["prefix_flops", "query_flops", "cache_bytes", "prefill_seconds"]
@@ -68,33 +68,28 @@ OF_PREFIX = ["prefix_flops_of_full", "prefill_seconds_of_full"]
 def attention_patterns(frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Compare attention patterns on the same demonstrations (Bertsch et al. 2025, section 5).
 
-    ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that
-    :func:`icl_bench.analysis.curves.curves` and :func:`icl_bench.analysis.findings.cost.cost` make of them.
-    There is a row for each point with a score of a curve (task, model, select, order, variant) that
-    has more than one attention pattern, the points of full attention among them (table 6). The
-    point without demonstrations (k=0) is the same for all patterns, and is left out, but where
-    some read a query's passages as vectors.
+    ``frame`` holds predictions, ``curve`` and ``costs`` are the tables that :func:`icl_bench.analysis.curves.curves`
+    and :func:`icl_bench.analysis.findings.cost.cost` make of them. There is a row for each point with a score,
+    including full attention, of each curve (task, model, select, order, variant) with more than one attention pattern
+    (table 6). The point without demonstrations (k=0) is the same for all patterns and is left out, unless some patterns
+    read a query's passages as vectors.
 
-    Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx, vectors; of an
-    imported one that is none of these its own name) and its size, sink, local, reuse, every, window
-    and chunk, as far as it has them (:mod:`icl_bench.models.attention_patterns`); draws, test_rows,
-    metric, score, ci_low, ci_high, accuracy, interval_over and outlying_draws of the curve; then,
-    beside full attention in common draws and test examples, as
-    :func:`icl_bench.analysis.statistics.paired.compare` has them: difference with
-    difference_low and difference_high (95%), p, p_holm (corrected over all patterns and ks of
-    the curve), the
-    common test ``rows``, left_out and advice (the better attention where p_holm <= ``ALPHA``),
-    all_rows, the ``compared_draws`` and those of full attention (base_draws), ``difference_over``,
-    what the difference's limits take samples of, withheld, draws_sd and draws_sd_of, and
-    ``recovered``, the mean there over full attention's, whose uncertainty is the difference's;
-    then operations, bytes and seconds of the prompt (prefix_flops, query_flops, cache_bytes,
-    prefill_seconds), and each as a share of full attention's, ``..._of_full``; and ``shared``,
-    whether all queries have the same demonstrations. Where they do not, full attention computes
-    none of them once, and there is no share of its prefix and prefill.
+    Columns: the setting; k; the pattern's ``kind`` (full, block, grouped, approx, vectors; an unknown imported pattern
+    keeps its name) and its size, sink, local, reuse, every, window and chunk, if it has them
+    (:mod:`icl_bench.models.attention_patterns`); draws, test_rows, metric, score, ci_low, ci_high, accuracy,
+    interval_over and outlying_draws of the curve; then the comparison with full attention on common draws and test
+    examples, as in :func:`icl_bench.analysis.statistics.paired.compare`: difference with difference_low and
+    difference_high (95%), p, p_holm (corrected over all patterns and ks of the curve), the common test ``rows``,
+    left_out and advice (the better attention if p_holm <= ``ALPHA``), all_rows, the ``compared_draws`` and those of
+    full attention (base_draws), ``difference_over``, the sampled unit of the difference's limits, withheld, draws_sd
+    and draws_sd_of, and ``recovered``, the mean divided by full attention's, with the uncertainty of the difference;
+    then operations, bytes and seconds of the prompt (prefix_flops, query_flops, cache_bytes, prefill_seconds), and each
+    as a share of full attention's, ``..._of_full``; and ``shared``, whether all queries have the same demonstrations.
+    If they do not, full attention shares no computation, and the shares of its prefix and prefill are missing.
 
-    What is not known is missing; all of the comparison is for full attention itself, and where
-    there is none at this k. With reuse and retrieval the prompts differ in their first
-    demonstration, the sink that all share: test examples are still the same.
+    Unknown values are missing. The comparison is missing for full attention itself, and if there is no full attention
+    at this k. With reuse and retrieval, prompts differ in their first demonstration (the shared sink), but test
+    examples are the same.
     """
     import pandas as pd
 
@@ -128,8 +123,8 @@ def attention_patterns(frame: pd.DataFrame, curve: pd.DataFrame, costs: pd.DataF
 def differences(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of :func:`attention_patterns` that were compared with full attention.
 
-    ``ci_low``, ``ci_high``, ``interval_over`` and ``draws`` are the difference's, as in every table
-    of comparisons.
+    ``ci_low``, ``ci_high``, ``interval_over`` and ``draws`` are those of the difference, as in every table of
+    comparisons.
     """
     compared = table[table["difference"].notna()]
     own = {name: named for named, name in OF_DIFFERENCE.items()}
@@ -137,7 +132,7 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every attention beside full attention: the setting, k and the columns of ``DIFFERENCE``."""
+    """Every attention compared with full attention: the setting, k and the columns of ``DIFFERENCE``."""
     table = compare(frame, {"attention": str(FULL)}, about="demonstrations")
     table = table[table["variant"] == table["base_variant"]]
     p_holm = table.groupby(IN_ANY_ATTENTION)["p"].transform(holm)
@@ -150,12 +145,12 @@ def _differences(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(value: pd.Series[float], base: pd.Series[float]) -> pd.Series[float]:
-    """One over the other, NaN where there is nothing to divide by."""
+    """The quotient, NaN if the denominator is missing or 0."""
     return value / base.where(base != 0)
 
 
 def _parts(attention: str) -> dict[str, Any]:
-    """Kind and parameters of a pattern, those that it has."""
+    """Kind and existing parameters of a pattern."""
     pattern = pattern_of(attention)
     if pattern is None:
         return {"kind": attention}
@@ -163,7 +158,7 @@ def _parts(attention: str) -> dict[str, Any]:
 
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
-    """The comparisons, with the kind of the better attention: patterns are long."""
+    """The comparisons, with only the kind of the better attention, because pattern names are long."""
     compared = differences(table)
     other = compared["advice"] == compared["attention"]
     return compared.assign(advice=compared["advice"].mask(other, compared["kind"]))

@@ -1,4 +1,4 @@
-"""Best points: the highest of what was tested, with limits that allow for the choice."""
+"""Best points: the highest tested mean, with limits corrected for selecting the maximum."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ if TYPE_CHECKING:
 BEST_COLUMNS = [*POINT, "points", "tied", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
 
 EQUAL = 1e-9
-"""Means that differ by less are equal."""
+"""Means that differ by less count as equal."""
 
 
 def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """The point with the highest mean score, one row a task and model; of equals the cheapest.
+    """The point with the highest mean score, one row per task and model; the cheapest on ties.
 
-    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is that of
-    :class:`icl_bench.analysis.advice.Budget` without a limit, of equally cheap ones that of the smallest k.
-    Points are those of :func:`icl_bench.analysis.curves.curves`, without random reorderings, which
-    repeat others, upper bounds of training, which are no result, and halves of a label space, which are
-    easier tasks.
+    ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
+    :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
+    :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
+    training, and halves of a label space (easier tasks).
 
-    Columns: the setting and k; ``points``, of how many it is the highest, and ``tied``, how many others
-    have the same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high
-    (95%), which allow for the choice:
-    :func:`icl_bench.analysis.statistics.best.best_interval`. So they are wider than the curve's.
+    Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
+    same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
+    selecting the maximum (:func:`icl_bench.analysis.statistics.best.best_interval`) and so wider than the curve's.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Calibration: whether an answer given with probability p is right in a share p of cases."""
+"""Calibration: whether answers with probability p are right in a share p of cases."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ BINS = 10
 def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -> pd.DataFrame:
     """Mean probability and accuracy in bins of equal numbers of predictions.
 
-    A probability is that of the answer divided by that of all labels together (``label_mass``),
-    as if nothing but labels could be said; with ``normalise=False`` it is taken as it is. Equal
-    probabilities are never parted, so that bins may differ in size or be fewer than ``bins``.
+    The probability of an answer is divided by that of all labels together (``label_mass``), unless ``normalise=False``.
+    Equal probabilities stay in one bin, so bins may differ in size or be fewer than ``bins``.
 
     Columns: the setting, k, bin (from 0, least probable first), probability, accuracy and
     predictions. Points without stored probabilities are left out.
@@ -48,16 +47,15 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
 def calibration_error(
     frame: pd.DataFrame, rng: np.random.Generator, normalise: bool = True, resamples: int = 500
 ) -> pd.DataFrame:
-    """Expected calibration error: by how much probability and accuracy differ in a bin, on average.
+    """Expected calibration error: the mean absolute difference of probability and accuracy in a bin.
 
-    The bins are :func:`reliability`'s, weighted by their predictions (Nguyen & O'Connor 2015,
-    EMNLP). Chance alone makes the error larger, as differences of either sign add up: its lower
-    limit counts this, so that a calibrated model's is 0. Where scores are missing, test examples
-    count alike (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), however many draws have them.
+    The bins are :func:`reliability`'s, weighted by their predictions (Nguyen & O'Connor 2015, EMNLP). Chance increases
+    the error, because differences of either sign add up. The lower limit corrects this, so that it is 0 for a
+    calibrated model. If scores are missing, test examples have equal weights
+    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`), regardless of their number of draws.
 
-    Columns: the setting, k, error, ci_low, ci_high (95%, see :func:`_limits`), predictions and
-    left_out (those without a probability, or in draws that have no test example in common with the
-    others).
+    Columns: the setting, k, error, ci_low, ci_high (95%, see :func:`_limits`), predictions and left_out (predictions
+    without a probability, or in draws that share no test example with the others).
     """
     import pandas as pd
 
@@ -66,7 +64,7 @@ def calibration_error(
     gap = chance - labelled["correct"].to_numpy(dtype=float)
     keys, points = grids(labelled, POINT)
     rows = []
-    counts: dict[tuple[int, ...], Counts] = {}  # by shape: drawing them is slow
+    counts: dict[tuple[int, ...], Counts] = {}  # by shape, because resampling is slow
     for point in points:
         part = point.joined()
         shape, known = part.rows.shape, part.rows >= 0
@@ -84,7 +82,7 @@ def calibration_error(
 
 
 def _of_bins(parts: np.ndarray) -> np.ndarray:
-    """Means of ``(bins, draws, test)``, of which all have the same gaps: ``(bins,)``."""
+    """Means of ``(bins, draws, test)`` with the same gaps in all bins: ``(bins,)``."""
     if np.isnan(parts).any():
         return np.array([TwoWayLayout(part).mean for part in parts])
     return np.asarray(parts.mean(axis=(1, 2)))
@@ -93,13 +91,12 @@ def _of_bins(parts: np.ndarray) -> np.ndarray:
 def _limits(gaps: np.ndarray, again: np.ndarray) -> tuple[float, float, float]:
     """The error of the bins' weighted differences ``(bins,)``, and its limits.
 
-    ``again`` is the differences in resamples, ``(bins, resamples)``. The true error is at most so
-    much smaller as the differences are off, all bins added up, and is larger by as much as they
-    are off in their direction. (An absolute value is not smooth at 0: percentiles of the resamples'
-    errors never hold the error 0 of a calibrated model, and limits from their distances held it in
-    half of the samples.) In simulations with 250 test examples the limits held the true error in
-    96 to 100% of samples with one or ten draws, and in 92 to 100% with three, but in 85% where
-    three draws of a calibrated model spread widely.
+    ``again`` has the differences in resamples, ``(bins, resamples)``. The lower limit subtracts the 97.5% quantile of
+    the sum of absolute deviations over all bins. The upper limit uses the 2.5% quantile of the sum of deviations, each
+    with the sign of its bin's difference. (An absolute value is not smooth at 0: percentiles of the resamples' errors
+    never contain the error 0 of a calibrated model, and limits from their distances contained it in half of the
+    samples.) In simulations with 250 test examples the limits contained the true error in 96 to 100% of samples with
+    one or ten draws, and in 92 to 100% with three, but in 85% if three draws of a calibrated model varied widely.
     """
     error, off = abs(gaps).sum(), again - gaps[:, None]
     low = error - np.quantile(abs(off).sum(axis=0), 0.975)

@@ -1,4 +1,4 @@
-"""How much of an accuracy is label bias: calibrated answers beside the model's own."""
+"""The effect of label bias on accuracy: calibrated answers compared with the model's own."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ if TYPE_CHECKING:
     from icl_bench.results.derived import CellScores
 
 NONE = "none"
-"""What the model's own answers are called beside calibrated ones."""
+"""The name of the model's own answers in comparisons."""
 
 AT_A_TIME = (1, 16, 64)
-"""Batch sizes for which Batch Calibration is simulated as queries come."""
+"""Batch sizes for which Batch Calibration of a stream of queries is simulated."""
 
 ORDERS = 20
-"""Random orders of the queries that a simulation is the mean of."""
+"""Random orders of the queries that a simulation averages over."""
 
 
 def calibration_gain(frame: pd.DataFrame, scores: Mapping[str, CellScores], facts: FactsOf) -> pd.DataFrame:
     """Compare calibrated answers with the model's own, at each k.
 
-    ``scores`` are the label scores of cells, of derived ones too, and ``facts`` those of each variant.
-    Points without stored scores have no row. Both sides have the same prompts and are paired by draw and
-    test example; ``difference`` is above 0 where calibration helps. ``calibration`` is as in
-    ``--calibrate``; ``batch, N at a time`` is ``batch`` if queries come N at a time in random order and
-    the bias is estimated on those that have come (the first query of all, alone, is not calibrated).
-    ``estimated_on`` says what the bias is estimated on. The other columns are those of
-    :func:`icl_bench.analysis.statistics.paired.compare`.
+    ``scores`` are the label scores of cells, including derived ones, and ``facts`` those of each variant. Points
+    without stored scores have no row. Both sides have the same prompts and are paired by draw and test example;
+    ``difference`` is above 0 if calibration helps. ``calibration`` is as in ``--calibrate``; ``batch, N at a time``
+    simulates ``batch`` for queries that arrive N at a time in random order, with the bias estimated on the queries so
+    far (a single first query is not calibrated). ``estimated_on`` describes the data on which the bias is estimated.
+    The other columns are those of :func:`icl_bench.analysis.statistics.paired.compare`.
     """
     frame = scored(frame)
     frame = frame[frame["cell"].astype(object).isin(list(scores))]
@@ -56,7 +55,7 @@ def calibration_gain(frame: pd.DataFrame, scores: Mapping[str, CellScores], fact
 
 
 def _in_batches(frame: pd.DataFrame, scores: Mapping[str, CellScores], size: int) -> pd.DataFrame:
-    """The predictions of ``batch`` if queries come ``size`` at a time; none where that is all of them."""
+    """The predictions of ``batch`` if queries arrive ``size`` at a time; none if there are not more than ``size``."""
     rows = frame[frame["calibration"] == BATCH]
     cells = [cell for cell in rows["cell"].astype(object).unique() if len(scores[cell].tests) > size]
     shares = {cell: dict(zip(scores[cell].tests, streamed(scores[cell], size), strict=True)) for cell in cells}
@@ -67,10 +66,10 @@ def _in_batches(frame: pd.DataFrame, scores: Mapping[str, CellScores], size: int
 
 
 def streamed(scores: CellScores, size: int) -> np.ndarray:
-    """How often each query is answered rightly if queries come ``size`` at a time: ``(queries,)``.
+    """How often each query is answered correctly if queries arrive ``size`` at a time: ``(queries,)``.
 
-    The mean over ``ORDERS`` random orders, of which each estimates the bias on the queries that have
-    come (:func:`icl_bench.results.label_bias.running_bias`).
+    The mean over ``ORDERS`` random orders. Each estimates the bias on the queries so far
+    (:func:`icl_bench.results.label_bias.running_bias`).
     """
     raw = scores.raw.astype(float)
     gold = np.array([scores.labels.index(label) if label in scores.labels else -1 for label in scores.golds])
@@ -80,13 +79,13 @@ def streamed(scores: CellScores, size: int) -> np.ndarray:
         order = rng.permutation(len(raw))
         bias = running_bias(raw[order], size)
         if size == 1:
-            bias[0] = 0.0  # a query alone has no bias to be told from
+            bias[0] = 0.0  # a single query has no distinguishable bias
         right[order] += (raw[order] - bias).argmax(axis=1) == gold[order]
     return right / ORDERS
 
 
 def _estimated_on(name: str) -> str:
-    """What a calibration estimates the bias on, in words."""
+    """The data on which a calibration estimates the bias, as text."""
     if name.startswith(f"{BATCH}, ") and name.endswith("at a time"):
         return "inputs of test rows so far"
     if name.startswith(f"{PRIOR}="):

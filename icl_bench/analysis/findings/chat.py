@@ -1,4 +1,4 @@
-"""Prompts as conversations beside plain ones of the same demonstrations."""
+"""Chat prompts compared with plain prompts of the same demonstrations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ PLAIN = "plain"
 
 
 def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """Compare every way to put prompts to a chat model with plain text, at each k.
+    """Compare every chat format with plain text, at each k.
 
-    ``facts`` are those of each variant. Both sides have one model, selection, order and attention
-    and agree in all other facts; they are paired by test example and draw, as both have the same
-    demonstrations. ``difference`` is above 0 where the conversation is better; the columns are
-    those of :func:`icl_bench.analysis.statistics.paired.compare`, after ``chat``, the way
-    (:func:`put`), which ``advice`` names.
+    ``facts`` are those of each variant. Both sides have the same model, selection, order and attention and agree in all
+    other facts. They have the same demonstrations and are paired by test example and draw. ``difference`` is above 0 if
+    the conversation is better. The columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, after
+    ``chat``, the format (:func:`put`), which ``advice`` names.
     """
     variant = frame["variant"].astype(object)
     ways = {name: put(facts.get(name, UNKNOWN)) for name in variant.unique()}
@@ -34,7 +33,7 @@ def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
 
 
 def put(facts: Facts) -> str:
-    """How a variant's prompts are put: ``plain``, or the style with its other arguments."""
+    """The format of a variant's prompts: ``plain``, or the style with its other arguments."""
     chat = facts.chat
     if chat is None:
         return PLAIN

@@ -1,4 +1,4 @@
-"""Paired comparisons: orders, selections, trainings, perturbations and models beside a base."""
+"""Paired comparisons: orders, selections, trainings, perturbations and models compared with a base."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare every other selector with random demonstrations as drawn (Bertsch et al., figure 2).
 
-    Hybrids that begin with random demonstrations are paired with these by draw. Other selectors'
-    draws are no draws of random ones, and retrieval has a single one, which it hardly needs: there the
-    limits count how far random draws differ, and pair by test example alone. At k=0 nothing is
-    chosen, so there is no row.
-    ``facts`` are those of each variant: a selector with an encoder has none in common with random
-    selection, and is compared with the one that agrees in all else. ``difference`` is the gain; the
-    columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a
-    selector.
+    Hybrids that begin with random demonstrations are paired with these by draw. Other selectors have different draws,
+    and retrieval has a single one. For them, limits include the variance of random draws, and only test examples are
+    paired. k=0 has no row. ``facts`` are those of each variant: a selector with an encoder has no common variant with
+    random selection, and is compared with the variant that agrees in all other facts. ``difference`` is the gain. The
+    columns are those of :func:`icl_bench.analysis.statistics.paired.compare`; ``advice`` is a selector.
     """
     import pandas as pd
 
@@ -59,10 +56,10 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
 def demonstrations_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare every curve with the prompt without demonstrations, at each k.
 
-    That prompt is asked once. So the limits count how far draws of demonstrations differ, and test
-    examples alone are paired. ``difference`` is below 0 where demonstrations hurt; the columns are
-    those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a selector or
-    ``zero-shot``. ``facts`` are those of each variant.
+    That prompt is asked once. So limits include the variance of draws of demonstrations, and only test examples are
+    paired. ``difference`` is below 0 if demonstrations hurt. The columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` is a selector or ``zero-shot``. ``facts`` are those
+    of each variant.
     """
     import pandas as pd
 
@@ -78,9 +75,8 @@ def demonstrations_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Da
 def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare ``by-label`` with ``drawn``, the same demonstrations (Bertsch et al. 2025, figure 5).
 
-    ``difference`` is below 0 where sorting hurts; the columns are those of
-    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` an order. ``facts`` are those
-    of each variant.
+    ``difference`` is below 0 if sorting hurts. The columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` is an order. ``facts`` are those of each variant.
     """
     kept = frame[frame["order"].isin(["drawn", "by-label"])]
     kept = with_demonstrations(kept)
@@ -90,10 +86,9 @@ def sorting_penalty(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFr
 def retrieval_order(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare every other order of retrieved demonstrations with ``relevance``, the most similar last.
 
-    Both sides have the same demonstrations. ``difference`` is above 0 where the other order is
-    better; the columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice``
-    an order. A shuffled order is one random order, and its test speaks of this one. ``facts`` are those
-    of each variant.
+    Both sides have the same demonstrations. ``difference`` is above 0 if the other order is better. The columns are
+    those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` is an order. A shuffled order is one
+    random order, and its test applies to this order only. ``facts`` are those of each variant.
     """
     frame = with_demonstrations(frame)
     kept = frame[~by_name(frame["select"], is_drawn).astype(bool)]
@@ -103,12 +98,11 @@ def retrieval_order(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFr
 def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare perturbed demonstrations with the same ones unperturbed, at each k.
 
-    ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both
-    sides have one selection, order and attention, and agree in all other facts; what has no such
-    unperturbed side is left out. They are paired by test example and draw, as both have the same
-    demonstrations. ``difference`` is below 0 where the perturbation hurts; the columns are those of
-    :func:`icl_bench.analysis.statistics.paired.compare`, after ``perturbation``, the perturbation,
-    which ``advice`` names.
+    ``frame`` has predictions of test examples of both; ``facts`` are those of each variant. Both sides have the same
+    selection, order and attention, and agree in all other facts. Points without such an unperturbed side are left out.
+    Both sides have the same demonstrations and are paired by test example and draw. ``difference`` is below 0 if the
+    perturbation hurts. The columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, after
+    ``perturbation``, the perturbation, which ``advice`` names.
     """
     frame = scored(with_demonstrations(frame))
     if "perturbation" not in frame:
@@ -120,16 +114,16 @@ def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Da
 
 
 OF_BACKEND = ("backend", "dtype", "scoring")
-"""Facts that differ where another program computes the answers."""
+"""Facts that differ between programs that compute the answers."""
 
 
 def training_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """Compare learning from the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
+    """Compare training on the k examples with a prompt of them (Bertsch et al. 2025, figure 3).
 
-    Fine-tuning, probe and neighbours against random selection as drawn; draws are matched, as both
-    sides have the same examples. ``difference`` is above 0 where training is better; the columns
-    are those of :func:`icl_bench.analysis.statistics.paired.compare`, ``advice`` a method.
-    ``facts`` are those of each variant; prompts are run by another backend than training.
+    Fine-tuning, probe and neighbours are compared with random selection as drawn. Draws are matched, because both sides
+    have the same examples. ``difference`` is above 0 if training is better. The columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`; ``advice`` is a method. ``facts`` are those of each variant.
+    Prompts and training use different backends.
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
@@ -143,10 +137,9 @@ OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
 
-    The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction``
-    (better, worse or equal, as the figures stand) and ``significant`` (p_holm <= ``ALPHA``).
-    ``base_variant`` is the
-    base's: models never share a variant. ``facts`` are those of each variant.
+    The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction`` (better, worse or equal, by
+    the sign of the difference) and ``significant`` (p_holm <= ``ALPHA``). ``base_variant`` is the base's variant,
+    because models never share one. ``facts`` are those of each variant.
     """
     table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, about="draws")
     sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
@@ -154,8 +147,8 @@ def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) ->
 
 
 def _models(context: Context) -> pd.DataFrame:
-    """Every task's models beside the base, or beside that task's usual one."""
-    # one shuffled order is a draw of an order, not a way to prompt
+    """Every task's models compared with the base, or with that task's usual one."""
+    # a shuffled order is one random order, not a way to prompt
     frame, base = context.from_zero_shot(context.unperturbed), context.base_model
     frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
@@ -169,10 +162,10 @@ def _models(context: Context) -> pd.DataFrame:
 
 
 def usual_base(frame: pd.DataFrame) -> str:
-    """The model that the others are compared with by default; ``frame`` is of one task.
+    """The default base of comparisons between models; ``frame`` has one task.
 
-    It is the one with the most points that other models have, too; of equals the first by name. So a
-    model that was run at few points takes no comparison from the others.
+    It is the model with the most points that other models have, too; the first by name on ties. So a model with few
+    points does not reduce the comparisons of the others.
     """
     point = ["select", "order", "attention", "k"]
     points = frame[["model", *point]].astype(object).drop_duplicates()

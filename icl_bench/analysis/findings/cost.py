@@ -1,4 +1,4 @@
-"""Cost: tokens, seconds and operations of a query, and when training is the cheaper way."""
+"""Cost: tokens, seconds and operations of a query, and when training is cheaper."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY_SERVER = ["cache_write_tokens", "reasoning_tokens"]
 
 
 WARMED = ["once_new_tokens", "once_written_tokens", "warm_new_tokens", "warm_written_tokens"]
-"""Tokens of filling a server's cache, for points whose tokens a server billed (:func:`_warmed`)."""
+"""Tokens of filling a server's cache, for points with tokens billed by a server (:func:`_warmed`)."""
 
 
 EVEN = [
@@ -53,33 +53,25 @@ EVEN = [
 
 
 def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
-    """What a query takes at each point, and a training where there was one.
+    """The cost of a query at each point, and of its training if there was one.
 
-    Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (those that
-    came from a cache, or were shared with other queries), answer_tokens (with those of a thought that the
-    task has before its answers), computed_tokens (of the
-    prompt, not cached), seconds (over the cells whose time is known); means over cells:
-    rows_a_cell (how many queries a cell has), samples_a_query (if any query has several samples, whose tokens are
-    added up),
-    prefix_flops (operations of what is computed once for all queries: their prompts' shared
-    beginning or, where demonstrations are reused, each of these), query_flops (of a query on top of
-    it), whole_flops (of a query with nothing cached) and cache_bytes (of the keys and values kept
-    of the longest prompt) by formula (:mod:`icl_bench.sweep.compute_cost`; cells stored before it
-    have those of full attention by :meth:`icl_bench.models.architecture.Architecture.flops`,
-    and no bytes);
-    prefill_seconds and peak_cache_bytes as measured; training_seconds, training_tokens and
-    training_flops; calibration_seconds, calibration_tokens and calibration_flops, of the queries that
-    were asked once to calibrate; where demonstrations show rationales that a model wrote, ``MAKING``, what that took;
-    ``served`` is the share of cells that a server answered. What is not
-    known is NaN.
+    Columns: the setting, k, predictions; means per query: prompt_tokens, cached_tokens (from a cache, or shared with
+    other queries), answer_tokens (including thoughts), computed_tokens (of the prompt, not cached), seconds (over the
+    cells with known time); means over cells: rows_a_cell (the number of queries of a cell), samples_a_query (if any
+    query has several samples, whose tokens are added up), prefix_flops (operations computed once for all queries: the
+    prompts' shared beginning, or each reused demonstration), query_flops (additional operations of a query),
+    whole_flops (of a query with nothing cached) and cache_bytes (of the cached keys and values of the longest prompt)
+    by formula (:mod:`icl_bench.sweep.compute_cost`; older cells have those of full attention by
+    :meth:`icl_bench.models.architecture.Architecture.flops`, and no bytes); prefill_seconds and peak_cache_bytes as
+    measured; training_seconds, training_tokens and training_flops; calibration_seconds, calibration_tokens and
+    calibration_flops, of calibration queries; for demonstrations with rationales written by a model, ``MAKING``, their
+    cost; ``served`` is the share of cells that a server answered. Unknown values are NaN.
 
-    Where a server counted tokens, all means are of what it billed, with cache_write_tokens and
-    reasoning_tokens (of the prompt and of the answer), and the columns ``WARMED``, means over cells, say
-    what filling its cache took: what the run paid (``warm_``), and what a use of this point alone pays
-    (``once_``), as new or as written tokens.
+    If a server counted tokens, all means are of billed tokens, with cache_write_tokens and reasoning_tokens (of the
+    prompt and of the answer). The columns ``WARMED``, means over cells, have the tokens of filling its cache: in this
+    run (``warm_``), and for a use of this point alone (``once_``), as new or as written tokens.
 
-    A nested sweep extends the prompt of the next smaller k, so that seconds are those of the run
-    as it was, not of this k alone.
+    A nested sweep extends the prompt of the next smaller k, so seconds depend on the run, not on this k alone.
     """
     import pandas as pd
 
@@ -116,12 +108,11 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
 
 
 def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
-    """What filling a server's cache took, by cell: ``WARMED``, indexed by ``POINT`` and cell.
+    """Tokens of filling a server's cache, by cell: ``WARMED``, indexed by ``POINT`` and cell.
 
-    Only cells whose tokens a server counted are among the rows. A query usually reads as many tokens
-    from the cache as the median of its cell. As many were read once without it: written, if the server bills
-    that, else as new ones. A run pays less where a cell of a smaller k, or an earlier run, had filled the
-    cache.
+    Rows are the cells whose tokens a server counted. A query usually reads the median number of cached tokens of its
+    cell. This number was read once without the cache: as written tokens if the server bills them, else as new ones. A
+    run pays less if a cell of a smaller k, or an earlier run, has filled the cache.
     """
     import pandas as pd
 
@@ -141,20 +132,18 @@ def _warmed(queries: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even(costs: pd.DataFrame) -> pd.DataFrame:
-    """After how many queries training is cheaper than prompting with as many examples.
+    """The number of queries after which training is cheaper than prompting with the same number of examples.
 
-    ``costs`` is :func:`cost`'s table. Every training, of a classifier or of what reads
-    demonstrations as vectors, is set beside prompts of the same task, model and k: random ones, or
-    others that queries share, with these demonstrations cached, the same with nothing cached, and
-    retrieved ones, each computed anew or, with reuse, once for all queries; attention other than
-    full is named with them. It is even where ``training + n * query = prefix + n * prompt query``;
-    where demonstrations are read as vectors, reading the shared ones once is part of the training.
+    ``costs`` is :func:`cost`'s table. Every training, of a classifier or of a reader of vectors, is compared with
+    prompts of the same task, model and k: with random or otherwise shared demonstrations, cached and uncached, and with
+    retrieved ones, computed for each query or, with reuse, once for all queries. Attention other than full is named.
+    Costs are equal at ``training + n * query = prefix + n * prompt query``. If demonstrations are read as vectors,
+    reading the shared ones once is part of the training.
 
-    Columns: task, model, select (the method, or how its demonstrations are read), its variant, k,
-    ``beside`` (what it is compared with), base_variant, training_flops, flops and base_flops (of a
-    query, with what was trained and with the prompt), queries (the first number after which training
-    is cheaper: 0 at once, NaN never), and the same by the seconds that were measured, which no run has for prompts
-    with nothing cached.
+    Columns: task, model, select (the method, or how its demonstrations are read), its variant, k, ``beside`` (the
+    compared prompt), base_variant, training_flops, flops and base_flops (of a query, with the training and with the
+    prompt), queries (the first number after which training is cheaper: 0 at once, NaN never), and the same by measured
+    seconds, which are missing for uncached prompts.
     """
     import pandas as pd
 
@@ -186,7 +175,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Way(NamedTuple):
-    """A way to serve a point: its name, operations once and for a query, seconds of a query."""
+    """A way to serve a point: its name, operations once and per query, seconds per query."""
 
     name: str
     once: float
@@ -200,8 +189,8 @@ def _reads_vectors(attention: str) -> bool:
 
 
 def _ways(prompt: Any) -> Iterator[_Way]:
-    """Ways to serve a prompt, with its demonstrations cached where that can be first; none where
-    they stand in an order that is not their draw's own.
+    """Ways to serve a prompt, with cached demonstrations first if possible; none if their order is not that of their
+    draw.
     """
     name, pattern = str(prompt["select"]), pattern_of(prompt["attention"])
     read = "" if pattern == FULL else f", {prompt['attention']}"
@@ -232,14 +221,14 @@ def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
 
 
 def _queries(training: float, saved: float) -> float:
-    """The first number of queries whose savings are more than the training took; NaN for never."""
+    """The first number of queries whose savings exceed the training; NaN for never."""
     if np.isnan(training) or np.isnan(saved) or (saved <= 0 and training > 0):
         return float("nan")
     return 0.0 if training <= 0 else float(np.floor(training / saved) + 1)
 
 
 def costs_of(context: Context) -> pd.DataFrame:
-    """What a query takes at each point as it is stored: ``random, k=0`` is not lent to other curves."""
+    """The cost of a query at each point as stored: ``random, k=0`` is not added to other curves."""
     return context.once("costs of points", lambda: cost(context.unperturbed, context.cells.costs))
 
 
@@ -275,7 +264,7 @@ COST = Finding(
 
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of queries as text: ``never`` where it never pays, a dash without costs."""
+    """Numbers of queries as text: ``never`` if training never pays off, a dash without costs."""
     sides = (("queries", "base_flops"), ("queries_by_seconds", "base_seconds"))
     shown = table.copy()
     for name, base in sides:

@@ -1,4 +1,4 @@
-"""What the demonstrations of a prompt have to do with its answer: labels shown, queries copied."""
+"""How a prompt's demonstrations relate to its answer: labels shown, queries copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Shared = Mapping[str, Sequence[str]]
-"""Cell -> ids of the demonstrations that all its prompts have, first to last."""
+"""Cell -> ids of the demonstrations that all its prompts share, in order."""
 
 
 DISTANCE_BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -28,18 +28,18 @@ UNKNOWN_LABEL = -2
 
 
 CHUNK = 10_000
-"""Rows with demonstrations of their own that are taken up at once: their ids are many."""
+"""Rows with their own demonstrations that are processed at once, because they have many ids."""
 
 
 BEYOND = np.iinfo(np.int64).max
 
 
 def by_presence(frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared | None = None) -> pd.DataFrame:
-    """Accuracy where the right label is that of some demonstration, and where it is of none.
+    """Accuracy if the right label is among the demonstrations' labels, and if it is not.
 
-    ``labels`` gives each demonstration's label by its id; ``shared`` the demonstrations of each
-    cell (its ``demonstration_ids`` in the store). A row's own ``demonstration_ids`` come first;
-    rows of which neither is known are left out.
+    ``labels`` gives each demonstration's label by its id; ``shared`` the demonstrations of each cell (its
+    ``demonstration_ids`` in the store). A row's own ``demonstration_ids`` come first; rows for which neither is known
+    are left out.
 
     Columns: the setting, k, present, predictions, accuracy, ci_low and ci_high (95%, draws and test
     examples random). Raises ValueError for a demonstration without a label.
@@ -52,14 +52,13 @@ def by_presence(frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared |
 def by_distance(
     frame: pd.DataFrame, labels: Mapping[str, str], shared: Shared | None = None, bins: Sequence[int] = DISTANCE_BINS
 ) -> pd.DataFrame:
-    """Accuracy by how far from the query the last demonstration of the right label stands.
+    """Accuracy by the distance from the query to the last demonstration of the right label.
 
-    The demonstration right before the query stands at distance 1. ``bins`` are the smallest
-    distances of each bin, ascending from 1. For the rest see :func:`by_presence`.
+    The demonstration right before the query has distance 1. ``bins`` are the smallest distances of each bin, ascending
+    from 1. For the rest see :func:`by_presence`.
 
-    Columns: the setting, k, nearest and farthest (the bin's distances; 0 and 0 where no
-    demonstration has the right label; the last bin ends at k), predictions, accuracy, ci_low and
-    ci_high.
+    Columns: the setting, k, nearest and farthest (the bin's distances; 0 and 0 if no demonstration has the right label;
+    the last bin ends at k), predictions, accuracy, ci_low and ci_high.
     """
     known = _with_distance(frame, "gold", labels, shared)
     edges = np.array([0, *bins])
@@ -73,7 +72,7 @@ def by_distance(
 def copying(frame: pd.DataFrame, shared: Shared | None = None) -> pd.DataFrame:
     """Accuracy on queries that are themselves among the demonstrations (Bertsch et al., table 5).
 
-    That is, whose ``test_id`` is the id of one. For ``shared`` see :func:`by_presence`.
+    These are queries whose ``test_id`` is the id of a demonstration. For ``shared`` see :func:`by_presence`.
 
     Columns: the setting, k, predictions, accuracy, ci_low and ci_high.
     """
@@ -84,7 +83,7 @@ def copying(frame: pd.DataFrame, shared: Shared | None = None) -> pd.DataFrame:
 def _with_distance(
     frame: pd.DataFrame, wanted: str, labels: Mapping[str, str] | None, shared: Shared | None
 ) -> pd.DataFrame:
-    """The rows with demonstrations that are known, with :func:`distances` as ``distance``."""
+    """The rows with known demonstrations, with :func:`distances` as ``distance``."""
     frame = with_demonstrations(frame)
     distance = distances(frame, wanted, labels, shared)
     known = (distance >= 0) & frame["correct"].notna().to_numpy()
@@ -95,10 +94,10 @@ def _with_distance(
 def distances(
     frame: pd.DataFrame, wanted: str = "gold", labels: Mapping[str, str] | None = None, shared: Shared | None = None
 ) -> np.ndarray:
-    """Return how far from the query the last fitting demonstration stands, ``(rows,)``.
+    """Return the distance from the query to the last matching demonstration, ``(rows,)``.
 
-    It fits if its label (its id, without ``labels``) is the row's value of the column ``wanted``.
-    1 is right before the query, 0 means that none fits, and -1 that the demonstrations are unknown.
+    It matches if its label (its id, without ``labels``) is the row's value of the column ``wanted``. 1 is right before
+    the query, 0 means that none matches, and -1 that the demonstrations are unknown.
     """
     distance = np.full(len(frame), -1, dtype=np.int64)
     fitting = _Fitting.of(frame[wanted], labels)
@@ -116,19 +115,19 @@ def distances(
 
 
 class _Fitting(NamedTuple):
-    """Which demonstrations fit which rows, by codes of the values that rows want."""
+    """Which demonstrations match which rows, by codes of the wanted values."""
 
     of_row: np.ndarray
-    """Code of the value that each row wants: ``(rows,)``."""
+    """Code of the wanted value of each row: ``(rows,)``."""
     values: int
     of_id: dict[str, int]
-    """Code of the value that each demonstration has, -1 where no row wants it."""
+    """Code of the value of each demonstration, -1 if no row wants it."""
     otherwise: int
-    """Code of a demonstration that is not among them."""
+    """Code of a demonstration that is not included."""
 
     @classmethod
     def of(cls, wanted: pd.Series[str], labels: Mapping[str, str] | None) -> _Fitting:
-        """Code the wanted values and the labels; without labels, the values are ids."""
+        """Encode the wanted values and the labels; without labels, the values are ids."""
         import pandas as pd
 
         codes, values = pd.factorize(wanted)
@@ -147,12 +146,12 @@ class _Fitting(NamedTuple):
 
     def by_value(self, ids: Sequence[str]) -> np.ndarray:
         """Distance of the last demonstration with each value, ``(values,)``; 0 for none."""
-        last = np.zeros(self.values + 1, dtype=np.int64)  # one more for what nobody wants
+        last = np.zeros(self.values + 1, dtype=np.int64)  # one more for values that no row wants
         last[self.codes(ids, len(ids))] = np.arange(len(ids), 0, -1)
         return last[:-1]
 
     def by_row(self, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """The same for rows with demonstrations of their own, ``(rows,)`` lists of ids."""
+        """Distances for rows with their own demonstrations, ``(rows,)`` lists of ids."""
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         total = int(lengths.sum())
         fits = self.codes(chain.from_iterable(ids), total) == np.repeat(wanted, lengths)

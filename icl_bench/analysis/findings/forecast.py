@@ -1,4 +1,4 @@
-"""Forecast: scores at twice and four times the largest k, and from which k on a wanted score is likely."""
+"""Forecast: scores at twice and four times the largest k, and the k from which a wanted score is likely."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.9
-"""Of the intervals, and from which chance on a wanted score is likely."""
+"""The level of intervals, and the chance from which a wanted score counts as likely."""
 
 LEAST_POINTS, LEAST_SPAN = 4, 8
-"""How many k a curve needs to be continued, and how many times the smallest the largest must be."""
+"""The minimum number of k of a curve, and the minimum ratio of its largest to its smallest k."""
 
 RESAMPLES = 500
 
@@ -35,7 +35,7 @@ WIDEST = 0.35
 """Wider intervals are not reported."""
 
 FACTORS = (2, 4)
-"""Times the largest k that was asked. Nobody has seen how good forecasts further on are."""
+"""Multiples of the largest tested k. Forecasts further out were not validated."""
 
 FORECAST = [
     "k",
@@ -69,23 +69,20 @@ def check_wanted(percents: float) -> float:
 def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float | None = None) -> pd.DataFrame:
     """Continue each curve to twice and four times its largest k.
 
-    The curve is that of :func:`icl_bench.analysis.statistics.local_trend.continuation`. How means
-    vary by chance is estimated by resampling draws and test examples, all k together. k = 0 is left
-    out: a prompt without demonstrations is a different prompt.
+    The curve is that of :func:`icl_bench.analysis.statistics.local_trend.continuation`. The sampling variance of means
+    is estimated by resampling draws and test examples, all k together. k = 0 is left out, because a prompt without
+    demonstrations is a different kind of prompt.
 
-    Two rows a curve: the setting; k (the largest tested), metric, the mean there as ``score``,
-    ``points`` (how many k); draws and interval_over
-    (:func:`icl_bench.analysis.draws.interval_over`); ``next_k`` with what is likely to be seen
-    there, as ``forecast`` (median), low and high (90%), with as many draws on the same test
-    examples; ``gain``, gain_low and gain_high, relative to ``score``. With ``wanted``, a share:
-    ``wanted_chance``, the chance that the curve itself is at the wanted score or above at
-    ``next_k``; ``k_even`` and ``k_likely``, the smallest k from which on, up to ``next_k``, this
-    chance is at least a half and at least 90%; NaN where there is none. ``reason`` says why there
-    is no forecast: too few k, too narrow a range of k, a single draw of demonstrations that are
-    drawn (how far draws differ is then unknown), or a wide interval.
+    Two rows per curve: the setting; k (the largest tested), metric, the mean there as ``score``, ``points`` (the number
+    of k); draws and interval_over (:func:`icl_bench.analysis.draws.interval_over`); ``next_k`` with the predicted
+    observation there, as ``forecast`` (median), low and high (90%), for the same number of draws on the same test
+    examples; ``gain``, gain_low and gain_high, relative to ``score``. With ``wanted``, a share: ``wanted_chance``, the
+    chance that the curve itself is at or above the wanted score at ``next_k``; ``k_even`` and ``k_likely``, the
+    smallest k above which, up to ``next_k``, this chance is at least a half and at least 90%; NaN if there is none.
+    ``reason`` is why there is no forecast: too few k, too narrow a range of k, a single draw of random demonstrations
+    (the variance of draws is then unknown), or a wide interval.
 
-    How often intervals held what was seen later, in published and simulated curves of several
-    kinds, is in docs/statistics.md.
+    docs/statistics.md has the coverage of the intervals for published and simulated curves of several kinds.
     """
     import pandas as pd
 
@@ -126,10 +123,10 @@ def forecasts(
     wanted: float | None = None,
     unknown: bool = False,
 ) -> list[dict[str, Any]]:
-    """The columns of both steps of one curve, or the reason that there are none.
+    """The columns of both steps of one curve, or the reason why they are missing.
 
-    ``matrices`` are its scores, ``(draws, test)`` for each of ``ks``; ``unknown`` says that nothing
-    shows how far draws differ.
+    ``matrices`` are its scores, ``(draws, test)`` for each of ``ks``; ``unknown`` means that the variance of draws is
+    unknown.
     """
     if len(ks) < LEAST_POINTS:
         return [{"reason": f"needs {LEAST_POINTS} values of k, has {len(ks)}"}]
@@ -172,7 +169,7 @@ def forecasts(
 
 
 def _covariance(matrices: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Of the mean scores of all k, by chance of draws and test examples: ``(points, points)``."""
+    """Sampling covariance of the mean scores of all k over draws and test examples: ``(points, points)``."""
     tests = resample(rng, RESAMPLES, 1, matrices[0].shape[1]).tests
     draws = {
         number: resample(rng, RESAMPLES, number, 1).draws for number in sorted({len(matrix) for matrix in matrices})
@@ -182,7 +179,7 @@ def _covariance(matrices: list[np.ndarray], rng: np.random.Generator) -> np.ndar
 
 
 def _reached(ks: np.ndarray, chances: np.ndarray) -> dict[str, float]:
-    """From which k on a wanted score is as likely as not, and likely, up to the last of ``ks``."""
+    """The k from which a wanted score is as likely as not, and likely, up to the last of ``ks``."""
     from_here = np.minimum.accumulate(chances[::-1])[::-1]
 
     def smallest(chance: float) -> float:
@@ -192,7 +189,7 @@ def _reached(ks: np.ndarray, chances: np.ndarray) -> dict[str, float]:
 
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
-    """Without random reorderings, and without single points where there are curves."""
+    """The table without random reorderings, and without single points if there are curves."""
     rows = table[~table["order"].astype(str).str.startswith("shuffled")]
     of_curves = rows[rows["points"] > 1]
     return of_curves if len(of_curves) else rows

@@ -26,10 +26,10 @@ OF_TASK = frozenset(
         *("scoring", "label_reading", "held", "validation"),
     }
 )
-"""Facts in which the tasks of one sweep differ: their data and prompts, and how their answers are read."""
+"""Facts in which the tasks of one sweep differ: data, prompts, and how answers are read."""
 
 WAY = ["model", "select", "order", "attention", "k"]
-"""What the points of a mean have in common, besides their setting."""
+"""The columns that the points of a mean share, besides their setting."""
 
 COLUMNS = ["group", *WAY, "setting", "tasks", "score", "ci_low", "ci_high", "interval_over", "reason"]
 
@@ -37,16 +37,15 @@ COLUMNS = ["group", *WAY, "setting", "tasks", "score", "ci_low", "ci_high", "int
 def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """The mean score over the tasks of each group, one row per way to prompt and k.
 
-    ``curves`` is the table of :func:`icl_bench.analysis.curves.curves`, ``groups`` the tasks of each group by
-    its name. Tasks are fixed and count alike: the 95% limits are for other draws (where each task has several)
-    and other test examples of these tasks, not for other tasks. They follow from those of the tasks, whose draws
-    and test examples are independent (method of variance estimates recovery, Zou & Donner 2008, Stat Med
-    27:1693).
+    ``curves`` is the table of :func:`icl_bench.analysis.curves.curves`, ``groups`` the tasks of each group by its name.
+    Tasks are fixed and have equal weights: the 95% limits generalise to other draws (if each task has several) and
+    other test examples of these tasks, not to other tasks. They are combined from the limits of the tasks, whose draws
+    and test examples are independent (method of variance estimates recovery, Zou & Donner 2008, Stat Med 27:1693).
 
-    Columns: group, model, select, order, attention, k, setting (what else tells sweeps apart, else empty), tasks
-    (how many have a score), score, ci_low, ci_high, interval_over (what the limits take samples of: the least of the
-    tasks') and reason: the missing tasks, or why there is no mean, if
-    a task has several scores. Groups of which fewer than two tasks have scores are left out.
+    Columns: group, model, select, order, attention, k, setting (further differences between sweeps, else empty), tasks
+    (the number with a score), score, ci_low, ci_high, interval_over (the sampled unit of the limits: the least general
+    of the tasks') and reason: the missing tasks, or why there is no mean if a task has several scores. Groups with
+    fewer than two scored tasks are left out.
     """
     import pandas as pd
 
@@ -81,7 +80,7 @@ def mean_of_tasks(scores: np.ndarray) -> tuple[float, float, float]:
 
 
 def _of_sweep(variant: str, facts: FactsOf) -> tuple[str, Facts]:
-    """The name of the sweep that made a variant, and what its variants of different tasks have in common.
+    """The name of the sweep that produced a variant, and the facts that its variants of different tasks share.
 
     An import's name is its variant.
     """

@@ -1,4 +1,4 @@
-"""Label bias: which labels a model says too often, and which it confuses with each other."""
+"""Label bias: labels that a model predicts too often, and labels that it confuses."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ def label_frequencies(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_bias(frame: pd.DataFrame) -> pd.DataFrame:
-    """How far the frequencies of predicted labels are from those of right labels, all labels together.
+    """The distance between the frequencies of predicted labels and of right labels, over all labels.
 
-    Columns: the setting, k; total_variation, half the sum over labels of ``|predicted - gold|``:
-    the share of answers that would have to change for the labels to be as frequent as they should
-    be; label, the one predicted most beyond its share, and excess, by how much. Few predictions differ
-    by chance: bias is only worth comparing between points of as many predictions.
+    Columns: the setting, k; total_variation, half the sum over labels of ``|predicted - gold|``: the share of answers
+    that would have to change for the frequencies to be equal; label, the most overpredicted one, and excess, by how
+    much. Small samples differ by chance, so compare bias only between points with equal numbers of predictions.
     """
     shares = label_frequencies(frame)
     shares["excess"] = shares["predicted"] - shares["gold"]
@@ -75,14 +74,15 @@ def confusions(frame: pd.DataFrame, top: int = 10) -> pd.DataFrame:
 
 
 MOST_LABELS = 20
-"""Labels up to which there is a whole confusion matrix: larger ones cannot be read."""
+"""The maximum number of labels for a confusion matrix; larger ones are unreadable."""
 
 
 def confusion_matrix(frame: pd.DataFrame) -> pd.DataFrame:
-    """How often each label was said for each right label, of tasks with at most ``MOST_LABELS`` labels and answers.
+    """How often each label was predicted for each right label, of tasks with at most ``MOST_LABELS`` labels and
+    answers.
 
-    Columns: the setting, k, gold, prediction, count, ``of``, the predictions of that gold label, and share, of
-    these. No answer is the empty text. Pairs that never occur are left out.
+    Columns: the setting, k, gold, prediction, count, ``of``, the predictions of that gold label, and share, of these. A
+    missing answer is the empty text. Pairs that never occur are left out.
     """
     import pandas as pd
 
@@ -97,10 +97,10 @@ def confusion_matrix(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coded(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Points; of each prediction its point, gold label and answer as codes; and the labels.
+    """Points; the point, gold label and answer of each prediction as codes; and the labels.
 
-    No answer is the empty text. Choices of each row's own are left out, but for those that are
-    letters: what a model says too often is then a place in the list.
+    A missing answer is the empty text. Rows' own choices are left out unless they are letters; bias is then a
+    preference for positions in the list.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The sample learning ratio: does a task live on the few demonstrations that are like the query?"""
+"""The sample learning ratio: whether a task depends on the few demonstrations similar to the query."""
 
 from __future__ import annotations
 
@@ -47,23 +47,20 @@ RATIO = [
 
 
 def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """Divide what is lost without the most similar demonstrations by what is without the least.
+    """The loss without the most similar demonstrations, divided by the loss without the least similar ones.
 
-    The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot
-    In-Context Learning for Long-Context Evaluation"): the relative change of the score without the
-    10% of the demonstrations that are most similar to each query, over that without the 10% least
-    similar. Far above 1 a task is one of retrieval (similar-sample learning), near 1 all
-    demonstrations matter alike (all-sample learning).
+    The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot In-Context Learning for
+    Long-Context Evaluation"): the relative change of the score without the 10% of the demonstrations that are most
+    similar to each query, over that without the 10% least similar. Far above 1, the task depends on similar
+    demonstrations (similar-sample learning). Near 1, all demonstrations matter equally (all-sample learning).
 
     ``predictions`` are those of test examples, perturbed or not; ``effects`` is
-    :func:`icl_bench.analysis.findings.comparisons.perturbation_effect`'s table, which says what is beside
-    what. One row for each point that has all three: the setting of the unperturbed one, k,
-    ``removed`` (percent), metric and its unperturbed ``score``; the loss without the nearest
-    and farthest, shares of 1, with 95% limits by resampling draws and test examples, both alike;
-    the ``ratio`` with limits; draws, test_rows and interval_over (with one draw test examples only: how
-    far the ratio of other demonstrations may differ is not known then). There is no ratio, and a
-    ``reason``, where the loss without the farthest is not surely above 0: a quotient by what
-    may be nothing says nothing.
+    :func:`icl_bench.analysis.findings.comparisons.perturbation_effect`'s table, which pairs perturbed and unperturbed
+    points. One row for each point with all three: the setting of the unperturbed one, k, ``removed`` (percent), metric
+    and its unperturbed ``score``; the loss without the nearest and farthest, shares of 1, with 95% limits by resampling
+    draws and test examples together; the ``ratio`` with limits; draws, test_rows and interval_over (with one draw, test
+    examples only: the ratio for other demonstrations is then unknown). Without a ratio there is a ``reason``: the loss
+    without the farthest is not significantly above 0, so the quotient is undefined.
     """
     import pandas as pd
 
@@ -98,7 +95,7 @@ Key = tuple[Any, ...]
 
 
 def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
-    """Points whose nearest, and whose farthest, demonstrations were left out, as many percent."""
+    """Pairs of points without the nearest and without the farthest demonstrations, with the same percentage."""
     named = effects.astype({name: object for name in effects if name not in ("k", "difference")})
     removals: dict[tuple[Key, str], dict[str, Key]] = {}
     for row in named.to_dict("records"):
@@ -113,7 +110,7 @@ def _beside(effects: pd.DataFrame) -> Iterator[tuple[Key, float, Key, Key]]:
 
 
 def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-    """What is lost ``(draws, test)``, both ways, and the quotient of the means."""
+    """Both losses ``(draws, test)``, and the quotient of their means."""
     counts = resample(rng, RESAMPLES, *nearest.shape)
     losses: dict[str, Any] = {}
     again = []

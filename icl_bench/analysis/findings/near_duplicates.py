@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from icl_bench.results.stored_meta import CellMeta
 
 PARTS = ("", "without_", "with_")
-"""What the scores' columns of all test rows, and of those without and with a near duplicate, begin with."""
+"""Prefixes of the score columns for all test rows, and for those without and with a near duplicate."""
 
 
 SCORES = ("score", "ci_low", "ci_high")
@@ -46,17 +46,16 @@ NOT_KNOWN = "unknown (cells of an earlier version)"
 
 
 def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | None]) -> pd.DataFrame:
-    """Scores of retrieval on all test rows, and apart by whether a row has a near duplicate in the pool.
+    """Scores of retrieval on all test rows, and separately on rows with and without a near duplicate in the pool.
 
-    ``near`` gives of each variant the ids of these test rows, None where its cells do not say; points
-    of other variants, such as imports, are left out. Retrieval is every selection with demonstrations of
-    the query's own.
+    ``near`` has the ids of these test rows by variant, None if its cells do not report them. Points of other variants,
+    such as imports, are left out. Retrieval is every selection with query-specific demonstrations.
 
-    Columns: the setting, k; ``near``, how many of the ``rows`` (test examples) have a near duplicate;
-    draws and metric; score, ci_low and ci_high (95%) of all rows; the same as ``without_...`` and
-    ``with_...``, of the rows without and with one, missing where there is none; interval_over
-    (:func:`icl_bench.analysis.draws.interval_over`); and ``reason``, why it is not known. The two
-    parts are different test examples: their difference is not the effect of near duplicates alone.
+    Columns: the setting, k; ``near``, the number of the ``rows`` (test examples) with a near duplicate; draws and
+    metric; score, ci_low and ci_high (95%) of all rows; the same as ``without_...`` and ``with_...`` for the rows
+    without and with one, missing if there is none; interval_over (:func:`icl_bench.analysis.draws.interval_over`); and
+    ``reason``, why it is unknown. The two parts are different test examples: their difference is not the effect of near
+    duplicates alone.
     """
     import pandas as pd
 
@@ -84,7 +83,7 @@ def near_duplicates(frame: pd.DataFrame, near: Mapping[str, Collection[str] | No
 
 
 def _retrieves(select: str) -> bool:
-    """Whether a query has demonstrations of its own."""
+    """Whether each query has its own demonstrations."""
     choice = known(select)
     return choice is not None and not choice.shared
 
@@ -96,9 +95,9 @@ def _scores(part: str, grid: Grid, values: np.ndarray) -> dict[str, float]:
 
 
 def known_near(cells: Iterable[CellMeta]) -> dict[str, Collection[str] | None]:
-    """Variant -> ids of the test rows that have a near duplicate, None where no cell says it.
+    """Variant -> ids of the test rows that have a near duplicate, None if no cell reports it.
 
-    A cell says it for all that have its data, test rows and pool.
+    A cell's report applies to all variants with the same data, test rows and pool.
     """
     cells = list(cells)
     of_data = {_data(cell.facts): set(cell.near_duplicates) for cell in cells if cell.near_duplicates is not None}
@@ -110,7 +109,7 @@ def _data(facts: Facts) -> str:
 
 
 def _worth_printing(table: pd.DataFrame) -> pd.DataFrame:
-    """The points with near duplicates, and those of which it is not known, without random reorderings."""
+    """The points with near duplicates, and those for which they are unknown, without random reorderings."""
     unknown = table["reason"].notna()
     shown = table[((table["near"] > 0) | unknown) & ~table["order"].astype(str).str.startswith("shuffled")]
     return shown.assign(near=shown["near"].map("{:,.0f}".format).where(shown["reason"].isna(), "not known"))

@@ -1,4 +1,4 @@
-"""Order sensitivity: how many predictions change with the demonstrations' order, and by chance."""
+"""Order sensitivity: how many predictions change with the order of demonstrations, and how many by chance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 IN_ANY_ORDER = [name for name in POINT if name != "order"]
-"""What a point and its reorderings have in common."""
+"""The columns that a point and its reorderings share."""
 
 
 CHANGES = [*IN_ANY_ORDER, "reorderings", "draws", "rows", "changed", "ci_low", "ci_high", "left_out"]
@@ -36,12 +36,11 @@ RUNS = ["task", "model", "attention", "variant", "other_variant", "k"]
 def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     """How many predictions change from the usual order to ``shuffled`` (Bertsch et al. 2025, figure 4).
 
-    The usual order is ``drawn``, and ``relevance`` of what is retrieved.
-    The share is over all pairs of one draw and test row in both orders, with its 95% interval,
-    draws and test examples both random. One demonstration has one order: k=1 is left out.
+    The usual order is ``drawn``, and ``relevance`` for retrieval. The share is over all pairs of draw and test row in
+    both orders, with its 95% interval over draws and test examples. k=1 is left out, because it has one order.
 
-    Columns: the setting but for order, k, reorderings, draws and rows (those of pairs), changed,
-    ci_low, ci_high, and left_out: the shuffled predictions without a counterpart in the usual order.
+    Columns: the setting without order, k, reorderings, draws and rows (of pairs), changed, ci_low, ci_high, and
+    left_out: the shuffled predictions without a counterpart in the usual order.
     """
     import pandas as pd
 
@@ -63,7 +62,7 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _changes(usual: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any]:
-    """Draws, rows, share with its limits, and the number of predictions without a counterpart.
+    """Draws, rows, share with limits, and the number of unpaired predictions.
 
     ``answers`` are the predictions as codes, by row of the frame.
     """
@@ -82,15 +81,14 @@ def _changes(usual: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any
 
 
 def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many predictions change when the very same prompt is run again.
+    """How many predictions change when the same prompt is run again.
 
-    No order sensitivity below this is a property of the order. A prompt is the same by its stored
-    hash, task, model, attention, k and test row, in whichever cell it was run. Within a variant
-    each further run is compared with the first; the first runs of every two variants (another
-    backend, another dtype) are compared with each other.
+    Order sensitivity below this is not an effect of the order. Prompts are the same if their stored hash, task, model,
+    attention, k and test row are equal, in any cell. Within a variant each further run is compared with the first.
+    Between variants (another backend, another dtype), first runs are compared.
 
-    Columns: task, model, attention, variant and other_variant (the same for runs within one), k,
-    predictions (compared), changed, ci_low and ci_high (95%, draws and test examples random).
+    Columns: task, model, attention, variant and other_variant (equal for runs within one), k, predictions (compared),
+    changed, ci_low and ci_high (95%, draws and test examples random).
     """
     import pandas as pd
 
@@ -114,9 +112,9 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noise(context: Context) -> pd.DataFrame:
-    """The noise floor, of variants that take the same answer from equal logits.
+    """The noise floor between variants that derive the same answer from equal logits.
 
-    Calibrated predictions are derived: no prompt was run again for them.
+    Calibrated predictions are excluded, because they are derived without running prompts.
     """
     frame = context.uncalibrated(context.prompts)
     scoring = {variant: str(facts.scoring) for variant, facts in context.facts.items()}
@@ -126,14 +124,14 @@ def _noise(context: Context) -> pd.DataFrame:
 
 
 REASONS = {"backend": "backend", "dtype": "precision", "temperature": "temperature", "samples": "samples"}
-"""Facts that change answers to the very same prompt, and what they are called."""
+"""Facts that change answers to the same prompt -> their names."""
 
 
 def with_reasons(noise: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
-    """Say of each row of a noise floor what differs between its two variants (``differs_in``).
+    """Add the differences between the two variants of each row of a noise floor (``differs_in``).
 
-    ``precision (bfloat16, float32)`` is rounding alone: what it changes is no property of a prompt,
-    and no other backend's. None where the same variant was run again.
+    ``precision (bfloat16, float32)`` is rounding alone, independent of prompt and backend. None if the same variant was
+    run again.
     """
 
     def reason(variant: str, other: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Perplexity by length, and what attention patterns other than full do to it."""
+"""Perplexity by length, and the effect of attention patterns on it."""
 
 from __future__ import annotations
 
@@ -50,19 +50,17 @@ PERPLEXITY_COLUMNS = [
 def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
-    One row per model, attention, dtype, positions and length. A range holds the tokens behind the ``after``-th
-    and up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of
-    all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model
-    has read are taken; one that has read other texts alone stands apart. Limits (95%) are Student's,
-    of the mean loss, over ``interval_over``: texts, or the windows of a single text
-    (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the
-    same windows, with its limits and the p of a paired t-test, Holm's over the lengths and attentions of
-    a model with one dtype and positions. With one window limits and p are NaN.
-    Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window of
-    this length), rope_scale and rope_theta (what positions were divided by, and the base of their
-    rotation; NaN for the model's own), operations_of_full (the prefill's operations as a share of
-    those of ``full`` at this length; NaN without ``full``). Operations against perplexity are
-    prefill_flops against whole (its figure 3). Empty where nothing was computed.
+    One row per model, attention, dtype, positions and length. A range contains the tokens after the ``after``-th up to
+    the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of all tokens up to the
+    ``length``-th (its table 4). Only windows that every attention of the model has read are used; an attention that has
+    read only other texts is separate. Limits (95%) are Student's for the mean loss, over ``interval_over``: texts, or
+    the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of
+    ``full`` on the same windows, with its limits and the p of a paired t-test, corrected (Holm) over the lengths and
+    attentions of a model with one dtype and positions. With one window limits and p are NaN. Further: windows, tokens
+    (scored), prefill_flops and cache_bytes (by formula, of a window of this length), rope_scale and rope_theta (the
+    divisor of positions, and the base of their rotation; NaN for the model's own), operations_of_full (the prefill's
+    operations as a share of those of ``full`` at this length; NaN without ``full``). For perplexity by operations, use
+    prefill_flops and whole (its figure 3). Empty if nothing was computed.
     """
     import pandas as pd
 
@@ -82,7 +80,7 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
 
 
 def positions_names(frame: pd.DataFrame) -> list[str]:
-    """What the positions of each row are called beside others; empty for the model's own."""
+    """Names of each row's positions; empty for the model's own."""
     names = []
     for scale, theta in zip(frame["rope_scale"], frame["rope_theta"], strict=True):
         parts = [] if np.isnan(scale) else [f"positions divided by {scale:g}"]
@@ -117,10 +115,10 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
 
 
 def _on_common_texts(held: Mapping[tuple[str, str], np.ndarray]) -> list[tuple[list[str], list[str]]]:
-    """Attentions that have read common texts, with these texts.
+    """Group attentions that have read common texts, with these texts.
 
-    An attention that shares no text with the others stands apart, beside full attention where that has
-    read one of its texts, so that it takes no row from the others.
+    An attention that shares no text with the others is a group of its own, with full attention if that has read one of
+    its texts. So it does not reduce the rows of the others.
     """
     attentions = sorted({attention for attention, _ in held}, key=lambda a: (a != "full", a))
     texts = {a: {text for attention, text in held if attention == a} for a in attentions}
@@ -145,14 +143,14 @@ def _of_attention(
     metas: Mapping[str, LossesMeta],
     lengths: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """The rows of an attention, of the windows ``whole`` that those it is compared with have read, too.
+    """The rows of an attention, on the windows ``whole`` that all compared attentions have read.
 
     ``text_of`` are the windows' texts.
     """
     rows, meta = [], metas[attention]
     of_full = metas["full"].by_length if "full" in whole else {}
     for after, length in zip([1, *lengths], lengths, strict=False):
-        # the loss at place p is that of the token behind p others
+        # the loss at position p is that of the token after p others
         part = slice(after - 1, length - 1)
         mine = whole[attention][:, part].mean(1)
         base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan

@@ -1,4 +1,4 @@
-"""Scores of the probabilities of all labels: top-3 and top-5 accuracy, log-loss and Brier score."""
+"""Scores of label probabilities: top-3 and top-5 accuracy, log-loss and Brier score."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ COLUMNS = [
 def probability_scores(frame: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Scores of the probabilities that a point gives to all labels, with 95% limits.
 
-    ``frame`` is :func:`icl_bench.analysis.label_probabilities.label_probabilities`' table, ``counts`` the
-    predictions that it was made of.
+    ``frame`` is the table of :func:`icl_bench.analysis.label_probabilities.label_probabilities`, ``counts`` the
+    predictions that it was computed from.
 
-    Columns: the setting, k; the number of ``labels``; ``top_1``, ``top_3`` and ``top_5``, the share of
-    predictions whose right label is among so many likeliest ones, missing where there are not more labels;
-    ``log_loss``, the mean of minus the log of the right label's probability, in nats; ``brier``, the mean
-    Brier score, from 0 to 2; each with ``_low`` and ``_high``; draws, test_rows, interval_over; predictions,
-    and left_out (those without scores, or in draws that have no test example in common with the others).
+    Columns: the setting, k; the number of ``labels``; ``top_1``, ``top_3`` and ``top_5``, the share of predictions
+    whose right label is among the 1, 3 or 5 most probable ones, missing if there are not more labels; ``log_loss``, the
+    mean of minus the log of the right label's probability, in nats; ``brier``, the mean Brier score, from 0 to 2; each
+    with ``_low`` and ``_high``; draws, test_rows, interval_over; predictions, and left_out (predictions without scores,
+    or in draws that share no test example with the others).
     """
     import pandas as pd
 
@@ -78,12 +78,12 @@ def _limits(name: str, interval: Interval) -> dict[str, float]:
 
 
 def _from_zero(interval: Interval) -> Interval:
-    """The interval of what is never below 0."""
+    """The interval of a value that is never below 0."""
     return interval._replace(low=float(np.maximum(interval.low, 0.0)))
 
 
 def _with_answered(table: pd.DataFrame, answered: pd.DataFrame) -> pd.DataFrame:
-    """The scores with the share that is answered at the wanted accuracy."""
+    """The scores with the share of answers at the wanted accuracy."""
     names = [*POINT, "share_answered", "wanted"]
     return table.merge(answered[names].astype({name: table[name].dtype for name in POINT}), on=POINT, how="left")
 

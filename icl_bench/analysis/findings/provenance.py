@@ -1,4 +1,4 @@
-"""Where numbers come from: of each variant what made it, from what, when and on what machine."""
+"""Provenance: the command, data, time and machine that produced each variant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 NOT_STORED = "unknown"
-"""What a cell does not say."""
+"""Text for values that a cell does not report."""
 
 
 FACTS: Mapping[str, str] = {
@@ -35,7 +35,7 @@ FACTS: Mapping[str, str] = {
     "engine": "engine",
     "hardware": "hardware",
 }
-"""Column -> what it is called: texts, several values of a variant joined by semicolons."""
+"""Column -> its name. Values are texts; several values of a variant are joined by semicolons."""
 
 
 ENCODERS: Mapping[str, str] = {
@@ -43,22 +43,20 @@ ENCODERS: Mapping[str, str] = {
     "sentence_encoder": "sentence embeddings",
     "bertscore": "the BERTScore metric",
 }
-"""Fact that names a text encoder -> what the encoder is for."""
+"""Fact that names a text encoder -> the purpose of the encoder."""
 
 
 KEPT = ["task", "model", "variant", "cells", "predictions", "seconds", *FACTS, "encoders"]
 
 
 def provenance(context: Context) -> pd.DataFrame:
-    """What is known of the making of each task, model and variant, one row each.
+    """The provenance of each task, model and variant, one row each.
 
-    Columns: task, model, variant; cells; predictions; seconds, of all its cells and their
-    trainings, on the machine that computed them; command; finished, the first and the last day and
-    time (UTC); versions of packages; weights, the model's fingerprint; data, its files with their
-    SHA-256; seed; test_rows; pool_rows; dtype; packs, how many queries and tokens a call of the model has at
-    most, on which few answers in 16 bits depend; engine; hardware. These are texts, each of which is
-    ``unknown`` where cells do not say it or names what an import is
-    from. ``encoders`` names the text encoders and what they are for, and is empty where there is none.
+    Columns: task, model, variant; cells; predictions; seconds of all its cells and their trainings; command; finished,
+    the first and the last day and time (UTC); versions of packages; weights, the model's fingerprint; data, its files
+    with their SHA-256; seed; test_rows; pool_rows; dtype; packs, the maximum queries and tokens of a model call, on
+    which a few answers in 16 bits depend; engine; hardware. These are texts: ``unknown`` if cells do not report them,
+    or for an import, its source. ``encoders`` names the text encoders and their purposes, and is empty without one.
     """
     import pandas as pd
 
@@ -129,21 +127,21 @@ def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
 
 
 def encoders(facts: Iterable[Facts]) -> list[str]:
-    """The text encoders that facts name: ``BERTScore selection by roberta-large``, each once."""
+    """The text encoders named in facts, each once: ``BERTScore selection by roberta-large``."""
     named = [f"{use} by {encoder}" for of in facts for name, use in ENCODERS.items() if (encoder := getattr(of, name))]
     return list(dict.fromkeys(named))
 
 
 def _distinct(values: Iterable[Any]) -> str:
-    """Different values in their order; what is missing is unknown."""
+    """Distinct values in their order; missing values are unknown."""
     texts = [NOT_STORED if value in (None, "") else str(value) for value in values]
     return "; ".join(dict.fromkeys(texts))
 
 
 def as_pairs(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each fact: a variant has more of them than a line has room for.
+    """One row per fact, because a variant has too many for a line.
 
-    Columns: those of the table that are no fact, ``fact``, what it is, and ``value``, as text.
+    Columns: those of the table that are not facts, ``fact``, its name, and ``value``, as text.
     """
     import pandas as pd
 
@@ -159,13 +157,13 @@ def as_pairs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_brief(table: pd.DataFrame) -> pd.DataFrame:
-    """The same for a terminal."""
+    """The table in short form, for a terminal."""
     pairs = as_pairs(table)
     return pairs.assign(value=pairs["value"].map(_briefly))
 
 
 def _briefly(text: str) -> str:
-    """Digests are known by their beginning; --json has them whole."""
+    """Shorten digests to their beginning; --json has them in full."""
     words = text.split(" ")
     return " ".join(
         f"{word[: word.index(':') + 13]}…{'' if word[-1].isalnum() else word[-1]}"
@@ -176,7 +174,7 @@ def _briefly(text: str) -> str:
 
 
 DIGEST = 40
-"""Letters from which on a word is a digest."""
+"""The minimum number of letters of a digest."""
 
 
 FACT_COLUMNS = (Column("fact", "what"), Column("value", "is"))

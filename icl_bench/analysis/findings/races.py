@@ -1,4 +1,4 @@
-"""Races of ``choose``: how settings stand, and how they stood after each round."""
+"""Races of ``choose``: the state of settings, now and after each round."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WHY = {
     "not better": "dropped: not better",
     "left out": "left out",
 }
-"""Why a setting is out, in words: surely worse than another, surely not better than the choice by more than the
-margin, or because it could not be trained."""
+"""Why a setting was dropped, in words: shown to be worse than another one, shown not to be better than the choice by
+more than the margin, or because it could not be trained.
+"""
 
 
 def races(context: Context) -> pd.DataFrame:
-    """How the settings of each race stand, one row a setting.
+    """The state of each race's settings, one row per setting.
 
-    The choice comes first, then what may still be better, then what was dropped, the best of each first.
-    Columns: task, model, metric, race (what tells races of a task and model apart), setting (its name), select, k,
-    predictions and draws that were asked, score with ci_low and ci_high (for new rows and draws, valid at any
-    moment), state, and dropped_after (predictions of all settings together when it was dropped; NaN if it was not).
-    Empty where there was no race.
+    The choice comes first, then settings that may still be better, then dropped settings, each by score. Columns: task,
+    model, metric, race (distinguishes races of a task and model), setting (its name), select, k, predictions and draws
+    so far, score with ci_low and ci_high (for new rows and draws, valid at any moment), state, and dropped_after
+    (predictions of all settings together when it was dropped; NaN if it was not). Empty without a race.
     """
     import pandas as pd
 
@@ -50,7 +50,7 @@ def races(context: Context) -> pd.DataFrame:
         for place in order:
             setting = race.settings[place]
             standing = last.standings[place]
-            state = "cheaper, may be as good" if race.decided else "may be better"  # once it is decided, only these run
+            state = "cheaper, may be as good" if race.decided else "may be better"  # once decided, only these run
             if standing.out:
                 state = WHY.get(standing.why or "not better", "dropped")
             if setting.setting == race.choice:
@@ -62,10 +62,10 @@ def races(context: Context) -> pd.DataFrame:
 
 
 def race_rounds(context: Context) -> pd.DataFrame:
-    """How the settings of each race stood after each round, one row a setting and round.
+    """The state of each race's settings after each round, one row per setting and round.
 
     Columns: those of :func:`races` up to ci_high; round; asked, the predictions of all settings together; and out,
-    whether the setting had been dropped. Empty where there was no race.
+    whether the setting was dropped. Empty without a race.
     """
     import pandas as pd
 
@@ -85,12 +85,12 @@ def race_rounds(context: Context) -> pd.DataFrame:
 
 
 def races_of(context: Context) -> list[RaceMeta]:
-    """The races of the task and model that the tables are restricted to, in the order of their files."""
+    """The races of the task and model that restrict the tables, in the order of their files."""
     return [race for race in context.races if race.is_of(context.task, context.model)]
 
 
 def race_names(found: list[RaceMeta]) -> list[str]:
-    """What tells each race from the others: its margin, and its number among equal ones."""
+    """Distinguishing names of races: the margin, and a number among races with equal margins."""
     names: list[str] = []
     seen: dict[tuple[str, str, str], int] = {}
     for race in found:
@@ -120,7 +120,7 @@ def _rank(race: RaceMeta, place: int) -> tuple[bool, bool, float]:
 
 
 def _dropped_after(race: RaceMeta, place: int) -> int | None:
-    """How many answers the settings had when this one was dropped for good; None if it runs."""
+    """The number of answers of all settings when this one was finally dropped; None if it is still running."""
     since = list(takewhile(lambda one: one.standings[place].out, reversed(race.rounds)))
     return since[-1].predictions if since else None
 

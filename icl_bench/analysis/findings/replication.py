@@ -1,4 +1,4 @@
-"""Points beside imported ones of the same name: are they as accurate as the published ones?"""
+"""Points compared with imported ones of the same name: whether they reproduce published accuracies."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 HERE = "here"
 
 SAME, DIFFERENT, UNDETERMINED = f"same within {100 * MARGIN:g} points", "different", "undetermined"
-"""Verdicts on a point beside the imported one."""
+"""Verdicts on a point compared with the imported one."""
 
 
 def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare what was computed here with imported predictions of the same setting and k.
 
-    ``facts`` are those of each variant: those of an import name its file. Common test rows are
-    paired; draws are each side's own, since equal numbers are not equal demonstrations. The columns
-    are those of :func:`icl_bench.analysis.statistics.paired.compare`, after ``made`` (here), with
-    ``verdict`` on the 95% interval of the difference, and ``agrees``, the verdict as a truth value:
+    ``facts`` are those of each variant: those of an import name its file. Common test rows are paired. Draws are not,
+    because equal numbers are not equal demonstrations. The columns are those of
+    :func:`icl_bench.analysis.statistics.paired.compare`, after ``made`` (here), with ``verdict`` from the 95% interval
+    of the difference, and ``agrees``, the verdict as a truth value:
 
     - ``same within 5 points`` (True): the whole interval lies within ``MARGIN`` of 0 (two one-sided
       tests; Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657, each at 2.5%);
@@ -49,11 +49,10 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
 
 
 def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """Why imported predictions of a task, model and selection have nothing here to be compared with.
+    """Why imported predictions of a task, model and selection have no counterpart here.
 
-    A row for each that was computed here too, but at no point that both have. ``differs`` names what
-    the two have not in common, in this order: ``order`` (or attention), ``k``, ``test rows``;
-    ``imported`` and ``here`` list it of both.
+    One row for each that was computed here too, but without a common point. ``differs`` names the first difference in
+    this order: ``order`` (or attention), ``k``, ``test rows``; ``imported`` and ``here`` list its values on both sides.
     """
     import pandas as pd
 
@@ -81,7 +80,7 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
 
 
 def _written(row: Any) -> str:
-    """What both sides have not in common, of one of them: the last of order, attention, k and test row."""
+    """The values of one side for the difference: order, attention, k or the last test row."""
     if len(row) > 2:
         return str(row[-1])
     order, attention = row
@@ -89,13 +88,13 @@ def _written(row: Any) -> str:
 
 
 def verdicts(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The verdict on each interval of a difference, from its limits; NaN is undetermined."""
+    """The verdict for each interval of a difference, from its limits; undetermined for NaN."""
     same = (low > -MARGIN) & (high < MARGIN)
     return np.select([same, (low > 0) | (high < 0)], [SAME, DIFFERENT], UNDETERMINED).astype(object)
 
 
 def in_words(table: pd.DataFrame) -> str:
-    """The verdicts on a curve's points, each with the k and the intervals it is based on."""
+    """The verdicts on a curve's points as text, each with its k and intervals."""
     parts = []
     for verdict in (SAME, DIFFERENT, UNDETERMINED):
         rows = table[table["verdict"] == verdict].sort_values("k")
@@ -111,7 +110,7 @@ def _meaning(verdict: str) -> str:
 
 
 def _intervals(rows: Any) -> str:
-    """The interval of a single point, else the range of those of all points."""
+    """The interval of a single point, or the range over several."""
     if len(rows) == 1:
         return points(rows.iloc[0])
     low, high = (percent(limit, "+") for limit in (rows["ci_low"].min(), rows["ci_high"].max()))

@@ -1,4 +1,4 @@
-"""Saturation: how sure its point is, and which share of the context window it takes."""
+"""Saturation: the certainty of its point, and the share of the context window that it needs."""
 
 from __future__ import annotations
 
@@ -42,23 +42,21 @@ SHARES = [
 
 
 ALL_LABELS = "all"
-"""The value of the column ``label_space`` where no label is left out."""
+"""The value of the column ``label_space`` for all labels."""
 
 
 def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples: int = 1000) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
-    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025,
-    appendix A). All ks of a curve are resampled together, on the test examples that any of them
-    has; an example that a k lacks is taken to be as far from the other ks as what it has
-    (:func:`icl_bench.analysis.statistics.alike.filled`). Only where a k has less than three
-    quarters of them are all on those that they have in common: it was asked others.
+    The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025, appendix A). All k of a
+    curve are resampled together, on the test examples that any of them has. An example that a k lacks is filled in
+    (:func:`icl_bench.analysis.statistics.alike.filled`). If some k has less than three quarters of the examples, it was
+    asked others, and only common examples are used.
 
-    Columns: the setting, k, metric and score (``metrics.scores.scored``), accuracy (the
-    score where it is that, else missing), chance (the share of resamples in which this k is the
-    point; 1 over a curve), saturated (whether it is the point of the sample itself), rows (test
-    examples) and left_out (predictions on others, or in draws that have no test example in common
-    with the others). Whether scores are missing at random, the curves say.
+    Columns: the setting, k, metric and score (``metrics.scores.scored``), accuracy (if the score is accuracy, else
+    missing), chance (the share of resamples in which this k is the point; 1 over a curve), saturated (whether it is the
+    point of the sample itself), rows (test examples) and left_out (predictions on others, or in draws that share no
+    test example with the others). The curves test whether scores are missing at random.
     """
     import pandas as pd
 
@@ -69,7 +67,7 @@ def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples:
     keys, all_points = grids(frame, POINT)
     tables = []
     of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
-    # labels first: their random numbers do not depend on what else is in the folder
+    # labels first: their random numbers do not depend on other predictions in the folder
     for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
         points = [all_points[place].joined() for place in at]
         tests = all_or_common(points)
@@ -88,16 +86,15 @@ def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples:
 
 
 LIKELY = 0.9
-"""The share of resamples that the likely ks have."""
+"""The share of resamples in the likely range of k."""
 
 
 def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
-    """Add to each saturation point how certain it is.
+    """Add the certainty of each saturation point.
 
-    ``points`` is :func:`icl_bench.analysis.curves.saturation`'s table and ``chances``
-    :func:`saturation_chances`'. Further columns: ``chance``, the share of resamples with the point
-    at this k; ``likely_low`` and ``likely_high``, the smallest and largest k between which 90% of
-    them have it, at most 5% on either side. Missing where there are no chances.
+    ``points`` is :func:`icl_bench.analysis.curves.saturation`'s table and ``chances`` :func:`saturation_chances`'.
+    Further columns: ``chance``, the share of resamples with the point at this k; ``likely_low`` and ``likely_high``,
+    the range of k that has 90% of them, with at most 5% on either side. Missing without chances.
     """
     import pandas as pd
 
@@ -122,7 +119,7 @@ def with_likely(points: pd.DataFrame, chances: pd.DataFrame) -> pd.DataFrame:
 def saturation_text(row: Any) -> str:
     """Text about a curve's saturation point and its certainty, or why there is none.
 
-    ``row`` is one of :func:`with_likely`'s; the text follows the curve's name.
+    ``row`` is a row of :func:`with_likely`; the text follows the curve's name.
     """
     if not row.spoken:
         return f"saturation not estimated: {row.reason}"
@@ -155,7 +152,7 @@ def _chances(
     again = np.empty((len(points), resamples))
     for number, matrix in enumerate(matrices):
         own = counts
-        if len(matrix) < len(draws):  # points of fewer draws are resampled among these
+        if len(matrix) < len(draws):  # points with fewer draws are resampled among these
             own = counts._replace(draws=resample(rng, resamples, len(matrix), 1).draws)
         again[number] = means(matrix, own)
     first = (again >= SATURATED * again.max(axis=0)).argmax(axis=0)
@@ -163,16 +160,15 @@ def _chances(
 
 
 def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFrame:
-    """Which share of the context a curve needs until it is saturated (Bertsch et al., table 4).
+    """The share of the context window that a curve needs until saturation (Bertsch et al., table 4).
 
-    ``windows`` gives the tokens of each model's context window. Where the frame has a column
-    ``label_space``, which part of the label space a row belongs to ("all" or missing for the
-    whole), each part has a curve of its own.
+    ``windows`` gives the tokens of each model's context window. If the frame has a column ``label_space``, the part of
+    the label space of each row ("all" or missing for the whole), each part has its own curve.
 
     Columns: the setting, label_space if given; k, best_k, max_k, within_window and metric of
-    :func:`icl_bench.analysis.curves.saturation`; share_of_tested, k over max_k: the study's
-    figure, whose largest k filled the window; prompt_tokens (mean at that k), window, and
-    share_of_window, the quotient of these two. What is not known is NaN.
+    :func:`icl_bench.analysis.curves.saturation`; share_of_tested, k over max_k: the study's figure, whose largest k
+    filled the window; prompt_tokens (mean at that k), window, and share_of_window, the quotient of these two. Unknown
+    values are NaN.
     """
     import pandas as pd
 
@@ -198,7 +194,7 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 
 
 def _curve(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean score and prompt tokens of each point, of all that are there."""
+    """Mean score and prompt tokens of each point, over existing predictions."""
     keys, points = grids(frame, POINT)
     known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
     known["prompt_tokens"] /= samples_of(frame)
@@ -218,13 +214,12 @@ def _named(table: pd.DataFrame, of_task: Mapping[str, str]) -> pd.DataFrame:
 def label_spaces(
     shares: pd.DataFrame, halves: Mapping[str, str], share: str = "share_of_tested", facts: FactsOf = NO_FACTS
 ) -> pd.DataFrame:
-    """Saturation with all labels, and with half of them, mean of subsets (Bertsch et al., table 4).
+    """Saturation with all labels, and with half of them (mean over subsets; Bertsch et al., table 4).
 
-    ``shares`` is :func:`context_shares`' table and ``share`` one of its columns. A curve belongs
-    to a half where ``halves`` names its task (task of the half -> task with all labels), or where
-    its ``label_space`` is another than "all". A half is set beside the curves with all labels that
-    agree with it in all ``facts`` other than its labels and the rows that follow from them
-    (:func:`_closeness`). If a half was run on several test sets, the largest counts.
+    ``shares`` is :func:`context_shares`' table and ``share`` one of its columns. A curve belongs to a half if
+    ``halves`` has its task (task of the half -> task with all labels), or if its ``label_space`` is not "all". A half
+    is compared with the curves with all labels that agree with it in all ``facts`` except its labels and the rows that
+    follow from them (:func:`_closeness`). If a half was run on several test sets, the largest counts.
 
     Columns: task, model, select, order, attention, variant (of all labels), full, half, and subsets,
     the number of halves. Tasks without a half, or whose half has no full counterpart, are left out.
@@ -255,10 +250,9 @@ OF_LABELS = ("label_space", "labels", "pool", "pool_rows", "test", "test_rows")
 
 
 def _closeness(full: str, half: str, facts: FactsOf) -> int:
-    """How far a half's variant is known to be run like one with all labels; 0 if it was not.
+    """How well a half's variant matches one with all labels; 0 for no match.
 
-    3 is the same variant, which an import may have; 2 are equal facts; 1 where the facts of one are
-    unknown.
+    3 is the same variant (in imports); 2 means equal facts; 1 means that the facts of one are unknown.
     """
     if full == half:
         return 3

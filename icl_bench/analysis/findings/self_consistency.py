@@ -1,4 +1,4 @@
-"""Self-consistency: what the majority of several sampled answers gains on a single one."""
+"""Self-consistency: the gain of the majority of several sampled answers over a single one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SIZES = (1, 3, 5, 10, 20, 40, 80, 160)
 def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """The score of the majority of several samples minus that of a single one (Wang et al. 2023, figure 2).
 
-    Points without samples, or with one, have no row. ``votes`` is how many answers are voted on and ``sampled`` how
-    many the point has. The score of all of them is the stored prediction's. That of fewer is exact for the samples at
-    hand: the mean over all subsets of that size (:func:`win_chances`), so that the base is the mean score of single
-    samples. ``agreement`` is the share of pairs of samples that give the same answer. Both sides have the same
-    prompts and are paired by draw and test example. Each such pair has samples of its own, so the limits are over
-    samples too. The other columns are those of :func:`icl_bench.analysis.statistics.paired.compare`.
+    Points with fewer than two samples have no row. ``votes`` is the number of answers in the vote and ``sampled`` the
+    number that the point has. The score of all of them is the stored prediction's. The score of fewer is exact for
+    these samples: the mean over all subsets of that size (:func:`win_chances`), so that the base is the mean score of
+    single samples. ``agreement`` is the share of pairs of samples that give the same answer. Both sides have the same
+    prompts and are paired by draw and test example. Each pair has its own samples, so the limits are over samples too.
+    The other columns are those of :func:`icl_bench.analysis.statistics.paired.compare`.
     """
     frame = scored(frame).reset_index(drop=True)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "samples", "sample_scores"])))
@@ -52,7 +52,7 @@ def self_consistency(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataF
 
 
 def expected(samples: Sequence[str | None], scores: Sequence[float], size: int) -> float:
-    """The mean score of the majority over all subsets of so many samples, each in any order.
+    """The mean score of the majority over all subsets of this number of samples, in all orders.
 
     Equal answers have equal scores.
     """
@@ -74,9 +74,9 @@ def agreement(samples: Sequence[str | None]) -> float:
 def win_chances(counts: tuple[int, ...], size: int) -> tuple[float, ...]:
     """The chance of each answer to be the majority of a random subset, given how often each was sampled.
 
-    Of equally frequent answers of a subset each is the first as often as the others. Exact, by the multivariate
-    hypergeometric distribution: the subsets with ``a`` samples of an answer and at most ``a`` of each other one are
-    counted by their size and by the number of answers that have ``a`` as well.
+    Ties in a subset are broken with equal probability. The result is exact, by the multivariate hypergeometric
+    distribution: subsets with ``a`` samples of an answer and at most ``a`` of each other one are counted by their size
+    and by the number of answers that also have ``a``.
     """
     chances = {count: _win_chance(counts, count, size) for count in set(counts)}
     return tuple(chances[count] for count in counts)
@@ -89,7 +89,7 @@ def _win_chance(counts: Sequence[int], own: int, size: int) -> float:
     found = 0.0
     for most in range(1, min(own, size) + 1):
         left = size - most
-        ways = np.zeros((left // most + 1, left + 1))  # answers with as many, samples of others
+        ways = np.zeros((left // most + 1, left + 1))  # answers with the same number, samples of others
         ways[0, 0] = 1.0
         for count in others:
             further = np.zeros_like(ways)
@@ -103,7 +103,7 @@ def _win_chance(counts: Sequence[int], own: int, size: int) -> float:
 
 
 def _of_all(table: pd.DataFrame) -> pd.DataFrame:
-    """The points with the majority of all samples."""
+    """The points of majorities over all samples."""
     return table[table["votes"] == table["sampled"]]
 
 

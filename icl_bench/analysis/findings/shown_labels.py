@@ -1,4 +1,4 @@
-"""How many of the labels that perturbed demonstrations show are right."""
+"""The share of right labels among those that perturbed demonstrations show."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ COLUMNS = ["perturbation", *POINT, "draws", "labels", "right", "right_least", "r
 
 
 def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
-    """The share of right labels among those that demonstrations show instead of the data's.
+    """The share of right labels among those that demonstrations show instead of the labels in the data.
 
-    ``cells`` are those of a folder. One row for each point whose answers are labels and whose prompts show
-    others than the data has: the perturbation, the point, draws, labels (of a draw, their mean number), and the
-    mean share of right ones with that of the draw with the least and with the most. A demonstration counts once
-    a draw, however many queries have it.
+    ``cells`` are those of a folder. One row for each point whose answers are labels and whose prompts show other labels
+    than the data: the perturbation, the point, draws, labels (mean number per draw), and the share of right ones: mean,
+    minimum and maximum over draws. A demonstration counts once per draw, regardless of its number of queries.
     """
     import pandas as pd
 
@@ -46,7 +45,7 @@ def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
 
 
 def _own_cells(stored: Stored) -> dict[str, CellMeta]:
-    """The cells that computed the predictions at hand."""
+    """The cells that computed these predictions."""
     present = set(stored.predictions["cell"].astype(str))
     return {cell: meta for cell, meta in stored.own_cells.items() if cell in present}
 

@@ -1,4 +1,4 @@
-"""How far studies are: which of their points are done, which failed and which are missing."""
+"""Progress of studies: which points are done, failed and missing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STUDY_COLUMNS = [*STUDY_POINT, "cells", "done", "failed", "missing", "reason"]
 
 
 def study_points(context: Context) -> pd.DataFrame:
-    """Cells of each point of the studies that were begun in the folder.
+    """Cells of each point of the studies that were started in the folder.
 
-    Columns: study, setting (the block of its file), task, model, select, order, attention, k;
-    cells (draws), and how many of them are done, failed and missing; reason, of the first that
-    failed. A cell that fits no context window is no part of a study. Empty where there is none.
+    Columns: study, setting (the block of its file), task, model, select, order, attention, k; cells (draws), and how
+    many of them are done, failed and missing; reason, of the first failure. Cells that exceed the context window are
+    not part of a study. Empty without a study.
     """
     import pandas as pd
 

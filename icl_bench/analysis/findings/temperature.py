@@ -1,4 +1,6 @@
-"""Temperature scaling: calibration error and log-loss before and after, the temperature fitted on rows of the pool."""
+"""Temperature scaling: calibration error and log-loss before and after, with the temperature fitted on rows of the
+pool.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from icl_bench.analysis.context import Context
 
 LARGEST = 100.0
-"""Temperatures are sought from 1 / ``LARGEST`` to this."""
+"""The search range of temperatures is 1 / ``LARGEST`` to this."""
 
 
 TEMPERATURE = [
@@ -52,10 +54,10 @@ TEMPERATURE = [
 
 
 def fitted_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
-    """The temperature with the smallest log-loss of rows ``(rows, labels)``, right labels at the places ``gold``.
+    """The temperature with the smallest log-loss of rows ``(rows, labels)``, with right labels at the indices ``gold``.
 
-    Log-probabilities are divided by it and normalised (Guo et al. 2017, ICML, "On Calibration of Modern
-    Neural Networks", section 4.2). NaN where a right label has the probability 0.
+    Log-probabilities are divided by it and normalised (Guo et al. 2017, ICML, "On Calibration of Modern Neural
+    Networks", section 4.2). NaN if a right label has the probability 0.
     """
     from scipy.optimize import minimize_scalar
 
@@ -71,9 +73,9 @@ def fitted_temperature(logs: np.ndarray, gold: np.ndarray) -> float:
 
 
 def scaled(own: CellScores, pool: CellScores) -> tuple[float, CellScores] | None:
-    """The temperature of a cell, fitted on the pool's rows with the cell's own bias, and its scores after it.
+    """The temperature of a cell, fitted on pool rows with the cell's own bias, and its scaled scores.
 
-    None where none can be fitted.
+    None if it cannot be fitted.
     """
     place = {label: at for at, label in enumerate(own.labels)}
     gold = np.array([place.get(label, -1) for label in pool.golds])
@@ -89,18 +91,18 @@ def temperatures(
     facts: FactsOf,
     rng: Callable[[], np.random.Generator],
 ) -> pd.DataFrame:
-    """Calibration error and log-loss with a temperature that was fitted on rows of the pool, and without.
+    """Calibration error and log-loss with and without a temperature that was fitted on pool rows.
 
-    ``frame`` has predictions, ``scores`` and ``pool`` are those of ``Stored``; ``rng`` gives the random numbers
-    of the limits, the same each time. Each cell has a temperature of its own, as each has other
-    demonstrations; a calibration's bias is subtracted first, of test rows and of pool rows. It changes no
-    answer. Points without rows of the pool are left out.
+    ``frame`` has predictions, ``scores`` and ``pool`` are those of ``Stored``; ``rng`` gives the random numbers of the
+    limits, the same each time. Each cell has its own temperature, because each has other demonstrations. A
+    calibration's bias is subtracted first, for test rows and pool rows. Temperatures change no answer. Points without
+    pool rows are left out.
 
-    Columns: the setting, k; ``pool_rows``, the smallest number that a cell has; ``temperature``, the geometric
-    mean over cells, with the least and largest; the expected calibration error before, as ``error``, and
-    after, as ``scaled_error``, with limits (:func:`icl_bench.analysis.findings.calibration.calibration_error`);
-    log_loss and scaled_log_loss in nats, and the ``difference``, the second less the first, with ci_low and
-    ci_high (95%); draws, test_rows and interval_over.
+    Columns: the setting, k; ``pool_rows``, the smallest number of a cell; ``temperature``, the geometric mean over
+    cells, with minimum and maximum; the expected calibration error before, as ``error``, and after, as
+    ``scaled_error``, with limits (:func:`icl_bench.analysis.findings.calibration.calibration_error`); log_loss and
+    scaled_log_loss in nats, and the ``difference``, the second minus the first, with ci_low and ci_high (95%); draws,
+    test_rows and interval_over.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Free answers that were cut at the task's limit, so that their scores are of a part of a text."""
+"""Free answers that were truncated at the task's limit, so that only part of a text is scored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ if TYPE_CHECKING:
 
 
 _READ = {True: True, False: False, "true": True, "false": False, "True": True, "False": False}
-"""An import of an export may have texts instead; what else its column may hold is left out."""
+"""An import of an export may have texts instead; other values of its column are left out."""
 
 
 def truncated_answers(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many free answers of each point ended at ``max_answer_tokens`` instead of by themselves.
+    """The share of each point's free answers that were truncated at ``max_answer_tokens``.
 
-    Columns: the setting, k; answers, those of which it is known; truncated; and share, of them.
-    Imports do not say.
+    Columns: the setting, k; answers, for which it is known; truncated; and share, of them. It is unknown for imports.
     """
     truncated = frame["truncated"] if "truncated" in frame else frame["k"].map({})
     known = frame.assign(truncated=truncated.astype(object).map(_READ))

@@ -1,4 +1,4 @@
-"""Points on the same test examples, of which some lack a few: which examples, and filled in."""
+"""Points on the same test examples: the selection of examples, and filling of gaps."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid
 
 ENOUGH = 0.75
-"""The share of test examples that two points have in common, or one has of several points', for
-what it lacks to be a gap. With less they were asked different ones."""
+"""The share of test examples that two points must share (or one of several points must have) for missing ones to be
+gaps. With less, they were asked different examples.
+"""
 
 
 class Alike(NamedTuple):
@@ -22,14 +23,13 @@ class Alike(NamedTuple):
     tests: np.ndarray
     """Their codes, ascending: ``(test,)``."""
     lack: np.ndarray
-    """Which points lack too many of them: ``(points,)``."""
+    """Which points lack too many of these examples: ``(points,)``."""
 
 
 def asked_alike(points: Sequence[Grid]) -> Alike:
     """The test examples of the largest group of points that were asked nearly the same ones.
 
-    Of equal groups it is that with the most examples. An example belongs to them where at least
-    half of the group has it.
+    On ties, it is the group with the most examples. An example is included if at least half of the group has it.
     """
     tested = _tested(points)
     common = tested @ tested.T
@@ -55,7 +55,7 @@ def all_or_common(points: Sequence[Grid]) -> np.ndarray:
 
 
 def _tested(points: Sequence[Grid]) -> np.ndarray:
-    """Which test examples points have, by code, 0 or 1: ``(points, codes)``."""
+    """Which test examples points have, by code, as 0 or 1: ``(points, codes)``."""
     codes = 1 + max((int(point.tests.max(initial=-1)) for point in points), default=-1)
     tested = np.zeros((len(points), codes))
     for at, point in enumerate(points):
@@ -64,7 +64,7 @@ def _tested(points: Sequence[Grid]) -> np.ndarray:
 
 
 def on_tests(point: Grid, tests: np.ndarray) -> Grid:
-    """The part of a point on these test examples whose draws hang together (``Grid.joined``)."""
+    """The part of a point on these test examples whose draws are connected (``Grid.joined``)."""
     here = np.isin(point.tests, tests)
     return (point if here.all() else point.take(np.arange(len(point.draws)), here.nonzero()[0])).joined()
 
@@ -72,11 +72,10 @@ def on_tests(point: Grid, tests: np.ndarray) -> Grid:
 def filled(points: Sequence[Grid], column: np.ndarray, tests: np.ndarray) -> list[np.ndarray]:
     """The scores of points on the same test examples, ``(draws, test)`` each.
 
-    ``column`` is that of the points' frame. An example that a point lacks in all draws is as far
-    from the others' as what the point has: points and examples add up, fitted by least squares
-    (adjusted means; Searle, Speed & Milliken 1980, Am. Stat. 34:216). So a point that fails on hard
-    examples is no better for it, and points are compared on all that they have. NaN is a gap in
-    some draws. Each example must be had by some point.
+    ``column`` is a column of the points' frame. An example that a point lacks in all draws is filled in by an additive
+    model of points and examples, fitted by least squares (adjusted means; Searle, Speed & Milliken 1980, Am. Stat.
+    34:216). So missing hard examples do not improve a point's mean, and all scores are used. NaN is a gap in some
+    draws. Each example needs a score of some point.
     """
     parts = [point.values(column) for point in points]
     if all(len(point.tests) == len(tests) for point in points):
@@ -102,7 +101,7 @@ def _added_up(values: np.ndarray) -> np.ndarray:
     number, known = present.sum(axis=0), np.where(present, values, 0.0)
     shares, mean = present / number, known.sum(axis=0) / number
     within = np.where(present, known - mean, 0.0).sum(axis=1)
-    # the equations of points after examples are eliminated; the solution with the sum 0
+    # the equations of points after eliminating examples; the solution has the sum 0
     equations = np.diag(present.sum(axis=1)) - shares @ present.T
     apart = np.linalg.lstsq(equations, within, rcond=1e-9)[0]
     fitted: np.ndarray = apart[:, None] + mean - apart @ shares

@@ -1,4 +1,4 @@
-"""The best of several points: how much others lose to it, and limits for its own mean."""
+"""The best of several points: the losses of others, and limits for its mean."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ class Candidate(NamedTuple):
     """One point among others."""
 
     grid: Grid
-    """Its predictions; its draws are common with another's where their numbers are equal and ..."""
+    """Its predictions. Its draws are common with another's if their numbers are equal and ..."""
     source: str
-    """... this is too: what the draws are of."""
+    """... this is equal, too: the source of the draws."""
     k: int
     judged: bool = True
-    """Whether its draws can speak for others: a single one of what is drawn cannot."""
+    """Whether its draws generalise to other draws. A single random draw does not."""
 
     def meet(self, other: Candidate) -> Meeting:
-        """What of their draws and test examples can be compared."""
+        """The comparable parts of their draws and test examples."""
         return meet(self.grid, other.grid, self.source == other.source)
 
 
 class Losses(NamedTuple):
-    """p values of points against the best, whichever that is; ``(points,)`` each."""
+    """P values of points against the best, whichever that is; ``(points,)`` each."""
 
     large: np.ndarray
-    """Of a loss of the margin or more: small where less is lost."""
+    """For a loss of the margin or more: small if less is lost."""
     none: np.ndarray
-    """Of no loss at all: small where the point is not the best."""
+    """For no loss at all: small if the point is not the best."""
     contrasts: Mapping[tuple[int, int], Contrast]
-    """Each point and each other candidate, by their places -> how they compare."""
+    """Pair of positions, of a point and another candidate -> their comparison."""
 
 
 def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int], margin: float) -> Losses:
-    """Test how much the candidates in the places ``of`` lose against the best of all candidates.
+    """Test the losses of the candidates at the positions ``of`` against the best of all candidates.
 
-    ``scores`` is a column of the frame whose rows the candidates' grids are.
+    ``scores`` is a column of the frame of the candidates' grids.
 
-    Which one is the best is not known. A point loses less than ``margin`` if it does so against
-    each other one, so that ``large`` is the largest of the single p values and needs no correction
-    for their number (Hsu 1984, Ann. Stat. 12:1136; an intersection-union test, Berger 1982,
-    Technometrics 24:295). It is not the best if some other one is better: ``none`` is the smallest
-    times their number (Bonferroni). Neither is corrected for the points ``of``.
+    The best candidate is unknown. A point loses less than ``margin`` if it does so against each other one, so ``large``
+    is the largest of the single p values and needs no correction for their number (Hsu 1984, Ann. Stat. 12:1136; an
+    intersection-union test, Berger 1982, Technometrics 24:295). It is not the best if some other one is better:
+    ``none`` is the smallest times their number (Bonferroni). Neither is corrected for the points ``of``.
 
-    Single p values are one-sided, those of :func:`icl_bench.analysis.statistics.contrast.judge`;
-    test examples are paired, and draws where both have some of one source in common
-    (:func:`icl_bench.analysis.statistics.meeting.meet`). They are 1 where a candidate is not
-    ``judged``, or where two have no score in common.
+    Single p values are one-sided, those of :func:`icl_bench.analysis.statistics.contrast.judge`; test examples are
+    paired, and draws are paired if both have common ones of one source
+    (:func:`icl_bench.analysis.statistics.meeting.meet`). They are 1 if a candidate is not ``judged``, or if two have no
+    common score.
     """
     pairs = [(i, j) for i in of for j in range(len(candidates)) if j != i]
     if not pairs:
@@ -71,11 +70,10 @@ def losses(candidates: Sequence[Candidate], scores: np.ndarray, of: Sequence[int
 
 
 def leads(candidates: Sequence[Candidate], scores: np.ndarray) -> np.ndarray:
-    """How sure it is that one candidate scores more than another: p values ``(candidates, candidates)``.
+    """P values of one candidate scoring more than another: ``(candidates, candidates)``.
 
-    ``[i, j]`` is small where i scores more than j: the one-sided p value of :func:`losses` without a margin,
-    corrected for nothing. It is 1 where i is j, where one of them is not ``judged``, and where they
-    have no score in common.
+    ``[i, j]`` is small if i scores more than j: the uncorrected one-sided p value of :func:`losses` without a margin.
+    It is 1 if i is j, if one of them is not ``judged``, and if they have no common score.
     """
     p = np.ones((len(candidates), len(candidates)))
     pairs = [(i, j) for i in range(len(candidates)) for j in range(i)]
@@ -89,17 +87,18 @@ def leads(candidates: Sequence[Candidate], scores: np.ndarray) -> np.ndarray:
 
 
 Sample = list[tuple[tuple[int, ...], np.ndarray]]
-"""Scores ``(draws, test)`` of each side of a comparison, or of both in common draws, with the places of the
-candidates that they are of."""
+"""Scores ``(draws, test)`` of one side of a comparison, or of both in common draws, with the positions of their
+candidates.
+"""
 
 
 def _contrasts(
     candidates: Sequence[Candidate], pairs: Sequence[tuple[int, int]], scores: np.ndarray
 ) -> tuple[list[Contrast], np.ndarray]:
-    """Pairs of candidates compared, in common draws where there are any, and which can be tested.
+    """Compare pairs of candidates, in common draws if there are any, and mark those that can be tested.
 
-    How far draws differ is moderated by all candidates
-    (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`), and of common draws by all pairs.
+    The variance of draws is moderated over all candidates
+    (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`), and that of common draws over all pairs.
     """
     contrasts: list[Contrast] = []
     samples: list[Sample] = []
@@ -123,9 +122,9 @@ def _contrasts(
 def _moderated_contrasts(
     candidates: Sequence[Candidate], contrasts: Sequence[Contrast], samples: Sequence[Sample]
 ) -> list[Contrast]:
-    """The contrasts with the mean squares by draws of each sample moderated by those of the others.
+    """Moderate the mean squares by draws of each sample by those of the others.
 
-    ``samples`` names the sample of each side of a contrast, or of both, and has its scores.
+    ``samples`` has the sample of each side of a contrast, or of both, with its scores.
     """
     seen: dict[tuple[int, ...], tuple[DrawSquares, np.ndarray]] = {}
     for of, sides in zip(contrasts, samples, strict=True):
@@ -136,7 +135,7 @@ def _moderated_contrasts(
     ratios: dict[tuple[int, ...], tuple[float, float]] = {}
     for size in (1, 2):
         names = [name for name in seen if len(name) == size]
-        ks = [min(candidates[place].k for place in name) for name in names]  # what has fewer differs more
+        ks = [min(candidates[place].k for place in name) for name in names]  # fewer demonstrations vary more
         after = moderated([seen[name][0] for name in names], [seen[name][1] for name in names], ks)
         for name, squares in zip(names, after, strict=True):
             if squares.residual > 0:
@@ -157,15 +156,14 @@ def best_interval(points: Sequence[np.ndarray], best: int, level: float = 0.95) 
 
     ``points`` are scores, ``(draws, test)`` each.
 
-    The highest of many means is too high, as that is what it was chosen for. So its lower limit is
-    one of those that hold for all points at once (Bonferroni), with the draws' variance moderated
-    (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`): three draws alone have no useful
-    limit at so small an error. The upper limit is that of the point alone: no true mean is higher
-    than the truly best one's, so that a mean that was chosen for being high is hardly ever too
-    low. The lower one is never closer than that of
-    :func:`icl_bench.analysis.statistics.intervals.mean_interval`, which a single point has.
+    The highest of many means is biased upwards by its selection. So its lower limit holds simultaneously for all points
+    (Bonferroni), with the draws' variance moderated (:func:`icl_bench.analysis.statistics.draw_ratios.moderated`),
+    because three draws alone have no useful limit at such a small error. The upper limit is that of the point alone: no
+    true mean exceeds that of the truly best point, so a mean selected for being high is hardly ever too low. The lower
+    limit is never closer than that of :func:`icl_bench.analysis.statistics.intervals.mean_interval`, which applies to a
+    single point.
 
-    Raises ValueError as that does.
+    Raises ValueError like that function.
     """
     alone = mean_interval(points[best], level)
     upper = 1 - (1 - level) / 2 / len(points)
@@ -177,7 +175,7 @@ def best_interval(points: Sequence[np.ndarray], best: int, level: float = 0.95) 
 
 
 def _moderated_spread(points: Sequence[np.ndarray], at: int, upper: float) -> tuple[float, float]:
-    """``intervals.spread`` of one point, its draws' variance moderated by those of the others."""
+    """``intervals.spread`` of one point, with its draws' variance moderated by those of the others."""
     drawn = [place for place, scores in enumerate(points) if len(scores) > 1]
     layouts = [TwoWayLayout(points[place]) for place in drawn]
     squares = [DrawSquares(float(of.squares.draws), float(of.squares.residual), of.freedom) for of in layouts]

@@ -1,4 +1,4 @@
-"""A bootstrap over draws and test examples, for what has no formula: saturation, calibration."""
+"""A bootstrap over draws and test examples, for statistics without a formula: saturation, calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icl_bench.analysis.statistics.mean_squares import mean_squares
 
 
 class Counts(NamedTuple):
-    """How often each draw and each test example is in each resample, as float."""
+    """How often each draw and each test example occurs in each resample, as float."""
 
     draws: np.ndarray
     """``(resamples, draws)``"""
@@ -21,10 +21,10 @@ class Counts(NamedTuple):
 
 
 def resample(rng: np.random.Generator, resamples: int, draws: int, tests: int) -> Counts:
-    """Draw as many draws, and as many test examples, as there are, with replacement."""
+    """Sample draws and test examples with replacement, with their original numbers."""
 
     def counts(size: int) -> np.ndarray:
-        # by far faster than Generator.multinomial
+        # much faster than Generator.multinomial
         chosen = rng.integers(size, size=(resamples, size)) + size * np.arange(resamples)[:, None]
         times = np.bincount(chosen.ravel(), minlength=resamples * size)
         return times.reshape(resamples, size).astype(float)
@@ -35,19 +35,16 @@ def resample(rng: np.random.Generator, resamples: int, draws: int, tests: int) -
 def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarray:
     """Return the mean of scores ``(..., draws, test)`` in each resample, ``(..., resamples)``.
 
-    Resampling both axes of a matrix at once (the pigeonhole bootstrap; Owen & Eckles 2012, Ann.
-    Appl. Stat. 6:895) counts the residual variance three times, the draws' variance
-    (draws - 1) / draws times, and takes three draws for a normal distribution. So only the means
-    of draws and of test examples are resampled, each of these corrected: the residual is counted
-    once, with the draws or, where these differ by no more than it, with the test examples; and
-    deviations are stretched by sqrt(n / (n - 1)) and, for draws, by the ratio of Student's 97.5%
-    quantile to the normal one (Hesterberg 2015, Am. Stat. 69:371, on narrowness). This ratio is
-    left out without ``student``, where many means are added up and so many would rarely all be
-    far off.
+    Resampling both axes of a matrix at once (the pigeonhole bootstrap; Owen & Eckles 2012, Ann. Appl. Stat. 6:895)
+    counts the residual variance three times, the draws' variance (draws - 1) / draws times, and treats three draws as a
+    normal distribution. So only the means of draws and of test examples are resampled, with corrections: the residual
+    is counted once, with the draws or, if these differ by no more than the residual, with the test examples; and
+    deviations are multiplied by sqrt(n / (n - 1)) and, for draws, by the ratio of Student's 97.5% quantile to the
+    normal one (Hesterberg 2015, Am. Stat. 69:371, on narrowness). This ratio is omitted without ``student``, for sums
+    of many means, which are rarely all far off.
 
-    NaN is a gap. Means of draws and test examples, and how far they vary by chance, are then those
-    of :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`; every draw and every example needs a
-    score.
+    NaN is a gap. Means of draws and test examples, and their sampling variance, are then those of
+    :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`. Every draw and every example needs a score.
     """
     from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
@@ -66,7 +63,7 @@ def means(scores: np.ndarray, counts: Counts, student: bool = True) -> np.ndarra
 
 
 def _with_gaps(scores: np.ndarray, counts: Counts, student: bool) -> np.ndarray:
-    """The same of one ``(draws, test)`` with gaps: deviations that vary as the two parts do."""
+    """:func:`means` of one ``(draws, test)`` with gaps: deviations vary as the two parts do."""
     from icl_bench.analysis.statistics.special import ndtri, stdtrit
 
     layout = TwoWayLayout(scores)
@@ -83,7 +80,7 @@ def _with_gaps(scores: np.ndarray, counts: Counts, student: bool) -> np.ndarray:
 
 
 def _stretch(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By what to multiply the deviations of draws and of test examples, ``(..., 1)`` each."""
+    """Factors for the deviations of draws and of test examples, ``(..., 1)`` each."""
     draws, test = scores.shape[-2:]
     tests_alone = np.sqrt(test / max(test - 1, 1))
     if draws == 1:

@@ -1,4 +1,4 @@
-"""The difference of two means over draws and test examples: limits and tests that hold."""
+"""The difference of two means over draws and test examples: limits and tests that hold their level."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ Alternative = Literal["two-sided", "greater", "less"]
 
 
 NODES = 128
-"""Of the numerical integrals: p is then off by a thousandth of it, by up to a twentieth where
-both sides have draws of their own."""
+"""Nodes of numerical integrals. The relative error of p is a thousandth, or up to a twentieth if both sides have their
+own draws.
+"""
 
 
 POWER = 0.8
-"""The share of samples in which a test is to find a difference."""
+"""The share of samples in which a test should find a difference."""
 
 
 class Contrast(NamedTuple):
-    """Two sides compared on common test examples, and how far chance may have moved each part."""
+    """Two sides compared on common test examples, with the variance of each part."""
 
     mean: float
-    """Of the first side."""
+    """The mean of the first side."""
     difference: float
-    """From the second side's."""
+    """The mean of the first side minus that of the second."""
     centre: float
-    """The difference with two more test examples, one for each side: the middle of the limits."""
+    """The difference after adding two test examples, one in favour of each side: the middle of the limits."""
     of_test: float
     """Variance of the difference by test examples."""
     examples: int
     of_draws: tuple[tuple[float, float, float], ...]
-    """Of each sample of draws: mean square by draws and residual, both over the number of scores,
-    and degrees of freedom (no whole number where it is moderated). None where there is a single
-    draw."""
+    """For each sample of draws: mean square by draws and residual, both divided by the number of scores, and degrees of
+    freedom (fractional if moderated). None for a single draw.
+    """
 
 
 def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
-    """Compare scores ``(draws, test)`` of two sides on the same test examples; NaN for no scores.
+    """Compare scores ``(draws, test)`` of two sides on the same test examples; NaN without scores.
 
-    ``matched`` says that row d of both is one draw; then their numbers of draws are equal, and a
-    score counts where the other side has one too. NaN is a gap
-    (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`).
+    With ``matched``, row d of both sides is the same draw; then the numbers of draws are equal, and a score counts if
+    the other side has one too. NaN is a gap (:class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`).
 
-    The difference of an example, mean over its draws, is the t-test's usual datum. As Bonett &
-    Price (2012, J. Educ. Behav. Stat. 37:479) do for shares of one sample, one example more is
-    counted in favour of either side, by as much as those that differ do on average: sides that
-    agree on all examples seen may differ on others.
+    The datum is the difference of an example, averaged over its draws, as in a t-test. Following Bonett & Price (2012,
+    J. Educ. Behav. Stat. 37:479) for shares of one sample, one example is added in favour of each side, with the
+    average size of observed differences, because sides that agree on all observed examples may differ on others.
     """
     if not first.size:
         return Contrast(math.nan, math.nan, math.nan, math.nan, 2, ())
@@ -70,7 +69,7 @@ def contrast(first: np.ndarray, second: np.ndarray, matched: bool) -> Contrast:
 
 
 def _of_draws(sample: TwoWayLayout) -> tuple[float, float, float]:
-    """Mean squares of a two-way layout ``(draws, test)``, by draws and residual."""
+    """Mean squares of a two-way layout ``(draws, test)``, by draws and of the residual."""
     squares, size = sample.squares, sample.scores.size
     return float(squares.draws / size), float(squares.residual / size), sample.freedom
 
@@ -80,23 +79,21 @@ def judge(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lower limits, upper limits and p values of the true differences, ``(contrasts,)``.
 
-    Draws and test examples are crossed random effects. Few draws say little of how far draws
-    differ, so that the variance itself is uncertain: by draws it is
-    ``max(MS_draw (draws - 1) / W - MS_residual, 0) / (draws test)`` with W a chi-square of
-    draws - 1 degrees of freedom (generalized pivotal quantity; Weerahandi 1993, J. Am. Stat. Assoc.
-    88:899), by test examples the usual one with Student's t. The p value is the mean over W: a
-    t-test over test examples where draws do not matter, and over draws where only they do.
+    Draws and test examples are crossed random effects. With few draws the variance of draws is uncertain: it is
+    ``max(MS_draw (draws - 1) / W - MS_residual, 0) / (draws test)`` with W a chi-square of draws - 1 degrees of freedom
+    (generalized pivotal quantity; Weerahandi 1993, J. Am. Stat. Assoc. 88:899), and by test examples the usual one with
+    Student's t. The p value is the mean over W: a t-test over test examples if draws have no effect, and over draws if
+    only they have one.
 
-    p is two-sided, or for the first side being ``greater`` or ``less``; limits are two-sided, and
-    leave out 0 where the two-sided p is below ``1 - level``, which may differ: ``(contrasts,)``.
+    p is two-sided, or for the first side being ``greater`` or ``less``. Limits are two-sided and exclude 0 if the
+    two-sided p is below ``1 - level``; levels may differ: ``(contrasts,)``.
 
-    In simulations without a difference, with 250 test examples, p was 0.05 or less in 4.5 to 5.3%
-    of samples with one draw, 0.3 to 3.5% with two, 0.7 to 4.1% with three and 2.4 to 4.8% with
-    ten, more where draws matter more; 95% limits held the difference in the others. So tests hold
-    their level, but with two or three draws limits are too wide (up to 99.7%) where draws hardly
-    matter: so few cannot show that. Joining two t quantiles as in ``intervals.mean_interval`` is
-    right for three draws and 0.05 (93 to 98%), but p of 0.01 came up in up to 4% of samples,
-    and with two draws 0.05 in 11%: that is no level for a test that is corrected for many ks.
+    In simulations without a difference, with 250 test examples, p was 0.05 or less in 4.5 to 5.3% of samples with one
+    draw, 0.3 to 3.5% with two, 0.7 to 4.1% with three and 2.4 to 4.8% with ten, more with larger effects of draws; 95%
+    limits contained the difference in the others. So tests hold their level, but with two or three draws limits are too
+    wide (up to 99.7%) if draws have hardly any effect, because so little data cannot show this. Joining two t quantiles
+    as in ``intervals.mean_interval`` is right for three draws and 0.05 (93 to 98%), but p of 0.01 occurred in up to 4%
+    of samples, and with two draws 0.05 in 11%, which is unsuitable for a test that is corrected for many k.
     """
     half = half_widths(contrasts, level)
     middle = np.array([c.centre for c in contrasts])
@@ -104,7 +101,7 @@ def judge(
 
 
 def p_values(contrasts: Sequence[Contrast], alternative: Alternative = "two-sided") -> np.ndarray:
-    """The p values of :func:`judge` alone, ``(contrasts,)``; limits take most of its time."""
+    """The p values of :func:`judge`, ``(contrasts,)``, without the limits, which take most of its time."""
     from icl_bench.analysis.statistics.special import stdtr
 
     centre = np.array([c.centre for c in contrasts])[:, None]
@@ -119,10 +116,10 @@ def p_values(contrasts: Sequence[Contrast], alternative: Alternative = "two-side
 
 
 def detectable(contrasts: Sequence[Contrast], half: np.ndarray) -> np.ndarray:
-    """The smallest true difference that a test like this finds in ``POWER`` of samples, ``(contrasts,)``.
+    """The smallest true difference that the test finds in ``POWER`` of samples, ``(contrasts,)``.
 
-    ``half`` is the half width of the limits that the test stands on: a difference is found where it is
-    larger. How far chance moves it is what the contrasts say, taken as known.
+    ``half`` is the half width of the test's limits: a larger difference is found. Variances are those of the contrasts,
+    treated as known.
     """
     from icl_bench.analysis.statistics.special import ndtri
 
@@ -145,9 +142,9 @@ def _deviations(contrasts: Sequence[Contrast]) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1024)
 def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
-    """Quantiles of a chi-square, dense near 0 where p is decided, and the weight of each.
+    """Quantiles of a chi-square, dense near 0, where p is decided, and the weight of each.
 
-    Those of a second sample come in another order: together they are a lattice in the unit square.
+    A second sample's quantiles have a different order: together they form a lattice in the unit square.
     """
     from icl_bench.analysis.statistics.special import gammaincinv
 
@@ -158,9 +155,9 @@ def _chi_square(freedom: float, sample: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def half_widths(contrasts: Sequence[Contrast], level: float | np.ndarray) -> np.ndarray:
-    """Where the two-sided p would be ``1 - level``, ``(contrasts,)``.
+    """The differences at which the two-sided p is ``1 - level``, ``(contrasts,)``.
 
-    Newton's method from the smallest deviation: p is convex there, so that no step goes too far.
+    Computed by Newton's method from the smallest deviation: p is convex there, so no step goes too far.
     """
     from icl_bench.analysis.statistics.special import gammaln, stdtr, stdtrit
 

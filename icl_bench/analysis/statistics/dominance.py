@@ -1,4 +1,4 @@
-"""Which of several points another one dominates, as far as samples of their scores can tell."""
+"""Tests which of several points are dominated by another, from samples of their scores."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ ON, DOMINATED, UNDECIDED = "on the frontier", "dominated", "undecided"
 
 
 class Dominance(NamedTuple):
-    """p values of points among others, corrected for the number of points; ``(points,)`` each."""
+    """P values of points among others, corrected for the number of points; ``(points,)`` each."""
 
     on: np.ndarray
-    """Of another point that costs no more and scores as much: small where the point is on the frontier."""
+    """For some point that costs no more and scores at least as much: small if the point is on the frontier."""
     dominated: np.ndarray
-    """Of no such point: small where the point is dominated."""
+    """For no such point: small if the point is dominated."""
 
     @property
     def verdicts(self) -> list[str | None]:
-        """What is certain enough of each point; None where its cost is not known."""
+        """The significant verdict on each point; None if its cost is unknown."""
         pairs = zip(self.on.tolist(), self.dominated.tolist(), strict=True)
         return [_verdict(on, dominated) for on, dominated in pairs]
 
     @property
     def p(self) -> np.ndarray:
-        """The p value of the verdict, or of that which is nearer to be one."""
+        """The p value of the verdict, or of the nearest one."""
         return np.asarray(np.fmin(self.on, self.dominated))
 
 
@@ -41,18 +41,16 @@ def _verdict(on: float, dominated: float) -> str | None:
 
 
 def dominance(p_leads: np.ndarray, costs: np.ndarray) -> Dominance:
-    """Test for each point whether another that costs no more scores as much.
+    """Test for each point whether another that costs no more scores at least as much.
 
-    ``p_leads`` is ``(points, points)``, the p values of :func:`icl_bench.analysis.statistics.best.leads`;
-    ``costs`` is ``(points,)``, known exactly. Points of unknown cost (NaN) are compared with none and
-    have NaN.
+    ``p_leads`` is ``(points, points)``, the p values of :func:`icl_bench.analysis.statistics.best.leads`; ``costs`` is
+    ``(points,)``, known exactly. Points of unknown cost (NaN) are not compared and have NaN.
 
-    A point is on the frontier if it scores more than each that costs no more: the largest of the
-    single p values needs no correction for their number (an intersection-union test; Berger 1982,
-    Technometrics 24:295). It is dominated if any of these scores more: the smallest times their number
-    (Bonferroni). Both are corrected for the number of points (Holm 1979, Scand. J. Stat. 6:65), so that
-    all verdicts of one kind hold together. A point that alone costs least is on the frontier by its
-    cost, which is no test: its p is 0.
+    A point is on the frontier if it scores more than each that costs no more: the largest of the single p values needs
+    no correction for their number (an intersection-union test; Berger 1982, Technometrics 24:295). It is dominated if
+    any of these scores more: the smallest times their number (Bonferroni). Both are corrected for the number of points
+    (Holm 1979, Scand. J. Stat. 6:65), so that all verdicts of one kind hold simultaneously. A point that alone has the
+    lowest cost is on the frontier by definition: its p is 0.
     """
     known = ~np.isnan(costs)
     rivals = known[:, None] & known & (costs <= costs[:, None]) & ~np.eye(len(costs), dtype=bool)

@@ -1,4 +1,4 @@
-"""Moderation: how far a point's few draws differ, with what the other points say of it."""
+"""Moderation: the variance of a point's few draws, estimated with those of the other points."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from icl_bench.analysis.statistics.special import inverse_trigamma
 
 LEAST = 0.02
-"""A ratio of mean squares below it is taken as this: the true one is never below 1."""
+"""The minimum ratio of mean squares, because the true ratio is never below 1."""
 
 
 ALIKE = 0.25
-"""Squared correlation of points' draws that is assumed where two draws cannot show any."""
+"""Assumed squared correlation of points' draws if two draws cannot show it."""
 
 
 class DrawSquares(NamedTuple):
-    """How far the draws of one point differ."""
+    """The variance of one point's draws."""
 
     draws: float
     """Mean square by draws."""
@@ -30,37 +30,37 @@ class DrawSquares(NamedTuple):
 
 
 WORTH = 0.5
-"""How much of the degrees of freedom that points seem to give each other is counted: from few draws they are
-estimated with a wide error. Counted whole, where points differ by nature, the frontier had a wrong verdict in 7 to 9%
-of simulated sweeps."""
+"""The counted fraction of the degrees of freedom that points give each other, because few draws estimate them with a
+large error. With a fraction of 1, if points truly differ, the frontier had a wrong verdict in 7 to 9% of simulated
+sweeps.
+"""
 
 
 GAINED = 4
-"""A point has at most so many times its own degrees of freedom. Without this bound the frontier of 30 points had a
-wrong verdict in 8% of simulated sweeps."""
+"""The maximum factor on a point's own degrees of freedom. Without this bound the frontier of 30 points had a wrong
+verdict in 8% of simulated sweeps.
+"""
 
 
 def moderated(
     of_points: Sequence[DrawSquares], means: Sequence[np.ndarray], sizes: Sequence[float] | None = None
 ) -> list[DrawSquares]:
-    """Return what is known of each point's draws after a look at all points, in their order.
+    """Return the moderated squares of each point's draws, in order.
 
-    ``means`` has the means of each point's draws, ``(draws,)``; ``sizes`` says how many demonstrations
-    each has; its draws differ less the more there are.
+    ``means`` has the means of each point's draws, ``(draws,)``. ``sizes`` has each point's number of demonstrations;
+    draws differ less with more of them.
 
-    What is moderated is the ratio of the mean squares by draws and of the residual, which depends less
-    on a point's accuracy than a variance does. Its logarithm varies about a common value, by chance and
-    by nature. With ``sizes`` that value follows their logarithm: a line from four points on, a parabola
-    from eight on. Each ratio is shrunk towards it as far as chance alone makes ratios differ, and has
-    more degrees of freedom for it (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3, sections 3 and 6);
-    with ``sizes`` these are bounded (``WORTH``, ``GAINED``).
+    The ratio of the mean squares by draws and of the residual is moderated, because it depends less on a point's
+    accuracy than a variance does. Its logarithm varies around a common value, by chance and truly. With ``sizes`` that
+    value depends on their logarithm: linearly from four points, quadratically from eight. Each ratio is shrunk towards
+    it in proportion to its chance variation, and gains degrees of freedom (Smyth 2004, Stat. Appl. Genet. Mol. Biol.
+    3:3, sections 3 and 6); with ``sizes`` these are bounded (``WORTH``, ``GAINED``).
 
-    Degrees of freedom are at most those of all points together. Points with the same draws are
-    alike, so that there are fewer of these: n points count as ``n / (1 + (n - 1) r^2)`` with the
-    mean squared correlation of their draws' means.
+    Degrees of freedom are at most those of all points together. Points with the same draws are correlated: n points
+    count as ``n / (1 + (n - 1) r^2)`` with the mean squared correlation of their draws' means.
 
-    A point whose residual is 0 stays as it is, and one whose draws have equal means, as near-copies of a
-    prompt have; so do all where fewer than two are left.
+    A point is not changed if its residual is 0 or its draws have equal means (as for near-copies of a prompt), and no
+    point is changed if fewer than two remain.
     """
     from icl_bench.analysis.statistics.special import digamma, polygamma
 
@@ -74,7 +74,7 @@ def moderated(
     design = np.ones((len(at), 1))
     over = np.log1p([0 if sizes is None else sizes[place] for place in at])
     if len(at) >= 4 and np.ptp(over) > 0:
-        # the ratio falls to 1, where draws do not differ, and no further: no straight line
+        # the ratio falls to 1, where draws do not differ, and no further: not a straight line
         design = np.vander(over - over.mean(), 2 if len(at) < 8 or len(set(over)) < 4 else 3)
     fitted = design @ np.linalg.lstsq(design, logarithm, rcond=None)[0]
     scatter = float(((logarithm - fitted) ** 2).sum()) / (len(at) - design.shape[1])
@@ -97,7 +97,7 @@ def moderated(
 
 
 def _all_together(means: Sequence[np.ndarray]) -> float:
-    """Degrees of freedom that all points have together; those of one number of draws are alike."""
+    """Degrees of freedom of all points together; those with equal numbers of draws are correlated."""
     of_count: dict[int, list[np.ndarray]] = {}
     for mean in means:
         of_count.setdefault(len(mean), []).append(mean - mean.mean())
@@ -105,7 +105,7 @@ def _all_together(means: Sequence[np.ndarray]) -> float:
 
 
 def _independent(means: np.ndarray) -> float:
-    """As how many independent points these ``(points, draws)``, each about 0, count."""
+    """The effective number of independent points among ``(points, draws)``, each centred at 0."""
     norms = np.sqrt((means**2).sum(axis=1))
     unit = means[norms > 0] / norms[norms > 0, None]
     count, draws = unit.shape

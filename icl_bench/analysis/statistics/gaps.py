@@ -1,4 +1,4 @@
-"""Means and mean squares of draws × test examples where some scores are missing."""
+"""Means and mean squares of draws × test examples with missing scores."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from icl_bench.analysis.statistics.mean_squares import MeanSquares, mean_squares
 
 @dataclass(frozen=True)
 class TwoWayLayout:
-    """Scores ``(draws, test)``, NaN where there is none: sums of draw, test example and a rest.
+    """A two-way layout of scores ``(draws, test)``, NaN for gaps: sums of draw, test example and residual.
 
-    Every draw and every test example needs a score. Without gaps everything is what is usual: plain
-    means and mean squares.
+    Every draw and every test example needs a score. Without gaps these are plain means and mean squares.
 
-    With gaps, what is missing is not like what is there: a hard test example that fails in some
-    draws must not count for less, nor an example for more because only a good draw has it. So test
-    examples are fixed effects, each of the same weight, and draws are random ones (Henderson's
-    mixed model equations; Searle, Casella & McCulloch 1992, Variance Components, section 7.6): an
-    example's mean is corrected for the draws that it lacks, by as much as draws differ beyond
-    chance. Where they do not, nothing is corrected; a draw that has hardly begun decides nothing.
-    This is unbiased where gaps come about at random, by test example, by draw, or by both. It is
-    not where an answer is missing for what it is, or an example in all draws.
+    With gaps, missing scores differ from existing ones: a hard test example with gaps must not count less, and an
+    example that only a good draw has must not count more. So test examples are fixed effects with equal weights, and
+    draws are random effects (Henderson's mixed model equations; Searle, Casella & McCulloch 1992, Variance Components,
+    section 7.6): an example's mean is corrected for the draws that it lacks, in proportion to the variance of draws
+    beyond chance. If there is none, nothing is corrected, and a draw with few scores has little influence. This is
+    unbiased if gaps are random by test example, by draw, or by both. It is biased if an answer is missing because of
+    its content, or an example is missing in all draws.
     """
 
     scores: np.ndarray
@@ -37,7 +35,7 @@ class TwoWayLayout:
 
     @cached_property
     def mean(self) -> float:
-        """Over draws and test examples."""
+        """The mean over draws and test examples."""
         return float(self.scores.mean() if self.whole else self.by_test.mean())
 
     @cached_property
@@ -50,9 +48,9 @@ class TwoWayLayout:
 
     @cached_property
     def by_draw(self) -> np.ndarray:
-        """The mean of each draw, ``(draws,)``, with gaps as if it had all test examples.
+        """The mean of each draw, ``(draws,)``, adjusted to all test examples if there are gaps.
 
-        What a draw lacks is taken to differ from the other draws as what it has.
+        A draw's missing scores are assumed to differ from the other draws as its existing ones do.
         """
         if self.whole:
             return np.asarray(self.scores.mean(axis=1))
@@ -61,17 +59,17 @@ class TwoWayLayout:
 
     @cached_property
     def effects(self) -> np.ndarray:
-        """By how much each draw differs from the mean, ``(draws,)``; with gaps drawn to 0."""
+        """The difference of each draw from the mean, ``(draws,)``; with gaps shrunk towards 0."""
         return self.scores.mean(axis=1) - self.mean if self.whole else self._fit.effects
 
     @cached_property
     def squares(self) -> MeanSquares:
-        """Mean squares; there must be two draws or more.
+        """Mean squares. Needs at least two draws.
 
-        With gaps they are those of a layout without any whose mean varies as much: the variance of
-        the mean is ``(MS_draw + MS_test - MS_residual) / scores.size`` in both. The components by
-        draws and of the rest are Henderson's method 3 (Searle, Casella & McCulloch 1992, section
-        5.5), what test examples add is the variance of their means.
+        With gaps they are those of a complete layout whose mean has the same variance: the variance of the mean is
+        ``(MS_draw + MS_test - MS_residual) / scores.size`` in both. The components by draws and of the rest are
+        Henderson's method 3 (Searle, Casella & McCulloch 1992, section 5.5); the component of test examples is the
+        variance of their means.
         """
         if self.whole:
             return mean_squares(self.scores)
@@ -79,14 +77,14 @@ class TwoWayLayout:
         tests = len(self.by_test)
         of_draws = fit.of_draws * (fit.weights.sum(axis=1) ** 2).sum()
         of_draws += fit.residual * (fit.weights**2).sum()
-        in_tests = fit.residual * (fit.shares**2).sum() / tests**2  # is in their variance too
+        in_tests = fit.residual * (fit.shares**2).sum() / tests**2  # is included in their variance
         of_tests = self.by_test.var(ddof=min(1, tests - 1)) / tests
         return MeanSquares(size * of_draws, size * of_tests, size * in_tests)
 
     @cached_property
     def freedom(self) -> float:
-        """Degrees of freedom of the mean square by draws: fewer than draws - 1 where some have
-        little (Satterthwaite 1946, Biometrics Bull. 2:110).
+        """Degrees of freedom of the mean square by draws: fewer than draws - 1 if some have few scores (Satterthwaite
+        1946, Biometrics Bull. 2:110).
         """
         return len(self.scores) - 1 if self.whole else self._fit.freedom
 
@@ -99,15 +97,15 @@ class _Fit(NamedTuple):
     by_test: np.ndarray
     """Plain means of test examples, ``(test,)``."""
     shares: np.ndarray
-    """Of each draw in them, ``(draws, test)``."""
+    """Weights of each draw in these means, ``(draws, test)``."""
     effects: np.ndarray
-    """Of draws, ``(draws,)``."""
+    """Effects of draws, ``(draws,)``."""
     weights: np.ndarray
-    """Of each score in the mean, ``(draws, test)``."""
+    """Weights of each score in the mean, ``(draws, test)``."""
     of_draws: float
-    """Variance component; below zero where draws differ by less than chance has it."""
+    """Variance component of draws; negative if they differ less than by chance."""
     residual: float
-    """Variance component."""
+    """Variance component of the residual."""
     freedom: float
 
 
@@ -118,7 +116,7 @@ def _fit(scores: np.ndarray) -> _Fit:
         raise ValueError("every draw and every test example needs a score")
     by_test, shares = known.sum(axis=0) / number, present / number
     within = np.where(present, known - by_test, 0.0)
-    # the equations of draws after test examples are eliminated, in their principal axes
+    # the equations of draws after eliminating test examples, in their principal axes
     sizes, axes = np.linalg.eigh(np.diag(present.sum(axis=1)) - shares @ present.T)
     kept = sizes > 1e-9 * len(by_test)
     sizes, axes = sizes[kept], axes[:, kept]
@@ -128,7 +126,7 @@ def _fit(scores: np.ndarray) -> _Fit:
     if left > len(sizes):
         residual = max(total - explained, 0.0) / (left - len(sizes))
         of_draws = (explained - len(sizes) * residual) / sizes.sum() if len(sizes) else 0.0
-    else:  # so few are common to draws that their differences cannot be told from chance
+    else:  # draws share too few examples to distinguish their differences from chance
         residual, of_draws = total / left if left else 0.0, 0.0
     shrunk = sizes + residual / of_draws if of_draws > 0 else np.full(len(sizes), np.inf)
     correction = axes @ (axes.T @ shares.mean(axis=1) / shrunk)

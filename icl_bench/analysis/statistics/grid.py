@@ -1,4 +1,4 @@
-"""Predictions as matrices of draws × test examples: one pivot, by integer codes, for all tables."""
+"""Predictions as matrices of draws × test examples, from one pivot by integer codes for all tables."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 
 class Grid(NamedTuple):
-    """Where one point's predictions stand in their frame: ``column[grid.rows]`` is its matrix."""
+    """Row positions of one point's predictions in their frame: ``column[grid.rows]`` is its matrix."""
 
     draws: np.ndarray
     """Numbers of the draws, ascending: ``(draws,)``."""
     tests: np.ndarray
     """Codes of the test ids, ascending, the same for all grids of a frame: ``(test,)``."""
     rows: np.ndarray
-    """Positions in the frame, -1 where there is no prediction: ``(draws, test)``."""
+    """Positions in the frame, -1 for gaps: ``(draws, test)``."""
 
     @property
     def predictions(self) -> int:
-        """How many predictions there are."""
+        """The number of predictions."""
         return int((self.rows >= 0).sum())
 
     def values(self, column: np.ndarray) -> np.ndarray:
-        """What a column of the frame says, ``(draws, test)``; NaN where there is no prediction."""
+        """The values of a column of the frame, ``(draws, test)``; NaN for gaps."""
         values = column[self.rows]
         gaps = self.rows < 0
         return np.where(gaps, np.nan, values) if gaps.any() else values
 
     def of_rows(self, kept: np.ndarray | None = None) -> Grid:
-        """Without rows that are not ``kept``, and draws and tests that have no other."""
+        """The grid without rows that are not ``kept``, and without empty draws and tests."""
         rows = self.rows
         if kept is not None:
             rows = np.where((rows >= 0) & kept[rows], rows, -1)
@@ -44,10 +44,10 @@ class Grid(NamedTuple):
         return Grid(self.draws[draws], self.tests[tests], rows[draws][:, tests])
 
     def joined(self, kept: np.ndarray | None = None) -> Grid:
-        """The largest part of the frame's rows that are ``kept`` whose draws hang together.
+        """The largest connected part of the frame's ``kept`` rows.
 
-        Two draws do that have a test example in common, or others in common that do. What is apart
-        cannot be compared with the rest: nobody knows whether its draws or its examples differ.
+        Two draws are connected if they share a test example, directly or through other draws. Unconnected parts cannot
+        be compared, because differences of draws and of examples are confounded.
         """
         if (self.rows >= 0).all() and (kept is None or kept[self.rows].all()):
             return self
@@ -66,7 +66,7 @@ class Grid(NamedTuple):
         return part.take(draws, np.flatnonzero(present[draws].any(axis=0)))
 
     def take(self, draws: np.ndarray, tests: np.ndarray) -> Grid:
-        """The part in these places of either axis."""
+        """The part at these positions of either axis."""
         return Grid(self.draws[draws], self.tests[tests], self.rows[np.ix_(draws, tests)])
 
     def whole(self) -> Grid:
@@ -77,7 +77,7 @@ class Grid(NamedTuple):
 def partition(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[np.ndarray]]:
     """Return the combinations of the columns ``by``, sorted, and the positions of each one's rows.
 
-    Rows that lack a value of ``by`` belong to none.
+    Rows with a missing value of ``by`` belong to none.
     """
     groups = frame.groupby(list(by), observed=True, sort=True).ngroup().to_numpy()
     order = np.argsort(groups, kind="stable")
@@ -90,10 +90,9 @@ def partition(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, lis
 def grids(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[Grid]]:
     """Return the combinations of the columns ``by``, sorted, and the grid of each.
 
-    ``frame`` has one row a prediction, with ``draw`` and ``test_id``.
+    ``frame`` has one row per prediction, with ``draw`` and ``test_id``.
 
-    Raises ValueError if a test example was predicted twice in one draw of a combination: which of
-    the two counts is not for this function to say.
+    Raises ValueError if a test example was predicted twice in one draw of a combination.
     """
     import pandas as pd
 
@@ -114,9 +113,9 @@ def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray) -> Grid:
 
 
 def common_rows(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Draws, tests and rows ``(points, draws, test)`` that all points have, -1 where one lacks it.
+    """Draws, tests and rows ``(points, draws, test)`` common to all points, -1 for gaps.
 
-    None where fewer than two test examples are left.
+    None if fewer than two test examples are left.
     """
     draws = reduce(np.intersect1d, [point.draws for point in points])
     tests = reduce(np.intersect1d, [point.tests for point in points])
@@ -132,10 +131,10 @@ def common_rows(points: Sequence[Grid]) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def complete(present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return places of draws and of test examples such that every pair of them is there.
+    """Return positions of draws and of test examples such that every pair exists.
 
-    ``present`` is ``(draws, test)``. Draws are taken in, fullest first, as long as the number of
-    predictions in the complete part grows; both results are ascending.
+    ``present`` is ``(draws, test)``. Draws are added, the fullest first, as long as the number of predictions in the
+    complete part grows. Both results are ascending.
     """
     fullest = np.argsort(-present.sum(axis=1), kind="stable")
     common = np.logical_and.accumulate(present[fullest], axis=0)

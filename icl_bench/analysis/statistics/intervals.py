@@ -1,4 +1,4 @@
-"""Intervals for a mean over draws and test examples, both of which are samples."""
+"""Intervals for a mean over draws and test examples, both of them samples."""
 
 from __future__ import annotations
 
@@ -22,30 +22,27 @@ class Interval(NamedTuple):
 def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     """Return the mean of scores between 0 and 1, ``(draws, test)``, and its confidence limits.
 
-    NaN is a gap; how the mean and its variance are had then,
-    :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout` says.
+    NaN is a gap; mean and variance are then those of :class:`icl_bench.analysis.statistics.gaps.TwoWayLayout`.
 
-    The limits are for the mean over all draws and all test examples that there could be: both are
-    crossed random effects. The variance of the mean follows from the mean squares of a two-way
-    layout (Searle, Casella & McCulloch 1992, Variance Components, section 4.5),
-    ``(MS_draw + MS_test - MS_residual) / (draws * test)``, components below zero taken as zero.
-    Its two parts have t quantiles of their own, (draws - 1) and (test - 1) degrees of freedom, and
-    are joined in quadrature (Zou & Donner 2008, Stat Med 27:1693). Where draws differ by no more
-    than the residual, there is no sign of a draw effect and the draws' part is dropped. One
-    Satterthwaite quantile for both parts covers less at three draws.
+    The limits are for the mean over all possible draws and test examples, which are crossed random effects. The
+    variance of the mean follows from the mean squares of a two-way layout (Searle, Casella & McCulloch 1992, Variance
+    Components, section 4.5), ``(MS_draw + MS_test - MS_residual) / (draws * test)``, with negative components set to
+    zero. Its two parts have separate t quantiles, with (draws - 1) and (test - 1) degrees of freedom, and are joined in
+    quadrature (Zou & Donner 2008, Stat Med 27:1693). If draws differ by no more than the residual, there is no evidence
+    of a draw effect and the draws' part is dropped. A single Satterthwaite quantile for both parts has lower coverage
+    at three draws.
 
-    The limits are Wilson's with the effective number of examples ``mean (1 - mean) / variance``
-    (Kish 1965), so they stay inside 0 and 1 and are not empty when all answers are right. For one
-    draw they are Wilson's own; if every score is the same, Wilson's for ``test`` examples: more
-    draws do not show that other examples would have fared the same.
+    The limits are Wilson's with the effective number of examples ``mean (1 - mean) / variance`` (Kish 1965), so they
+    stay inside 0 and 1 and are not empty when all answers are right. For one draw they are Wilson's own. If all scores
+    are equal, they are Wilson's for ``test`` examples, because more draws do not show that other examples have the same
+    score.
 
-    In simulations with 250 test examples and accuracies of 10 to 98% (docs/statistics.md), 95%
-    limits held the true mean in 94 to 97% of samples with ten draws and in 92 to 98% with three and
-    five; with two draws in 86 to 98%. They are too narrow where few draws spread widely, above all
-    near 0 and 100%, and a little too wide where draws do not matter.
+    In simulations with 250 test examples and accuracies of 10 to 98% (docs/statistics.md), 95% limits contained the
+    true mean in 94 to 97% of samples with ten draws and in 92 to 98% with three and five; with two draws in 86 to 98%.
+    They are too narrow if few draws vary widely, especially near 0 and 100%, and slightly too wide if draws have no
+    effect.
 
-    Raises ValueError unless every draw and every test example has a score, and all lie between 0
-    and 1.
+    Raises ValueError unless every draw and every test example has a score, and all are between 0 and 1.
     """
     from icl_bench.analysis.statistics.special import ndtri
 
@@ -59,7 +56,7 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
     normal = float(ndtri(upper))
     if np.ptp(scores[present]) == 0:
         return wilson(mean, scores.shape[1], normal)
-    if not 0 < mean < 1:  # corrected too far for draws that examples lack
+    if not 0 < mean < 1:  # overcorrected for draws that examples lack
         mean = float(np.nanmean(scores, axis=0).mean())
     if min(scores.shape) == 1:
         return wilson(mean, mean * (1 - mean) / (scores.var() / scores.size), normal)
@@ -70,8 +67,8 @@ def mean_interval(correct: np.ndarray, level: float = 0.95) -> Interval:
 def location_interval(scores: np.ndarray, level: float = 0.95) -> Interval:
     """Return the mean of scores of any size, ``(draws, test)``, and its confidence limits.
 
-    Variance and quantile are :func:`mean_interval`'s, the limits symmetric. They are NaN where nothing says
-    how far scores vary: of a single test example, of equal scores, and where a score is infinite.
+    Variance and quantile are :func:`mean_interval`'s, the limits symmetric. They are NaN if the variance is unknown:
+    for a single test example, equal scores, or an infinite score.
 
     Raises ValueError unless every draw and every test example has a score.
     """
@@ -92,7 +89,7 @@ def location_interval(scores: np.ndarray, level: float = 0.95) -> Interval:
 
 
 def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
-    """Return the variance of the mean of ``(draws, test)`` and the quantile that goes with it.
+    """Return the variance of the mean of ``(draws, test)`` and its quantile.
 
     See :func:`joined`.
     """
@@ -102,10 +99,10 @@ def spread(scores: np.ndarray, upper: float) -> tuple[float, float]:
 
 
 def joined(parts: tuple[float, float], freedoms: tuple[float, float], upper: float) -> tuple[float, float]:
-    """Return the variance that two parts have together, and the quantile that goes with it.
+    """Return the variance of two parts together, and its quantile.
 
-    The parts by draws and by test examples have t quantiles of their own at ``upper``, joined in
-    quadrature (Zou & Donner 2008, Stat Med 27:1693).
+    The parts by draws and by test examples have separate t quantiles at ``upper``, joined in quadrature (Zou & Donner
+    2008, Stat Med 27:1693).
     """
     from icl_bench.analysis.statistics.special import stdtrit
 
@@ -116,7 +113,7 @@ def joined(parts: tuple[float, float], freedoms: tuple[float, float], upper: flo
 
 
 def variance_parts(squares: MeanSquares, size: int) -> tuple[float, float]:
-    """The variance of the mean of ``size`` scores in two parts, from their mean squares: by draws, by the rest."""
+    """The variance of the mean of ``size`` scores in two parts, from their mean squares: by draws, and the rest."""
     if squares.draws_differ:
         parts = squares.draws, max(squares.tests - squares.residual, 0.0)
     else:
@@ -125,7 +122,7 @@ def variance_parts(squares: MeanSquares, size: int) -> tuple[float, float]:
 
 
 def wilson(mean: float, examples: float, quantile: float) -> Interval:
-    """Return Wilson's score limits for a share seen in a number of examples (Wilson 1927)."""
+    """Return Wilson's score limits for an observed share of a number of examples (Wilson 1927)."""
     weight = quantile**2 / examples
     centre = (mean + weight / 2) / (1 + weight)
     half = math.sqrt(weight * mean * (1 - mean) + weight**2 / 4) / (1 + weight)

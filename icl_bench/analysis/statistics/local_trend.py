@@ -1,15 +1,13 @@
 """Continue a curve over k: a slope that changes at random from one doubling to the next, and rare steps.
 
-The log-odds of a score are a Gaussian process over log2 k: the integral of a slope that returns to 0
-(an Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor, Cumberland & Sy 1994,
-JASA 89:727). A slope thus lasts for a while and is then damped, as in the damped trends of Gardner &
-McKenzie (1985, Management Science 31:1237). Steps come at random, as in the level shifts of Chen &
-Tiao (1990, Journal of Business & Economic Statistics 8:83): one at most among the k that were asked,
-and one at most beyond them. Where the step was is unknown; the forecasts for each gap between two k,
-and for none, are averaged, weighted by how well each explains the curve (Rasmussen & Williams 2006,
-Gaussian Processes for Machine Learning, section 2.2). The process is symmetric: curves fall as
-easily as they rise, and a flat curve stays flat in the median. docs/statistics.md says how the
-constants were chosen.
+The log-odds of a score are a Gaussian process over log2 k: the integral of a slope that returns to 0 (an
+Ornstein-Uhlenbeck process; its integral's covariance is that of Taylor, Cumberland & Sy 1994, JASA 89:727). A slope
+thus persists for a while and is then damped, as in the damped trends of Gardner & McKenzie (1985, Management Science
+31:1237). Steps occur at random, as in the level shifts of Chen & Tiao (1990, Journal of Business & Economic Statistics
+8:83): at most one among the tested k, and at most one beyond them. The position of the step is unknown; the forecasts
+for each gap between two k, and for no step, are averaged, weighted by their likelihood (Rasmussen & Williams 2006,
+Gaussian Processes for Machine Learning, section 2.2). The process is symmetric: falling and rising are equally likely,
+and a flat curve stays flat in the median. docs/statistics.md describes the choice of constants.
 """
 
 from __future__ import annotations
@@ -19,45 +17,47 @@ from dataclasses import dataclass
 import numpy as np
 
 SLOPE = 0.25
-"""Standard deviation of the slope, in log-odds a doubling."""
+"""Standard deviation of the slope, in log-odds per doubling."""
 
 MEMORY = 4.0
-"""After how many doublings the correlation of slopes is 1/e."""
+"""The number of doublings after which the correlation of slopes is 1/e."""
 
 STEP = 0.6
 """Standard deviation of a step, in log-odds."""
 
 RATE = 0.125
-"""Steps a doubling."""
+"""Steps per doubling."""
 
 LEVEL = 2.0
 """Standard deviation of the curve's first value, in log-odds."""
 
 UNSTEADY = 0.05
-"""Added to the variance of each point, as a share of a binomial mean's: all-right answers vary, too."""
+"""Added to the variance of each point, as a share of a binomial mean's, because means of only right answers vary,
+too.
+"""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a curve may be at some k: mixtures of normal distributions of log-odds."""
+    """The predicted curve at some k: mixtures of normal distributions of log-odds."""
 
     weights: np.ndarray
-    """Of where steps may be: ``(places, ks)``."""
+    """Weights of the possible positions of steps: ``(places, ks)``."""
     means: np.ndarray
-    """``(places, ks)``."""
+    """Means of the mixture: ``(places, ks)``."""
     variances: np.ndarray
-    """Of the curve itself: ``(places, ks)``."""
+    """Variances of the curve itself: ``(places, ks)``."""
     noise: float
-    """Variance of what is seen about the curve."""
+    """Variance of an observation around the curve."""
     tests: int
-    """How many test examples a score is the mean of."""
+    """The number of test examples of a mean score."""
 
     def reached(self, score: float) -> np.ndarray:
-        """The chance that the curve itself is at ``score`` or above: ``(ks,)``."""
+        """The chance that the curve itself is at or above ``score``: ``(ks,)``."""
         return 1 - self._below(_log_odds(score, self.tests), self.variances)
 
     def quantile(self, share: float) -> np.ndarray:
-        """The score that what is seen falls below with this chance: ``(ks,)``."""
+        """The score below which an observation falls with this chance: ``(ks,)``."""
         # bisection: the quantiles of a mixture have no closed form
         low, high = np.full(self.means.shape[1], -30.0), np.full(self.means.shape[1], 30.0)
         for _ in range(40):
@@ -77,17 +77,16 @@ def continuation(
 ) -> Continuation:
     """Continue the curve of the mean scores at ``ks``, ``(points,)`` each, to the ks ``ahead``.
 
-    ``covariance`` is that of the means over draws and over test examples, ``(points, points)``, and
-    ``tests`` the number of test examples. These are the same at all k, so what they have in common
-    is no noise: a point's own variance is half of that of its difference to a neighbouring point.
-    The points ahead are as noisy as the last one.
+    ``covariance`` is that of the means over draws and over test examples, ``(points, points)``, and ``tests`` the
+    number of test examples. These are the same at all k, so their common variance is not noise: a point's own variance
+    is half of that of its difference to a neighbouring point. The points ahead have the noise of the last one.
     """
     log_odds = _log_odds(means, tests)
     share = (means * tests + 0.5) / (tests + 1)
     binomial = share * (1 - share)
     noise = _own_variances(covariance) / binomial**2 + UNSTEADY / (tests * binomial)
     at, to = np.log2(ks / ks[0]), np.log2(ahead / ks[0])
-    places = np.append(at[1:], np.inf)  # a step is at the first k that has it; the last place is none
+    places = np.append(at[1:], np.inf)  # a step is at the first k after it; the last position is no step
     root = np.linalg.cholesky(_covariances(at, at, places) + np.diag(noise))
     inverse = np.linalg.inv(root)
     left, shared = inverse @ log_odds, inverse @ _covariances(at, to, places)
@@ -106,7 +105,9 @@ def continuation(
 
 
 def _covariances(at: np.ndarray, to: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Of the curve's values at two sets of doublings from its start, by a step's place: ``(places, at, to)``."""
+    """Covariances of the curve's values at two sets of doublings from its start, by a step's position: ``(places, at,
+    to)``.
+    """
     stepped = (at >= places[:, None])[:, :, None] & (to >= places[:, None])[:, None]
     at, to = at[:, None], to[None]
     common = np.minimum(at, to)
@@ -116,14 +117,16 @@ def _covariances(at: np.ndarray, to: np.ndarray, places: np.ndarray) -> np.ndarr
 
 
 def _own_variances(covariance: np.ndarray) -> np.ndarray:
-    """Half of the mean variance of each mean's differences to its neighbours, ``(points,)``."""
+    """Half of the mean variance of each mean's differences from its neighbours, ``(points,)``."""
     variances = np.diagonal(covariance)
     halves = (variances[1:] + variances[:-1]) / 2 - np.diagonal(covariance, 1)
     return np.asarray((np.append(halves[0], halves) + np.append(halves, halves[-1])) / 2)
 
 
 def _log_odds(score: float | np.ndarray, tests: int) -> np.ndarray:
-    """Of a score with half an example more right and wrong (Haldane 1956, Ann. Hum. Genet. 20:309)."""
+    """Log-odds of a score after adding half a right and half a wrong example (Haldane 1956, Ann. Hum. Genet.
+    20:309).
+    """
     return np.asarray(np.log((score * tests + 0.5) / (tests - score * tests + 0.5)))
 
 

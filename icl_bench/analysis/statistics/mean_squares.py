@@ -16,14 +16,14 @@ class MeanSquares(NamedTuple):
 
     @property
     def draws_differ(self) -> Any:
-        """Whether there is any sign that draws differ: by more than the residual."""
+        """Whether draws differ by more than the residual."""
         return self.draws > self.residual
 
 
 def mean_squares(scores: np.ndarray) -> MeanSquares:
     """Return the mean squares of scores ``(..., draws, test)`` (Searle, Casella & McCulloch 1992).
 
-    There must be two draws or more; of a single test example, what is by tests is 0.
+    Needs at least two draws. With a single test example, the mean square by tests is 0.
     """
     draws, test = scores.shape[-2:]
     by_draw = scores.mean(axis=-1, keepdims=True)

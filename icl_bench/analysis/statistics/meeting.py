@@ -1,4 +1,4 @@
-"""The common part of two points: what of their draws and test examples can be compared."""
+"""The common part of two points: their comparable draws and test examples."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Meeting(NamedTuple):
     point: Grid
     base: Grid
     matched: bool
-    """Whether row d of both is one draw."""
+    """Whether row d of both is the same draw."""
     left_out: int
-    """Predictions of either that are in no common part."""
+    """Predictions of either point outside the common part."""
 
 
 def meet(point: Grid, base: Grid, matched: bool) -> Meeting:
-    """Match two points by test ids and, where draws are matched and common, by draws."""
+    """Match two points by test ids and, if draws are matched and common, by draws."""
     a, b = _common(point, base, "tests")
     matched = matched and bool(np.isin(a.draws, b.draws).any())
     if matched:
@@ -35,7 +35,7 @@ def meet(point: Grid, base: Grid, matched: bool) -> Meeting:
 
 
 def _answered_by_both(a: Grid, b: Grid) -> tuple[Grid, Grid]:
-    """Two grids of the same draws and test examples without what one of them lacks."""
+    """Two grids of the same draws and test examples, without predictions that one of them lacks."""
     both = (a.rows >= 0) & (b.rows >= 0)
     if both.all():
         return a, b
@@ -46,7 +46,7 @@ def _answered_by_both(a: Grid, b: Grid) -> tuple[Grid, Grid]:
 
 
 def _common(a: Grid, b: Grid, axis: str) -> tuple[Grid, Grid]:
-    """Both grids where they agree in test ids, or in draws."""
+    """Both grids restricted to common test ids, or to common draws."""
     mine, others = getattr(a, axis), getattr(b, axis)
     if np.array_equal(mine, others):
         return a, b

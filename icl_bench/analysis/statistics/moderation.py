@@ -1,4 +1,4 @@
-"""The variance of a curve's draws at one k, moderated by what its other ks say of it."""
+"""The variance of a curve's draws at one k, moderated by those at its other k."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from icl_bench.analysis.statistics.contrast import Contrast
 from icl_bench.analysis.statistics.special import inverse_trigamma
 
 FEWEST_DRAWS = 3
-"""Of two draws there is no telling whether those of other ks are the same information again."""
+"""The minimum number of draws: two draws cannot show whether those of other k are the same information."""
 
 
 SPACING = 4.0
-"""Ks within this factor count as one: their draws begin with the same demonstrations."""
+"""Values of k within this factor count as one, because their draws begin with the same demonstrations."""
 
 
 WORTH = 0.5
-"""How much of the degrees of freedom that a curve seems to give is counted: from three draws they
-are estimated with a wide error, and counted whole, false alarms were 5.2 to 6.4% in simulations."""
+"""The counted fraction of the degrees of freedom that a curve gives, because three draws estimate them with a large
+error. With a fraction of 1, false positives were 5.2 to 6.4% in simulations.
+"""
 
 
 NOTHING = 1e-12
-"""A variance up to this is 0 but for rounding: scores are shares of hundreds of answers."""
+"""A variance up to this is 0 up to rounding: scores are shares of hundreds of answers."""
 
 
 class DrawMeans(NamedTuple):
     """The mean score, or mean difference, of each draw of one sample at one k."""
 
     curve: object
-    """What samples have in common that may be moderated by each other."""
+    """Key of the curve: samples with equal keys moderate each other."""
     k: int
     draws: np.ndarray
     """Their numbers, ``(draws,)``."""
@@ -40,42 +41,38 @@ class DrawMeans(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What the other ks say of the variance of a draw's mean."""
+    """The prior for the variance of a draw's mean, from the other k."""
 
     variance: np.ndarray
     """At each k: ``(ks,)``."""
     freedom: float
-    """What it is worth, in degrees of freedom; 0 where it is worth nothing."""
+    """Its weight in degrees of freedom; 0 for none."""
 
 
 def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMeans]]) -> list[Contrast]:
     """Return the contrasts with the mean squares by draws shrunk to the trend of their curve.
 
-    ``samples`` has an entry for each part of a contrast's ``of_draws``. Three draws say little of
-    how far draws differ, the draws of a whole curve more. So a mean square s² of n degrees of
-    freedom becomes ``(d0 s0² + n s²) / (d0 + n)`` with d0 + n of them (empirical Bayes; Smyth 2004,
-    Stat. Appl. Genet. Mol. Biol. 3:3), where s0² is the curve's trend at this k, as draws differ
-    less where demonstrations are many or nearly all answers right: log-linear in log k, fitted as
-    the mean of a gamma distribution (limma-trend; Law et al. 2014, Genome Biol. 15:R29).
+    ``samples`` has an entry for each part of a contrast's ``of_draws``. Three draws estimate the variance of draws
+    poorly, the draws of a whole curve better. So a mean square s² of n degrees of freedom becomes ``(d0 s0² + n s²) /
+    (d0 + n)`` with d0 + n of them (empirical Bayes; Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3), where s0² is the
+    curve's trend at this k, because draws differ less with many demonstrations or nearly perfect answers: log-linear in
+    log k, fitted as the mean of a gamma distribution (limma-trend; Law et al. 2014, Genome Biol. 15:R29).
 
-    Demonstrations of a smaller k begin those of a larger one, so that draws of neighbouring ks are
-    no samples of their own: see :func:`_independent`. The prior is worth no more than the
-    independent ks but the two of the trend, and less where variances scatter about it by more than
-    chance (Smyth's estimate of d0); of that, half is counted. Curves of fewer than three
-    independent ks, or three draws, stay as they are.
+    Demonstrations of a smaller k begin those of a larger one, so draws of neighbouring k are not independent: see
+    :func:`_independent`. The prior's weight is at most the number of independent k minus the two of the trend, and less
+    if variances scatter around it by more than chance (Smyth's estimate of d0); half of it is counted. Curves with
+    fewer than three independent k, or fewer than three draws, are not changed.
 
-    Variances of 0 are no evidence of the trend and are excluded from its fit: retrieval has identical
-    draws at small k, and a line through such zeros would predict any variance for large k. A k whose
-    draws have the same scores on every test example stays as it is. Where only the means of draws
-    are equal, the trend counts, of the nearest k that it was fitted to. The trend is never above
+    Variances of 0 are excluded from the fit of the trend: retrieval has identical draws at small k, and a line through
+    such zeros would predict any variance for large k. A k whose draws have the same scores on every test example is not
+    changed. If only the means of draws are equal, the trend of the nearest fitted k is used. The trend is never above
     the largest variance of the curve.
 
-    In simulations with three draws, nine ks and 250 test examples (``benchmarks/
-    statistics_comparisons.py``, 300 to 1,000 curves), p was 0.05 or less in 1.6 to 6.2% of comparisons
-    without a difference: 2.9 to 3.7% where a draw's effect is nested, 5.4% where half of it is the
-    same at every k and 6.2% where all of it is, 1.6 to 2.5% where draws are identical at small k. A
-    difference was found 1.3 to 2.4 times as often as without moderation. Intervals were at most 4
-    times as wide as without.
+    In simulations with three draws, nine ks and 250 test examples (``benchmarks/ statistics_comparisons.py``, 300 to
+    1,000 curves), p was 0.05 or less in 1.6 to 6.2% of comparisons without a difference: 2.9 to 3.7% if a draw's effect
+    is nested, 5.4% if half of it is the same at every k and 6.2% if all of it is, 1.6 to 2.5% if draws are identical at
+    small k. A difference was found 1.3 to 2.4 times as often as without moderation. Intervals were at most 4 times as
+    wide as without.
     """
     groups: dict[object, list[tuple[int, int]]] = {}
     for number, parts in enumerate(samples):
@@ -96,7 +93,7 @@ def moderated(contrasts: Sequence[Contrast], samples: Sequence[Sequence[DrawMean
 
 
 def _prior(curve: Sequence[DrawMeans]) -> Prior:
-    """The trend of a curve's variances and the degrees of freedom that it is worth."""
+    """The trend of a curve's variances and its weight in degrees of freedom."""
     from icl_bench.analysis.statistics.special import polygamma
 
     nothing = Prior(np.zeros(len(curve)), 0.0)
@@ -134,7 +131,7 @@ def _trend(log_k: np.ndarray, seen: np.ndarray, freedom: np.ndarray) -> np.ndarr
 
 
 def _spaced(ks: np.ndarray) -> int:
-    """How many ks there are, of which each is several times the one before."""
+    """The number of k of which each is several times the previous one."""
     count, last = 0, 0.0
     for k in np.sort(ks):
         if k >= SPACING * last:
@@ -143,11 +140,10 @@ def _spaced(ks: np.ndarray) -> int:
 
 
 def _independent(curve: Sequence[DrawMeans], trend: np.ndarray) -> float:
-    """As many independent ks as have the information of these: ``(tr R)² / tr R²``.
+    """The effective number of independent k: ``(tr R)² / tr R²``.
 
-    R is the covariance of draws' means between ks, each by its trend (Box 1954, Ann. Math. Stat.
-    25:290). Both are estimated without bias from the few draws (Srivastava 2005, J. Jpn. Stat. Soc.
-    35:251), of those that all ks have.
+    R is the covariance of draws' means between ks, each by its trend (Box 1954, Ann. Math. Stat. 25:290). Both are
+    estimated without bias from the draws that all k have (Srivastava 2005, J. Jpn. Stat. Soc. 35:251).
     """
     draws = curve[0].draws
     for sample in curve[1:]:
@@ -157,7 +153,7 @@ def _independent(curve: Sequence[DrawMeans], trend: np.ndarray) -> float:
         return 0.0
     of_ks = [sample.means[np.isin(sample.draws, draws)] for sample in curve]
     deviations = (np.array(of_ks) - np.mean(of_ks, axis=1, keepdims=True)).T / np.sqrt(trend)
-    inner = deviations @ deviations.T / freedom  # its traces are those of the larger R
+    inner = deviations @ deviations.T / freedom  # its traces belong to the larger R
     trace, squared = float(np.trace(inner)), float((inner**2).sum())
     unbiased = freedom**2 / ((freedom - 1) * (freedom + 2)) * (squared - trace**2 / freedom)
     if unbiased <= 0:
@@ -166,5 +162,5 @@ def _independent(curve: Sequence[DrawMeans], trend: np.ndarray) -> float:
 
 
 def _freedom_of(excess: float) -> float:
-    """The d0 of which trigamma(d0 / 2) is the excess variance of log variances; may be infinite."""
+    """The d0 for which trigamma(d0 / 2) is the excess variance of log variances; may be infinite."""
     return 2 * inverse_trigamma(excess) if excess > 1e-3 else np.inf

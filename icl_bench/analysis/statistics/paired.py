@@ -1,4 +1,4 @@
-"""Paired comparisons: what differs from a base in one respect, at each k, on common examples."""
+"""Paired comparisons: points that differ from a base in one respect, at each k, on common examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TESTS = ("test", "test_rows")
-"""Facts that may differ in every comparison: sides are paired on what both have."""
+"""Facts that may differ in every comparison, because sides are paired on common test rows."""
 
 
 RESULT = [
@@ -54,16 +54,17 @@ TEXT_COLUMNS = {"metric", "advice", "interval_over", "withheld", "draws_sd_of", 
 
 
 ALPHA = 0.05
-"""The significance level: of advice, and of every other test."""
+"""The significance level of advice and of every other test."""
 
 
 About = Literal["draws", "demonstrations"]
-"""What a comparison speaks of: of a way to choose, a model or a training, whatever demonstrations
-are drawn; or of the very demonstrations that both sides have."""
+"""What a comparison generalises to: a selection, model or training with any draws; or the specific demonstrations that
+both sides have.
+"""
 
 
 ONE_DRAW = "one draw"
-"""Why there is no p value, and no candidate for advice."""
+"""Why there is no p value, and no advice."""
 
 
 def compare(
@@ -75,48 +76,39 @@ def compare(
     apart: Collection[str] = (),
     about: About | None = None,
 ) -> pd.DataFrame:
-    """Compare whatever differs from ``base`` in its columns, and in no others, with it at each k.
+    """Compare points that differ from ``base`` only in its columns with the base at each k.
 
-    ``base`` is columns of the setting, or further ones that are taken as part of it, and a value of
-    each, like ``{"order": "drawn"}``. Both sides
-    are taken where both have predictions: with ``matched`` draws (the same demonstrations on both
-    sides) in common draws and test examples. Otherwise, and where no draw is common, each side's
-    draws are a sample of their own and test examples alone are paired.
+    ``base`` maps columns of the setting, or further columns that count as part of it, to values, like ``{"order":
+    "drawn"}``. With ``matched`` draws (the same demonstrations on both sides), both sides are compared on common draws
+    and test examples. Otherwise, and without common draws, each side's draws are a separate sample and only test
+    examples are paired.
 
-    A point is compared with the base of its own variant. Where there is none, as for another model,
-    it is compared with those of other variants that agree in all ``facts`` that both have but those
-    ``apart``, of the test set and of the imported file, of these with those that agree in most.
-    Calibrated predictions are compared with those of the same calibration only.
-    Without any it has no row.
-    What is compared is each task's own score (:func:`icl_bench.metrics.scores.scored`):
-    accuracy or, for free text, ROUGE-1.
+    A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
+    other variants that agree in all common ``facts`` except those ``apart``, of the test set and of the imported file;
+    among these, with those that agree in most facts. Calibrated predictions are compared only with those of the same
+    calibration. Points without a base have no row. The compared score is the task's own
+    (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
 
-    Columns: the setting; k; for each column of ``base``, and variant, the base's value as
-    ``base_...``; ``metric``, what is compared; ``difference`` of its mean, a share of 1, from the
-    base's, ci_low and ci_high, 95% limits corrected over the ks as p_holm is (:func:`holm_steps`), so
-    that they leave out 0 where that is at most ``ALPHA``; p and p_holm, corrected over the ks
-    (:func:`holm`); ``detectable``, the smallest difference that is found in 80% of such samples; mean
-    and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``,
-    the predictions of either side that have no counterpart; and ``advice``, the side that is better
-    by p_holm <= ``ALPHA`` (its value of the first column of ``base``), missing where there is no
-    telling. Then ``all_rows``, the test examples of the side that has more; ``interval_over``, what
-    the limits take samples of (:func:`icl_bench.analysis.draws.interval_over`); ``withheld``, why
-    there is no p; ``draws_sd`` and ``draws_sd_of``, where a side has one draw, how far draws differ
-    elsewhere (:func:`icl_bench.analysis.draws.deviations_elsewhere`, the larger of the sides');
-    and outlying_draws and base_outlying_draws of the compared parts
-    (:func:`icl_bench.analysis.draws.outlying_draws`).
+    Columns: the setting; k; for each column of ``base``, and variant, the base's value as ``base_...``; ``metric``, the
+    compared score; ``difference``, its mean minus the base's, a share of 1; ci_low and ci_high, 95% limits corrected
+    over k like p_holm (:func:`holm_steps`), so that they exclude 0 if p_holm is at most ``ALPHA``; p and p_holm,
+    corrected over k (:func:`holm`); ``detectable``, the smallest difference that is found in 80% of such samples; mean
+    and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``, the predictions of
+    either side that have no counterpart; and ``advice``, the side that is significantly better (p_holm <= ``ALPHA``;
+    its value of the first column of ``base``), missing if neither is. Then ``all_rows``, the test examples of the side
+    that has more; ``interval_over``, the sampled unit of the limits (:func:`icl_bench.analysis.draws.interval_over`);
+    ``withheld``, why there is no p; ``draws_sd`` and ``draws_sd_of``, if a side has one draw, the deviation of draws
+    elsewhere (:func:`icl_bench.analysis.draws.deviations_elsewhere`, the larger of the sides'); and outlying_draws and
+    base_outlying_draws of the compared parts (:func:`icl_bench.analysis.draws.outlying_draws`).
 
-    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`, with the draws'
-    variance of each k moderated by the curve's other ks
-    (:func:`icl_bench.analysis.statistics.moderation.moderated`). A single draw says nothing of
-    other draws, and two draws of one way to choose may differ by more than any effect. So p, p_holm
-    and advice are withheld where a side has one draw of what is drawn
-    (:func:`icl_bench.analysis.draws.is_drawn`) and the comparison is ``about`` draws: one way to
-    choose, model or training against another. Retrieval has one draw by nature and is judged. Where
-    it is about ``demonstrations`` (orders, attention, perturbations), both sides have the same ones
-    and p speaks of these; it is withheld only where no draw is common. Limits of one draw stay, as
-    what they are: over test examples only. Without ``about`` nothing is withheld: the caller has to
-    say what a single draw means.
+    Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`, with the draws' variance of each k
+    moderated by the curve's other k (:func:`icl_bench.analysis.statistics.moderation.moderated`). A single draw does
+    not generalise to other draws, and two draws of one selection may differ by more than any effect. So p, p_holm and
+    advice are withheld if a side has a single random draw (:func:`icl_bench.analysis.draws.is_drawn`) and the
+    comparison is ``about`` draws: one selection, model or training against another. Retrieval has one draw by
+    definition and is tested. If the comparison is about ``demonstrations`` (orders, attention, perturbations), both
+    sides have the same ones and p applies to these; it is withheld only without a common draw. Limits of one draw are
+    kept, over test examples only. Without ``about`` nothing is withheld: the caller must interpret single draws.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
@@ -171,7 +163,7 @@ def compare(
 
 
 def _draw_means(met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int) -> list[DrawMeans]:
-    """Each sample of draws of two points, as :func:`contrast` takes them."""
+    """Each sample of draws of two points, as passed to :func:`contrast`."""
     first, second = (side.values(values) for side in (met.point, met.base))
     if not first.size:
         return []
@@ -187,16 +179,16 @@ def _draw_means(met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
 
 
 def _single(table: pd.DataFrame) -> np.ndarray:
-    """Which sides have one draw of what is drawn, the point's and the base's: ``(2, points)``."""
+    """Which sides have a single random draw, the point's and the base's: ``(2, points)``."""
     selects = table["select"], table.get("base_select", table["select"])
     drawn = np.array([select.map(is_drawn).to_numpy(dtype=bool) for select in selects])
-    drawn &= table["k"].to_numpy() > 0  # without demonstrations nothing is drawn
+    drawn &= table["k"].to_numpy() > 0  # without demonstrations nothing is random
     single: np.ndarray = drawn & (table[["draws", "base_draws"]].to_numpy().T == 1)
     return single
 
 
 def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -> list[bool]:
-    """Where one draw cannot say what the comparison is about."""
+    """Which comparisons a single draw cannot decide."""
     if about is None:
         return [False] * len(met)
     same = [m.matched and about == "demonstrations" for m in met]
@@ -204,7 +196,7 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
 
 
 def _about_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:
-    """What limits are over, one side's draws ``unknown`` or not, and outlying draws of each."""
+    """The sampled unit of limits, with one side's draws ``unknown`` or not, and outlying draws of each side."""
     sides = {"outlying_draws": [m.point for m in met], "base_outlying_draws": [m.base for m in met]}
     outlying = {
         name: np.array([outlying_draws(g.draws, g.values(values)) for g in grids], dtype=object)
@@ -222,7 +214,7 @@ def _elsewhere(
     sides: tuple[np.ndarray, np.ndarray],
     single: np.ndarray,
 ) -> dict[str, Any]:
-    """How far draws differ where they were repeated, of the sides that have one draw."""
+    """The deviation of repeated draws, for sides that have one draw."""
     means = [TwoWayLayout(grid.joined().values(values)).by_draw for grid in all_points]
     points = keys.assign(
         draw_variance=[m.var(ddof=1) if len(m) > 1 else np.nan for m in means],
@@ -238,13 +230,13 @@ def _elsewhere(
 
 
 def _have_both_sides(frame: pd.DataFrame, base: Mapping[str, str]) -> bool:
-    """Whether some predictions are of the base and some are not: else there is nothing to do."""
+    """Whether there are predictions on both sides, so that there is something to compare."""
     is_base = np.logical_and.reduce([frame[name] == value for name, value in base.items()])
     return bool(is_base.any() and not is_base.all())
 
 
 def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
-    """A table of comparisons of which there are none."""
+    """A table of comparisons without rows."""
     import pandas as pd
 
     numbers = set(RESULT) - TEXT_COLUMNS
@@ -252,7 +244,7 @@ def _without_rows(columns: Sequence[str]) -> pd.DataFrame:
 
 
 def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) -> pd.DataFrame:
-    """Which points meet: setting, ``base_`` columns, k and the places ``at`` and ``base_at``."""
+    """The pairs of points to compare: setting, ``base_`` columns, k and the positions ``at`` and ``base_at``."""
     keys = keys.astype(dict.fromkeys(setting, object)).assign(at=np.arange(len(keys)))
     is_base = np.logical_and.reduce([keys[name] == value for name, value in base.items()])
     own = [name for name in setting if name in base or name == "variant"]
@@ -264,7 +256,7 @@ def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) 
 
 
 def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.DataFrame:
-    """Of each point's pairs the one of its own variant, or those that have most in common."""
+    """For each point, the pair with its own variant, or the pairs that agree in most facts."""
     free = {"imported", *TESTS, *apart}
     known = {variant: of.known() for variant, of in facts.items()}
 
@@ -287,7 +279,7 @@ def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.
 def holm(p: Any) -> np.ndarray:
     """Return p values adjusted for their number (Holm 1979, Scand. J. Stat. 6:65), in their order.
 
-    NaN stays NaN and is not counted: there was no test.
+    NaN stays NaN and is not counted, because there was no test.
     """
     p = np.asarray(p, dtype=float)
     adjusted = np.full(len(p), np.nan)
@@ -300,9 +292,8 @@ def holm(p: Any) -> np.ndarray:
 def holm_steps(p: Any) -> np.ndarray:
     """The error at which Holm's procedure tests each p value, ``(tests,)``, in their order.
 
-    Limits at this error leave out no difference where, and only where, the adjusted p is at most
-    ``ALPHA``: once a p value is too large, all larger ones are held to the same error. ``ALPHA`` where
-    there was no test (NaN).
+    Limits at this error exclude 0 if and only if the adjusted p is at most ``ALPHA``: once a p value is too large, all
+    larger ones have the same error. ``ALPHA`` without a test (NaN).
     """
     p = np.asarray(p, dtype=float)
     steps = np.full(len(p), ALPHA)

@@ -1,4 +1,4 @@
-"""What a comparison can find: from how far scores differ by draws and test examples to its power."""
+"""The power of a comparison, from the variances of scores by draws and test examples."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.paired import ALPHA
 
 QUANTILES = 48
-"""Of the mean square by draws, which the test knows by chance alone."""
+"""Quantiles of the mean square by draws, which varies by chance."""
 
 MOST_DRAWS, MOST_ROWS = 1000, 1_000_000
-"""Beyond these, a difference cannot be shown."""
+"""The maximum numbers considered; beyond these, a difference cannot be shown."""
 
 
 class Components(NamedTuple):
-    """Variances of the difference of two points, of single scores; shares of 1, squared."""
+    """Variances of the difference of two points for single scores; shares of 1, squared."""
 
     tests: float
-    """By test example: how far what it gains differs from another's."""
+    """By test example: the variance of differences between test examples."""
     draws: tuple[float, ...]
-    """By draw: one where both points have the same draws, one each where they have their own; empty where
-    nothing is drawn."""
+    """By draw: one value if both points have the same draws, one each if they have their own; empty if nothing is
+    random.
+    """
     rest: tuple[float, ...]
-    """Of one score within its draw and test example, as many."""
+    """The residual of one score within its draw and test example, in the same order."""
 
     def contrast(self, draws: int, rows: int) -> Contrast:
-        """A comparison of so many draws and test rows without a difference, as these variances have it on average."""
+        """The expected contrast of this number of draws and test rows, with these variances and no difference."""
         of_test = self.tests + sum(self.rest) / draws
         parts = (
             ((by_draw + rest / rows) / draws, rest / rows / draws, float(draws - 1))
@@ -41,11 +42,11 @@ class Components(NamedTuple):
 
 
 def components(first: np.ndarray, second: np.ndarray, matched: bool) -> Components | None:
-    """The variances that two points ``(draws, test)`` on the same test examples show; NaN is a gap.
+    """Estimate the variances of two points ``(draws, test)`` on the same test examples; NaN is a gap.
 
-    ``matched`` says that row d of both is one draw. By analysis of variance (Searle, Casella & McCulloch
-    1992, section 4.5), below 0 taken as 0. What has a single draw counts as not drawn. None of fewer
-    than two test examples.
+    With ``matched``, row d of both is the same draw. Estimated by analysis of variance (Searle, Casella & McCulloch
+    1992, section 4.5), negative values set to 0. A single draw counts as not random. None for fewer than two test
+    examples.
     """
     samples = [TwoWayLayout(first - second)] if matched else [TwoWayLayout(first), TwoWayLayout(second)]
     if not first.size or first.shape[1] < 2:
@@ -65,8 +66,8 @@ def components(first: np.ndarray, second: np.ndarray, matched: bool) -> Componen
 def power(of: Components, draws: int, rows: int, difference: float) -> float:
     """The share of samples in which a true ``difference`` (a share of 1) is found, either way.
 
-    The test is that of :func:`icl_bench.analysis.statistics.contrast.judge`, two-sided: what it takes for
-    a difference depends on how far the draws at hand happen to differ (a chi-square).
+    The test is that of :func:`icl_bench.analysis.statistics.contrast.judge`, two-sided: its threshold depends on the
+    observed variance of draws (a chi-square).
     """
     return _power(of, draws, rows)(difference)
 
@@ -95,7 +96,7 @@ def _power(of: Components, draws: int, rows: int) -> Callable[[float], float]:
 
 
 def smallest(of: Components, draws: int, rows: int) -> float:
-    """The smallest true difference that is found in ``POWER`` of samples; infinite where none is."""
+    """The smallest true difference that is found in ``POWER`` of samples; infinite if none is."""
     found = _power(of, draws, rows)
     low, high = 0.0, 1.0
     if found(high) < POWER:
@@ -107,17 +108,17 @@ def smallest(of: Components, draws: int, rows: int) -> float:
 
 
 def draws_needed(of: Components, rows: int, difference: float) -> int | None:
-    """The fewest draws that find it in ``POWER`` of samples; None where more draws do not help."""
+    """The fewest draws that find the difference in ``POWER`` of samples; None if more draws do not help."""
     return _fewest(lambda draws: power(of, draws, rows, difference) >= POWER, 2, MOST_DRAWS)
 
 
 def rows_needed(of: Components, draws: int, difference: float) -> int | None:
-    """The fewest test rows that find it in ``POWER`` of samples; None where more rows do not help."""
+    """The fewest test rows that find the difference in ``POWER`` of samples; None if more rows do not help."""
     return _fewest(lambda rows: power(of, draws, rows, difference) >= POWER, 10, MOST_ROWS)
 
 
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The smallest number from ``least`` to ``most`` that is enough, where larger ones are, too."""
+    """The smallest sufficient number from ``least`` to ``most``, if larger ones suffice, too."""
     high = least
     while not enough(high):
         if high >= most:

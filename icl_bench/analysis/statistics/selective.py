@@ -9,14 +9,14 @@ import numpy as np
 
 
 class Cuts(NamedTuple):
-    """Predictions in the order of their probability, the most probable first; equal ones are never parted."""
+    """Predictions in the order of their probability, the most probable first; equal ones stay together."""
 
     threshold: np.ndarray
     """The probability at which each group of equal predictions ends: ``(groups,)``."""
     answered: np.ndarray
-    """How many predictions have this probability or more: ``(groups,)``."""
+    """The number of predictions with this probability or more: ``(groups,)``."""
     right: np.ndarray
-    """How many of these are right: ``(groups,)``."""
+    """The number of right ones among these: ``(groups,)``."""
 
 
 def cuts(probability: np.ndarray, right: np.ndarray) -> Cuts:
@@ -30,7 +30,7 @@ def cuts(probability: np.ndarray, right: np.ndarray) -> Cuts:
 def lowest_threshold(probability: np.ndarray, right: np.ndarray, wanted: float) -> float:
     """The lowest threshold at which a share of ``wanted`` or more of the answers is right.
 
-    0 where all predictions may be answered, infinite where no threshold reaches it.
+    0 if all predictions may be answered, infinite if no threshold reaches it.
     """
     of = cuts(probability, right)
     reached = np.flatnonzero(of.right / of.answered >= wanted)
@@ -40,13 +40,12 @@ def lowest_threshold(probability: np.ndarray, right: np.ndarray, wanted: float) 
 
 
 def risk_parts(probability: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """What each prediction adds to the area under the risk-coverage curve: ``(predictions,)``.
+    """The contribution of each prediction to the area under the risk-coverage curve: ``(predictions,)``.
 
-    The area is the mean, over the numbers of answered predictions from 1 to all, of the share of wrong ones
-    among these (Geifman, Uziel & El-Yaniv 2019, ICLR, "Bias-Reduced Uncertainty Estimation for Deep Neural
-    Classifiers", section 2); predictions of equal probability are answered in random order. The mean of
-    the parts is the area, and they vary as it does: they are its influence function, so that limits of a
-    mean of them are the area's.
+    The area is the mean, over the numbers of answered predictions from 1 to all, of the share of wrong ones among these
+    (Geifman, Uziel & El-Yaniv 2019, ICLR, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers", section
+    2); predictions of equal probability are answered in random order. The mean of the parts is the area. They are its
+    influence function, so limits of their mean are limits of the area.
     """
     count = len(probability)
     if not count:
@@ -64,7 +63,7 @@ def risk_parts(probability: np.ndarray, right: np.ndarray) -> np.ndarray:
     among = (place - start) / size
 
     def from_group(values: np.ndarray) -> np.ndarray:
-        """Sums over all places of ``values`` times the share with which each group's predictions are there."""
+        """Sums over all positions of ``values``, weighted by the share of each group's predictions there."""
         own = np.bincount(group, weights=values * among)
         after = values.sum() - np.cumsum(np.bincount(group, weights=values))
         return np.asarray(own + after)

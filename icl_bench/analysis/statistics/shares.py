@@ -1,4 +1,4 @@
-"""Shares of predictions, with intervals, where not every pair of draw and test example counts."""
+"""Shares of predictions with intervals, if not every pair of draw and test example counts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def share_interval(hits: np.ndarray, tries: np.ndarray) -> Interval:
-    """Return ``hits.sum() / tries.sum()`` and its 95% limits; NaN where nothing was tried.
+    """Return ``hits.sum() / tries.sum()`` and its 95% limits; NaN without tries.
 
-    ``hits`` and ``tries`` are numbers of each draw and test example, ``(draws, test)``, 0 where a
-    pair does not count. The share is a ratio of two means, so that its variance is that of the
-    mean of ``(hits - share * tries) / mean tries`` (Cochran 1977, Sampling Techniques, section
-    6.3). The rest is :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which this
-    is equal to where every pair was tried once.
+    ``hits`` and ``tries`` are counts by draw and test example, ``(draws, test)``, 0 if a pair does not count. The share
+    is a ratio of two means, so its variance is that of the mean of ``(hits - share * tries) / mean tries`` (Cochran
+    1977, Sampling Techniques, section 6.3). The rest is
+    :func:`icl_bench.analysis.statistics.intervals.mean_interval`'s, which gives the same result if every pair was tried
+    once.
     """
     from icl_bench.analysis.statistics.special import ndtri
 

@@ -1,6 +1,6 @@
-"""The functions of ``scipy.special`` that intervals and tests need, in half of its import's time, and one more.
+"""The functions of ``scipy.special`` that intervals and tests need, imported in half the time, and one more.
 
-Import this inside functions: not every command draws an interval.
+Import this inside functions, because not every command computes an interval.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 
 from icl_bench.quiet_libraries import load_late
 
-load_late("numpy", "f2py")  # scipy.special asks numpy for all of its parts, also for this one
+load_late("numpy", "f2py")  # scipy.special imports all parts of numpy, also for this one
 
 from scipy.special import digamma, gammaincinv, gammaln, ndtr, ndtri, polygamma, stdtr, stdtrit  # noqa: E402
 
@@ -17,11 +17,10 @@ __all__ = ["digamma", "gammaincinv", "gammaln", "inverse_trigamma", "ndtr", "ndt
 
 
 def inverse_trigamma(value: float) -> float:
-    """Return where the trigamma function is ``value``, which must be above 0.
+    """Return the argument at which the trigamma function is ``value``, which must be above 0.
 
-    Newton's method on its reciprocal, which is convex and nearly linear: each step from the start
-    goes towards the root and none beyond it (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3,
-    appendix). Its ends are the series of either, where steps would be lost in rounding:
+    Newton's method on its reciprocal, which is convex and nearly linear: no step goes beyond the root (Smyth 2004,
+    Stat. Appl. Genet. Mol. Biol. 3:3, appendix). At both ends, where rounding exceeds the steps, a series is used:
     ``value**-0.5`` for large values and ``1 / value`` for small ones.
 
     Raises ValueError for a value that is not above 0.

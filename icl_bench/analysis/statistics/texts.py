@@ -1,4 +1,4 @@
-"""Ratios of means over windows of texts: texts are the sampled unit, windows lie within them."""
+"""Ratios of means over windows of texts: texts are the sampled unit, with windows within them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import math
 import numpy as np
 
 TEXTS, WINDOWS = "texts", "windows of one text"
-"""What an interval is over."""
+"""The sampled unit of an interval."""
 
 
 def sampled(values: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """Sums of the values ``(windows,)`` of each text, or the values themselves if there is one text.
 
-    ``texts`` are the texts of the windows. Windows of one text are alike, so that more of them do not
-    show how much texts differ. Windows of a single text are a sample of that text alone.
+    ``texts`` are the texts of the windows. Windows of one text are similar, so more of them do not show how much texts
+    differ. Windows of a single text are a sample of that text alone.
     """
     _, number = np.unique(texts, return_inverse=True)
     return np.bincount(number, weights=values) if number.any() else values
 
 
 def interval_over(texts: np.ndarray) -> str:
-    """What :func:`ratio_limits` of :func:`sampled` values is over."""
+    """The sampled unit of :func:`ratio_limits` of :func:`sampled` values."""
     return TEXTS if len(np.unique(texts)) > 1 else WINDOWS
 
 

@@ -1,1 +1,1 @@
-"""Backends behind HTTP: one backend, and an interface for each provider."""
+"""Backends that use HTTP: one backend class, and an interface for each provider."""

@@ -1,4 +1,4 @@
-"""Anthropic's Messages: https://platform.claude.com/docs/en/api/messages."""
+"""Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from icl_bench.backends.servers.replies import Said
 from icl_bench.backends.servers.thinking import Thinking
 
 BREAKPOINT = {"cache_control": {"type": "ephemeral"}}
-"""What ends a part that the cache holds. A request has at most four
-(https://platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
+"""Marks the end of a cached part. A request has at most four
+(https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
+"""
 
 
 class Messages(Interface):
-    """A conversation whose shared parts end at breakpoints of the cache."""
+    """A conversation whose shared parts end at cache breakpoints."""
 
     name = "messages"
     library = "anthropic"
@@ -30,7 +31,7 @@ class Messages(Interface):
     batches = "anthropic"
 
     def marked(self, question: Question) -> Mapping[str, Any]:
-        """See ``Interface.marked``: the system turn apart, breakpoints behind the shared parts."""
+        """See ``Interface.marked``: a separate system turn, and breakpoints after the shared parts."""
         ends = question.ends
         contents = [_blocks(turn["content"], _ends_in(ends, at)) for at, turn in enumerate(question.messages)]
         for end in ends:

@@ -1,8 +1,8 @@
-"""A model behind a server: requests, retries, limits, caches and counts, for any provider's interface.
+"""A model on a server: requests, retries, limits, caches and counts, for any provider's interface.
 
-Answers are free text unless the server holds them to the labels; they are stripped and compared with
-them (Bertsch et al., section 4, frontier models). Requests have the prompt's text, not ids, because the
-server has its own tokenizer. The key is read from the environment only, and removed from every message.
+Answers are free text unless the server constrains them to the labels. They are stripped and compared with the labels
+(Bertsch et al., section 4, frontier models). Requests have the prompt's text, not ids, because the server has its own
+tokenizer. The key is read from the environment only, and removed from every message.
 """
 
 from __future__ import annotations
@@ -43,43 +43,43 @@ _PAUSE_SECONDS = 5.0  # between attempts; the library repeats each attempt with 
 _TIMEOUT_SECONDS = 600.0  # between two bytes
 
 _WHOLE_SECONDS = 1800.0
-"""The longest time of one request, however slowly its bytes come."""
+"""The maximum time of one request, however slowly its bytes arrive."""
 
 LISTED = 8
-"""Models of a server that are named where it does not have the one that is asked for."""
+"""The number of models that an error lists if the server does not have the requested one."""
 
 LEAST_ANSWER = 64
-"""The least limit of tokens of a label in a chat: some models wrap it in a sentence or in markup."""
+"""The minimum token limit of a label in a chat: some models wrap it in a sentence or in markup."""
 
 DEFAULT_TEMPERATURE = 1.0
-"""The temperature of requests that do not say one, at OpenAI, Anthropic and Google."""
+"""The default temperature of requests, at OpenAI, Anthropic and Google."""
 
 _T = TypeVar("_T")
 
 _Reply = tuple[Answer, tuple[Billed, ...]]
-"""A server's answer to one prompt, and what it bills for each of its requests."""
+"""A server's answer to one prompt, and the billed tokens of each of its requests."""
 
 Bill = Callable[[Billed], None]
-"""Takes what one response is billed, as soon as it is known: also one that is rejected is billed."""
+"""Receives the billed tokens of one response as soon as they are known. A rejected response is billed, too."""
 
 
 class AnotherModelError(CellError):
-    """Another model answers than before, which ``--on-model-change`` does not allow."""
+    """The model that answers has changed, and ``--on-model-change`` does not allow this."""
 
 
 @dataclass(frozen=True)
 class Again:
-    """A request of a batch that is to be repeated."""
+    """A batch request to repeat."""
 
     reason: str
     bare: bool = False
-    """Without the texts that end an answer."""
+    """Whether it is repeated without the texts that end an answer."""
     is_failure: bool = True
-    """Whether the server failed. If not, the request is repeated with other arguments."""
+    """Whether the server failed. If false, the request is repeated with other arguments."""
 
 
 class ServerBackend:
-    """A model behind a server."""
+    """A model on a server."""
 
     peak_prefix_bytes = None
 
@@ -101,8 +101,8 @@ class ServerBackend:
     ) -> None:
         """Connect to the server. Raises ``CellError`` if it does not respond.
 
-        ``hold`` is how it holds answers to the labels, ``scores`` how it scores all of them. ``arguments`` are
-        further ones of requests; None leaves out one of the program's.
+        ``hold`` is how it constrains answers to labels, ``scores`` how it scores all labels. ``arguments`` are further
+        request arguments; None removes one of the program's.
         """
         self.name = identity.get("backend", "openai")
         self.counters = Counters()
@@ -114,10 +114,10 @@ class ServerBackend:
         self._lost = False
         self._cut_prompts = CutPrompts()
         self._refused: set[str] = set()
-        """Arguments that the server refuses, which are left out since."""
+        """Arguments that the server refused and that are left out since."""
         self._limit = interface.limits[0]
         self._temperature: float | None = None
-        """That of samples; None for answers that are not sampled."""
+        """The temperature of samples; None without sampling."""
         self._before: tuple[Question, End] | None = None
         """A prompt of the last cell, and where its shared part ends."""
         self._models = list(listed_models(interface, connection))
@@ -158,10 +158,10 @@ class ServerBackend:
     async def _ask_all(
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], hand: Callable[[_Reply], None]
     ) -> None:
-        """Send several requests at a time. After a failure, no further request is started.
+        """Answer prompts with concurrent requests. After a failure, no further request is started.
 
-        If the prompts share a part that the server's cache may hold, the first of them is answered before the
-        others begin, so that its part is computed and billed once.
+        If the prompts share a part that the server's cache may hold, the first one is answered before the others start,
+        so that the part is computed and billed once.
         """
         in_flight = asyncio.Semaphore(self._concurrency)
         failures: list[CellError | UserError] = []
@@ -208,7 +208,7 @@ class ServerBackend:
     # -- prompts ------------------------------------------------------------------------------------
 
     def _shared_ends(self, prompts: PromptSet, todo: Sequence[int]) -> tuple[End, ...]:
-        """Where shared parts end: that of the cell before, if these prompts begin with it, and theirs."""
+        """The ends of shared parts: that of the previous cell, if these prompts begin with it, and their own."""
         if not self.interface.chat or len(prompts.prefix) < self.interface.cached_from:
             return ()
         if (end := shared_end(prompts, todo)) is None:
@@ -226,7 +226,9 @@ class ServerBackend:
         return Question(prompts.text(index), ())
 
     def _check_count(self, counted: int, said: int) -> None:
-        """Compare the local tokenizer's count of a prompt with the server's. Raises ``CellError`` if it was cut."""
+        """Compare the local tokenizer's count of a prompt with the server's. Raises ``CellError`` if the prompt was
+        truncated.
+        """
         self._cut_prompts.check(counted, said)
         if said == counted - 1:
             self._note(_NO_BOS)
@@ -243,9 +245,9 @@ class ServerBackend:
     # -- one request --------------------------------------------------------------------------------
 
     async def _ask(self, client: Any, index: int, question: Question, decoding: Free, counted: int) -> _Reply:
-        """The answer to one prompt. ``counted`` are its tokens as they are counted here.
+        """The answer to one prompt. ``counted`` is its number of tokens by the local tokenizer.
 
-        A row that the server's filter stops is answered with the reason.
+        If the server's filter stops a row, the answer has the reason.
         """
         prompt = self.interface.marked(question)
         stops = self._stops(decoding)
@@ -293,13 +295,13 @@ class ServerBackend:
         return answer, (billed,)
 
     def _joined_further(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of a request for scores, and the user's."""
+        """The arguments of a scoring request, merged with the user's."""
         further = {name: value for name, value in self._further.items() if value is not None}
         kept = {name: value for name, value in arguments.items() if name not in self._refused}
         return _joined(kept, {"extra_body": further} if further else {})
 
     def _read_scores(self, response: Any, request: ScoreRequest, prompt: int, bill: Bill) -> np.ndarray:
-        """The log-probabilities in a response. Raises ``CellError``, also if the prompt was read as another."""
+        """The log-probabilities in a response. Raises ``CellError``, also if the server read another prompt."""
         said = self._checked(INTERFACE, response.content, content_type(response), bill)
         tokens = prompt + len(request.path)
         if said.billed.prompt not in (None, tokens):
@@ -314,10 +316,10 @@ class ServerBackend:
         counted: int,
         longest: int,
     ) -> tuple[_T, Billed]:
-        """Send a request, repeatedly while the server is unreachable, overloaded or failing.
+        """Send a request, and retry it while the server is unreachable, overloaded or failing.
 
-        An argument that the server refuses is left out, and the request repeated. ``counted`` are the prompt's
-        tokens as they are counted here, ``longest`` the most tokens of its answer. Raises ``CellError``.
+        If the server refuses an argument, the request is repeated without it. ``counted`` is the prompt's number of
+        tokens by the local tokenizer, ``longest`` the maximum number of tokens of its answer. Raises ``CellError``.
         """
         library = self._library
         passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
@@ -364,7 +366,7 @@ class ServerBackend:
                     self.budget.ended(reserved, counted, billed[0] if billed else None)
 
     async def _reserved(self, prompt: int, answer: int) -> float | None:
-        """Money that is reserved for a request. Raises ``OutOfBudgetError`` if it could pass the budget."""
+        """Reserve money for a request. Raises ``OutOfBudgetError`` if it could exceed the budget."""
         budget = self.budget
         if budget is None:
             return None
@@ -372,11 +374,11 @@ class ServerBackend:
         while (reserved := budget.reserve(prompt, answer)) is None:
             if not purse.under_way:
                 raise budget.passed("one", budget.most(prompt, answer))
-            await asyncio.sleep(0.05)  # until requests under way cost less than they might have
+            await asyncio.sleep(0.05)  # until the actual cost of running requests is known to be lower
         return reserved
 
     def _stops(self, decoding: Free) -> list[str]:
-        """The texts that end an answer, as far as they are sent."""
+        """The texts that end an answer and that can be sent."""
         lines = not self.interface.chat and self._hold is None
         return list(decoding.stops) if lines or not decoding.of_labels else []
 
@@ -384,7 +386,7 @@ class ServerBackend:
         return self._failure(f"the account has no credit left ({failure_reason(error)})")
 
     def _refusal(self, error: Any) -> CellError | UserError:
-        """The error of a request that the server refuses; bad usage if it does not have the model."""
+        """The error of a refused request: ``UserError`` for an unknown model or a refused ``--temperature``."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
             lists = few(self._models, LISTED)
             said = f"--model {self._model}: the server does not know it ({failure_reason(error)}); it lists {lists}"
@@ -396,7 +398,7 @@ class ServerBackend:
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 
     def _longest(self, decoding: Free, stops: Sequence[str]) -> int:
-        """The most tokens of an answer, with its thoughts; the user's own limit if there is one."""
+        """The maximum tokens of an answer including its thoughts, or the user's own limit."""
         if given := [size for name in self.interface.limits if type(size := self._further.get(name)) is int]:
             return max(given)
         # the server's tokenizer may need more tokens for the same text
@@ -406,7 +408,7 @@ class ServerBackend:
         return limit + (self._thinking.tokens if self._thinking else 0)
 
     def _arguments(self, decoding: Free, stops: Sequence[str]) -> dict[str, Any]:
-        """A request's arguments other than the prompt, without those that the server refuses."""
+        """A request's arguments besides the prompt, without those that the server refuses."""
         interface = self.interface
         arguments: dict[str, Any] = {self._limit: self._longest(decoding, stops), "temperature": 0}
         self._temperature = None
@@ -414,7 +416,7 @@ class ServerBackend:
             self._temperature = arguments["temperature"] = sampled.temperature
             if interface.seed is not None:
                 arguments[interface.seed] = sampled.request_seed
-        # what is behind a stop that is not sent is cut off here in any case
+        # an answer is truncated here at stops that are not sent
         if interface.stop and (sent := [stop for stop in stops if stop.strip() or interface.blank_stops]):
             arguments[interface.stop] = sent
         if self._thinking is not None:
@@ -428,12 +430,12 @@ class ServerBackend:
             del arguments[self._limit]
         kept = {n: value for n, value in arguments.items() if n not in self._refused and value is not None}
         named = {name: kept.pop(name) for name in interface.named & kept.keys()}
-        return {**named, "extra_body": kept}  # which the library sends as they are
+        return {**named, "extra_body": kept}  # which the library sends unchanged
 
     def _leaves_out(self, error: Any, arguments: Collection[str]) -> bool:
-        """Whether the server refuses one of the program's own arguments, which is renamed or left out from here on.
+        """Whether the server refuses one of the program's own arguments. If so, it is renamed or left out from now on.
 
-        What the user asks for is never left out.
+        The user's arguments are never left out.
         """
         if getattr(error, "status_code", None) not in (400, 422):
             return False
@@ -441,7 +443,7 @@ class ServerBackend:
         name = _refused_argument(error, self._own & set(arguments))
         if name is None or name in self._further:
             return False
-        if name in self._refused:  # several requests were under way
+        if name in self._refused:  # several requests were in flight
             return True
         others = [limit for limit in limits if limit != self._limit and limit not in self._refused]
         self._refused.add(name)
@@ -457,9 +459,9 @@ class ServerBackend:
 
     @property
     def _own(self) -> set[str]:
-        """The program's own arguments, which a server may refuse.
+        """The program's own arguments. A server may refuse them.
 
-        The temperature of samples is not among them, unless it is the one of requests without any.
+        The temperature of samples is included only if it is the server's default.
         """
         own = {*self.interface.limits, self.interface.stop or "stop", self.interface.seed or "seed"}
         own |= {"temperature"} if self._temperature in (None, DEFAULT_TEMPERATURE) else set()
@@ -472,7 +474,7 @@ class ServerBackend:
     ) -> list[dict[str, Any]]:
         """The bodies that single requests of these prompts would have.
 
-        With ``bare`` the texts that end an answer are not sent.
+        With ``bare``, texts that end an answer are not sent.
         """
         ends = self._shared_ends(prompts, todo)
         return [self._body(self._question(prompts, at, ends), decodings[at], bare=bare) for at in todo]
@@ -484,7 +486,7 @@ class ServerBackend:
         return {"model": self._model, **self.interface.marked(question), **arguments, **extra}
 
     def own_arguments(self, body: Mapping[str, Any]) -> list[str]:
-        """The arguments of a body that are left out or renamed if the server refuses them."""
+        """The arguments of a body that can be renamed or left out if the server refuses them."""
         return sorted(self._own & body.keys())
 
     @property
@@ -500,7 +502,7 @@ class ServerBackend:
         self._limit = next((name for name in self.interface.limits if name not in self._refused), self._limit)
 
     def most(self, counted: int, decoding: Free, *, bare: bool) -> tuple[int, int]:
-        """The most tokens of a request of a batch: its prompt's, counted here, and its answer's."""
+        """The maximum tokens of a batch request: its prompt's, counted locally, and its answer's."""
         return counted, self._longest(decoding, [] if bare else self._stops(decoding))
 
     def batch_reply(
@@ -514,10 +516,10 @@ class ServerBackend:
         bare: bool,
         sent: Collection[str],
     ) -> Answer | Again:
-        """What one request of a batch was answered.
+        """Parse the answer to one request of a batch.
 
-        ``content`` is the body of its response, or its error; ``counted`` are the prompt's tokens as they are counted
-        here; ``sent`` are :meth:`own_arguments` of its body. Raises ``CellError`` as for a single request.
+        ``content`` is the body of its response, or its error; ``counted`` is the prompt's number of tokens by the local
+        tokenizer; ``sent`` are :meth:`own_arguments` of its body. Raises ``CellError`` as for a single request.
         """
 
         def billed(tokens: Billed) -> None:
@@ -541,7 +543,7 @@ class ServerBackend:
         return answer
 
     def _batch_failure(self, error: RowError, sent: Collection[str]) -> Again:
-        """What becomes of a request of a batch with an error. Raises ``CellError`` if it is refused."""
+        """Handle a batch request with an error. Raises ``CellError`` if it is refused."""
         status = error.status_code
         if error.code == "insufficient_quota":
             raise self._no_credit(error)
@@ -556,13 +558,13 @@ class ServerBackend:
     # -- one response -------------------------------------------------------------------------------
 
     def _reply(self, index: int, content: bytes, kind: str, decoding: Free, bill: Bill) -> Answer:
-        """The answer in the body of a response, which has this content type. See :meth:`_checked`."""
+        """The answer in the body of a response with this content type. See :meth:`_checked`."""
         said = self._checked(self.interface, content, kind, bill)
         written, billed = said.written, said.billed
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
         text = written.text.lstrip() if decoding.of_labels else written.text
-        # of a chat's label the first line with a text is read, or JSON of several lines
+        # a chat's label is the first line with text, or JSON over several lines
         ended = None if decoding.of_labels and self.interface.chat else decoding.before_stop(text)
         return Answer(
             index,
@@ -578,7 +580,7 @@ class ServerBackend:
         )
 
     def _checked(self, interface: Interface, content: bytes, kind: str, bill: Bill) -> Said:
-        """What a response says, which is billed even if it is rejected.
+        """The content of a response. It is billed even if it is rejected.
 
         Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
         error with status 200.
@@ -596,7 +598,7 @@ class ServerBackend:
         return said
 
     def _check_model(self, model: str | None) -> None:
-        """Keep which model answers. Raises :class:`AnotherModelError` if another one answers than before."""
+        """Record which model answers. Raises :class:`AnotherModelError` if it changes."""
         served = self.counters.served
         if model is None:
             return
@@ -633,7 +635,7 @@ _MAY_DIFFER = ": answers may differ from run to run"
 
 
 def _begins_alike(before: Question, end: End, question: Question) -> bool:
-    """Whether a prompt begins with the part of another that ends there."""
+    """Whether a prompt begins with the first part of another, up to ``end``."""
     old, new = before.messages, question.messages
     if len(new) <= end.message or list(old[: end.message]) != list(new[: end.message]):
         return False
@@ -642,7 +644,7 @@ def _begins_alike(before: Question, end: End, question: Question) -> bool:
 
 
 def _joined(arguments: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; of an argument that both have, the parts of both."""
+    """Merge arguments. If both have an argument, its parts are merged."""
     both = {name: {**arguments[name], **more[name]} for name in arguments.keys() & more.keys()}
     return {**arguments, **more, **both}
 

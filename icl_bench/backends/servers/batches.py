@@ -1,8 +1,8 @@
-"""Batches of requests at half price: created, found again, followed and read, for each interface that has them.
+"""Batches of requests at half price: creation, lookup, progress and results, for each interface that has them.
 
 OpenAI: https://developers.openai.com/api/docs/guides/batch. Anthropic:
-https://platform.claude.com/docs/en/build-with-claude/batch-processing. A batch is created with a token of
-this program, by which it is found if the answer to its creation was lost.
+https://platform.claude.com/docs/en/build-with-claude/batch-processing. A batch is created with a token of this program,
+so that it is found if the response to its creation was lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class PassingError(Exception):
-    """The server is away, overloaded or failing; the same can be retried later."""
+    """The server is unreachable, overloaded or failing; the same request can be retried later."""
 
     def __init__(self, reason: str, *, nothing_done: bool = False) -> None:
         super().__init__(reason)
@@ -46,15 +46,15 @@ class PassingError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a batch is."""
+    """Progress of a batch."""
 
     ended: bool
     done: int = 0
-    """Its requests that are answered or have failed."""
+    """The number of its requests that are answered or have failed."""
     failure: str | None = None
-    """Why the server refuses the whole batch, of which nothing is answered then."""
+    """Why the server refuses the whole batch and answers none of it."""
     queue_is_full: bool = False
-    """Whether it refuses the batch because too much is waiting."""
+    """Whether the server refuses the batch because its queue is full."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,24 @@ class Intent:
     token: str
     requests: int
     file: str | None
-    """The uploaded file with its requests; None where there is none."""
+    """The uploaded file with its requests; None if there is none."""
     after: str | None
-    """The newest batch before it; None if there was none."""
+    """The newest batch before it; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a batch that may have been created."""
+    """Result of a lookup of a batch that may have been created."""
 
     id: str | None = None
     """None if it was not found."""
     is_sure: bool = True
-    """Whether the list is read. If not, batches that have not ended may be this one."""
+    """Whether the lookup is conclusive. If false, batches that have not ended may be this one."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What is answered to the requests of a batch."""
+    """The results of a batch's requests."""
 
     by_name: Mapping[str, bytes | RowError]
     """The body of each response, or its error, by the request's name."""
@@ -98,7 +98,7 @@ class Results:
 class Batches(ABC):
     """The batches of one account at one server.
 
-    Failures that pass raise :class:`PassingError`, refusals and a wrong key ``CellError``.
+    Temporary failures raise :class:`PassingError`, refusals and a wrong key ``CellError``.
     """
 
     most_requests: ClassVar[int]
@@ -109,7 +109,7 @@ class Batches(ABC):
         self._interface, self._connection = interface, connection
         self._library: Any = importlib.import_module(interface.library)
         kind = getattr(self._library, interface.client.removeprefix("Async"))
-        # no repeated requests: one to create a batch may have had an effect
+        # no automatic retries: a request that creates a batch may have had an effect
         self._client: Any = kind(
             **connection.client_arguments,
             timeout=_SECONDS,
@@ -119,10 +119,12 @@ class Batches(ABC):
 
     @abstractmethod
     def line(self, name: str, body: Mapping[str, Any]) -> bytes:
-        """One request as it is sent; ``name`` tells it from the others of its batch."""
+        """One request in the server's format; ``name`` identifies it in its batch."""
 
     def upload(self, token: str, lines: Sequence[bytes]) -> str | None:  # noqa: ARG002 - for those with files
-        """Upload the requests of a batch, which asks nothing yet. Returns the file's id; None if there is none."""
+        """Upload the requests of a batch, without starting it. Returns the file's id; None if the interface has no
+        files.
+        """
         return None
 
     @abstractmethod
@@ -148,7 +150,7 @@ class Batches(ABC):
 
     @abstractmethod
     def progress(self, batch: str) -> Progress:
-        """How far a batch is."""
+        """Progress of a batch."""
 
     @abstractmethod
     def results(self, batch: str) -> Results:
@@ -156,14 +158,14 @@ class Batches(ABC):
 
     @abstractmethod
     def _is_it(self, intent: Intent, batch: Mapping[str, Any]) -> bool | None:
-        """Whether a batch of the list is this one; None if that is not known before it ends."""
+        """Whether a batch of the list is this one; None if unknown before it ends."""
 
     @abstractmethod
     def _list(self, after: str | None, limit: int) -> Any:
-        """The raw response with a page of the list of batches, the newest first, behind the batch ``after``."""
+        """The raw response with a page of the list of batches, the newest first, starting after the batch ``after``."""
 
     def _since(self, last: str | None) -> Iterator[dict[str, Any]]:
-        """Batches that are newer than one, the newest first; all of them if it is not there."""
+        """Batches that are newer than the given one, the newest first; all batches if it is not listed."""
         after, more = None, True
         while more:
             page, more = self._page(after, _PAGE)
@@ -174,7 +176,7 @@ class Batches(ABC):
             after, more = (page[-1]["id"], more) if page else (None, False)
 
     def _page(self, after: str | None, limit: int) -> tuple[list[dict[str, Any]], bool]:
-        """Some batches of the list, and whether there are more."""
+        """Batches of one page of the list, and whether there are more."""
         with self._asking():
             page = self._read(self._list(after, limit), _Page)
         return [one for one in page.data if isinstance(one.get("id"), str)], page.has_more
@@ -197,7 +199,7 @@ class Batches(ABC):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turn the library's errors into this module's."""
+        """Convert the library's errors to this module's."""
         library = self._library
         try:
             yield
@@ -218,7 +220,7 @@ class Batches(ABC):
 
 
 class NotThereError(CellError):
-    """The server does not have what is asked for."""
+    """The server does not have the requested object."""
 
 
 class _Page(BaseModel):
@@ -343,7 +345,7 @@ def _openai_result(row: Mapping[str, Any]) -> bytes | RowError:
 
 
 def _row_error(error: Any, status: int | None) -> RowError:
-    """The error of a request; without a status it was not carried out."""
+    """The error of a request; without a status it was not executed."""
     try:
         fault = _Fault.model_validate(error)
     except ValidationError:
@@ -361,7 +363,7 @@ class _AnthropicBatch(_Identified):
 
 
 class AnthropicBatches(Batches):
-    """Message batches, which have no metadata: a batch is recognised by its requests' names when it has ended."""
+    """Message batches. They have no metadata, so a batch is recognised by its requests' names after it has ended."""
 
     most_requests = 100_000
     most_bytes = 256_000_000
@@ -403,7 +405,7 @@ class AnthropicBatches(Batches):
         return Results(found, cancelled=False)
 
     def _rows(self, batch: str) -> Iterator[Mapping[str, Any]]:
-        # by its path: ``results_url`` names Anthropic's host, where --base-url may be a gateway
+        # by path: ``results_url`` names Anthropic's host, but --base-url may be a gateway
         with self._asking():
             state = self._client.messages.batches.with_raw_response.retrieve(batch).http_response
             content = self._client.get(f"/v1/messages/batches/{batch}/results", cast_to=type(state))
@@ -467,5 +469,5 @@ def check_batches(interface: Interface, connection: Connection) -> None:
 
 
 def _json(value: Any) -> bytes:
-    # half a character, which JSON may escape, cannot be encoded: what reads it refuses it
+    # half a character, which JSON may escape, cannot be encoded; its reader refuses it
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")

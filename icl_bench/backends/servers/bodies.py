@@ -7,11 +7,11 @@ from typing import Any
 from icl_bench.errors import CellError
 
 LARGEST = 16 * 2**20
-"""Bytes of the largest response that is read: an answer of 32,768 tokens with its thoughts is far below."""
+"""Maximum bytes of a response. An answer of 32,768 tokens with its thoughts is far smaller."""
 
 
 class TooLargeError(CellError):
-    """A response that is larger than any answer."""
+    """A response exceeds the size limit."""
 
 
 def limited(client: type[Any], largest: int = LARGEST) -> Any:
@@ -34,7 +34,7 @@ def limited(client: type[Any], largest: int = LARGEST) -> Any:
 
 
 def limited_blocking(client: type[Any], largest: int = LARGEST) -> Any:
-    """The same of a blocking HTTP client."""
+    """:func:`limited` for a blocking HTTP client."""
 
     class Limited(client):  # type: ignore[misc]
         def send(self, request: Any, *, stream: bool = False, **further: Any) -> Any:
@@ -59,7 +59,7 @@ class _Body:
         self._largest, self._content = largest, bytearray()
 
     def add(self, part: bytes) -> None:
-        """A further part. Raises :class:`TooLargeError`."""
+        """Add a part. Raises :class:`TooLargeError`."""
         if len(self._content) + len(part) > self._largest:
             raise TooLargeError(f"the server answered with more than {self._largest // 2**20} MiB")
         self._content += part

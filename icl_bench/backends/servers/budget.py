@@ -9,19 +9,19 @@ from icl_bench.backends.servers.replies import Billed
 from icl_bench.errors import OutOfBudgetError
 
 Charge = Callable[[float, float, float, float], float]
-"""Money for tokens: of the prompt anew and from the cache, of the answer, and of the prompt into the cache."""
+"""The price of tokens: prompt tokens computed and from the cache, answer tokens, and tokens written into the cache."""
 
 
 @dataclass
 class Purse:
-    """Money that the tasks and models of a run may spend together."""
+    """Money that the tasks and models of a run share."""
 
     limit: float
     spent: float = 0.0
     reserved: float = 0.0
-    """For requests under way."""
+    """Money reserved for running requests."""
     under_way: int = 0
-    """Requests that are reserved by themselves."""
+    """The number of requests with a reservation of their own."""
     requests: int = 0
     batches: set[str] = field(default_factory=set)
     """Tokens of batches whose money is reserved."""
@@ -29,11 +29,11 @@ class Purse:
 
 @dataclass
 class Budget:
-    """A purse, and the prices of one model.
+    """A shared budget, and the prices of one model.
 
-    A request may begin if the sum cannot pass the limit, even if nothing of its prompt is cached and its
-    answer is as long as it may be. A prompt's tokens are counted here, and scaled by the largest ratio of
-    a server's counts to these so far.
+    A request may start if the sum cannot exceed the limit without cached tokens and with an answer of the maximum
+    length. A prompt's tokens are counted locally, and scaled by the largest ratio of a server's count to
+    the local count so far.
     """
 
     purse: Purse
@@ -41,18 +41,18 @@ class Budget:
     _ratio: float = 1.0
 
     def most(self, prompt: int, answer: int) -> float:
-        """The most money that a request may take."""
+        """The maximum cost of a request."""
         prompt = int(prompt * self._ratio) + 1
         return max(self.charge(prompt, 0, answer, 0), self.charge(0, 0, answer, prompt))
 
     def reserve(self, prompt: int, answer: int) -> float | None:
-        """Reserve the most that a request may take; None if the limit could be passed."""
+        """Reserve the maximum cost of a request; None if the limit could be exceeded."""
         most = self.reserve_all([(prompt, answer)])
         self.purse.under_way += most is not None
         return most
 
     def reserve_all(self, requests: Iterable[tuple[int, int]]) -> float | None:
-        """The same for several requests, each with the tokens of its prompt and of its answer."""
+        """Reserve the maximum cost of several requests, each with the tokens of its prompt and of its answer."""
         most, purse = sum(self.most(*request) for request in requests), self.purse
         if purse.spent + purse.reserved + most > purse.limit:
             return None
@@ -60,7 +60,7 @@ class Budget:
         return most
 
     def passed(self, what: str, most: float) -> OutOfBudgetError:
-        """The error of what could pass the limit: the next ``what`` may cost ``most``."""
+        """The error if ``what``, which may cost up to ``most``, could exceed the limit."""
         purse = self.purse
         return OutOfBudgetError(
             f"--budget {purse.limit:g}: {purse.spent:.4f} spent in {purse.requests:,} requests; the next {what} "
@@ -68,19 +68,19 @@ class Budget:
         )
 
     def ended(self, reserved: float, counted: int, billed: Billed | None) -> None:
-        """The same as :meth:`settle`, for a request that was reserved by itself."""
+        """:meth:`settle` a request with a reservation of its own."""
         self.settle(reserved, counted, billed)
         self.purse.under_way -= 1
 
     def settle(self, reserved: float, counted: int, billed: Billed | None) -> None:
-        """Replace a reservation by what was billed; a request without a response is not billed."""
+        """Replace a reservation by the billed amount. A request without a response is not billed."""
         purse = self.purse
         purse.reserved = max(purse.reserved - reserved, 0.0)
         if billed is None:
             return
         purse.requests += 1
         prompt, cached, written = billed.prompt, billed.cached or 0, billed.written or 0
-        if prompt is None or billed.answer is None:  # the server says nothing: the most that it may be
+        if prompt is None or billed.answer is None:  # the server reports no tokens: assume the maximum
             purse.spent += reserved
             return
         if counted:

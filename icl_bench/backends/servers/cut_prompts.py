@@ -1,8 +1,8 @@
-"""Prompts that a server has cut without saying so, found by its own count of their tokens.
+"""Detects prompts that a server truncated silently, by its own count of their tokens.
 
-A server's tokenizer may be another than the one that counts here, but the ratio of the two counts is
-nearly the same for all prompts of a task. A cut prompt has fewer tokens than this ratio says. Ollama
-cuts at its window (``num_ctx``, https://docs.ollama.com/context-length), so do servers that are told to.
+A server's tokenizer may differ from the local one, but the ratio of the two counts is nearly the same for all prompts
+of a task. A truncated prompt has fewer tokens than this ratio predicts. Ollama truncates at its window (``num_ctx``,
+https://docs.ollama.com/context-length). Other servers can be configured to do so.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from icl_bench.errors import CellError
 
 LEAST_RATIO = 0.5
-"""Counts of two tokenizers differ by less than this in any language that both know."""
+"""The counts of two tokenizers differ by less than this factor in any language that both support."""
 
 DRIFT = 0.85
-"""A longer prompt's ratio, of the smallest ratio of shorter ones, below which it was cut."""
+"""A prompt was truncated if its ratio is below this fraction of the smallest ratio of shorter prompts."""
 
 SHORTEST = 200
-"""Tokens of a prompt, as counted here, from which its ratio means something: chat templates add some."""
+"""The minimum tokens of a prompt, counted locally, for a meaningful ratio: chat templates add tokens."""
 
 ALIKE = 8
-"""Prompts with different local counts that have one and the same count at the server."""
+"""The number of prompts with different local counts and the same server count that indicates truncation."""
 
 
 class CutPrompts:
@@ -27,12 +27,12 @@ class CutPrompts:
 
     def __init__(self) -> None:
         self._ratio: float | None = None
-        """The smallest ratio of whole prompts."""
+        """The smallest ratio of complete prompts."""
         self._locals_of: dict[int, set[int]] = {}
         """Local counts of prompts by the server's count."""
 
     def check(self, counted: int, said: int) -> None:
-        """Compare the count here with the server's. Raises ``CellError`` if the prompt was cut."""
+        """Compare the local count with the server's. Raises ``CellError`` if the prompt was truncated."""
         if counted < SHORTEST:
             return
         ratio = said / counted

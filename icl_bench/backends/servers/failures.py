@@ -1,4 +1,4 @@
-"""What a failed request says: its code, its reason and the type of its content, for both libraries' errors."""
+"""The code, reason and content type of a failed request, for the errors of both libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RowError(Exception):
     def __init__(self, message: str, status_code: int | None = None, code: str = "", param: str | None = None) -> None:
         super().__init__(message)
         self.status_code, self.code = status_code, code
-        """The status is None if the request was not carried out."""
+        """The status is None if the request was not executed."""
         self.body = {"code": code, "type": code, "param": param, "message": message}
 
 
@@ -30,7 +30,9 @@ def code_of(error: Any) -> str:
 
 
 def error_in(content: bytes) -> str | None:
-    """The message of an error in a response with status 200, as gateways send it; None if it is none."""
+    """The message of an error in a response with status 200, as gateways send it; None if the response is not an
+    error.
+    """
     body = as_json(content)
     if not isinstance(body, dict) or any(body.get(name) for name in ("choices", "output", "content")):
         return None

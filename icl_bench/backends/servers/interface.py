@@ -1,7 +1,7 @@
-"""How a provider's interface is asked, and what it answers: one class for each interface.
+"""Requests and responses of a provider's interface: one class for each interface.
 
-An interface makes the arguments of a request and reads the response. Retries, limits, caches and
-counts are the same for all (:class:`icl_bench.backends.servers.backend.ServerBackend`).
+An interface creates the arguments of a request and reads the response. Retries, limits, caches and counts are the same
+for all (:class:`icl_bench.backends.servers.backend.ServerBackend`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from icl_bench.prompts.rendering import Message
 
 Held = Literal["choice", "json"]
-"""How a server holds an answer to the labels: one of some texts, or JSON of a schema."""
+"""How a server constrains an answer to the labels: to one of several texts, or to JSON of a schema."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt as a server gets it."""
+    """One prompt as it is sent to a server."""
 
     text: str
     messages: Sequence[Message]
     ends: tuple[End, ...] = ()
-    """Where parts end that other prompts begin with, too, the shortest first."""
+    """The ends of parts that other prompts begin with, too, the shortest first."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +40,7 @@ class End:
     message: int
     """Messages before it."""
     characters: int
-    """Characters of the message that it is in. 0: it ends with the message before."""
+    """Characters of the message in which it ends. 0: it ends with the previous message."""
 
 
 class Interface(ABC):
@@ -52,25 +52,25 @@ class Interface(ABC):
     """The Python package of its client. Both packages name their errors alike."""
     client: ClassVar[str] = "AsyncOpenAI"
     chat: ClassVar[bool] = True
-    """Whether it is asked with messages."""
+    """Whether requests contain messages."""
     holds: ClassVar[tuple[Held, ...]] = ("choice", "json")
-    """How it may hold answers to labels."""
+    """The ways of constraining answers to labels."""
     limits: ClassVar[tuple[str, ...]]
-    """Names of the limit of tokens, the likeliest first."""
+    """Names of the token limit, the most common first."""
     stop: ClassVar[str | None] = "stop"
     """The name of the argument with the texts that end an answer; None if there is none."""
     blank_stops: ClassVar[bool] = True
-    """Whether these texts may be blanks alone."""
+    """Whether these texts may consist of blanks only."""
     thinks_at_zero: ClassVar[bool] = True
     """Whether the model may think at temperature 0."""
     seed: ClassVar[str | None] = None
     """The name of the argument with the seed of a sampled answer; None if there is none."""
     named: ClassVar[frozenset[str]] = frozenset()
-    """Arguments beside the prompt's that the client needs by name."""
+    """Arguments besides the prompt that the client requires by name."""
     cached_from: ClassVar[int] = 1024
-    """Tokens of a shared part from which the provider's cache may hold it."""
+    """The minimum tokens of a shared part that the provider's cache may hold."""
     batches: ClassVar[str | None] = None
-    """How it takes batches: ``openai``, ``anthropic`` or not at all."""
+    """The batch interface: ``openai``, ``anthropic`` or none."""
 
     def marked(self, question: Question) -> Mapping[str, Any]:
         """The arguments with the prompt."""
@@ -78,11 +78,11 @@ class Interface(ABC):
 
     @abstractmethod
     def held(self, hold: Held, labels: Sequence[str]) -> dict[str, Any]:
-        """The arguments that hold an answer to the labels."""
+        """The arguments that constrain the answer to the labels."""
 
     @abstractmethod
     def thinking(self, thinking: Thinking) -> dict[str, Any]:
-        """The arguments for how long the model may think."""
+        """The arguments that limit the model's thoughts."""
 
     @abstractmethod
     def create(self, client: Any) -> Any:
@@ -90,7 +90,7 @@ class Interface(ABC):
 
     @abstractmethod
     def read(self, content: bytes) -> Said:
-        """What a response says. Raises ``pydantic.ValidationError``."""
+        """The content of a response. Raises ``pydantic.ValidationError``."""
 
 
 def label_schema(labels: Sequence[str]) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def label_schema(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def shared_end(prompts: PromptSet, todo: Sequence[int]) -> End | None:
-    """Where the part ends that these prompts' conversations all begin with; None if they share none.
+    """The end of the common beginning of these prompts' conversations; None without one.
 
-    A part of a message ends after a line break, or, if it is the first message, a blank: no word is cut.
+    A part of a message ends after a line break, or in the first message after a blank, so that words stay whole.
     """
     if len(todo) < 2 or not prompts.prefix:
         return None
@@ -121,7 +121,7 @@ def shared_end(prompts: PromptSet, todo: Sequence[int]) -> End | None:
 
 
 def as_json(content: bytes) -> Any:
-    """A response's JSON; None if it is none."""
+    """A response's JSON; None if it is not JSON."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):

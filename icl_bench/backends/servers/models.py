@@ -1,4 +1,4 @@
-"""What a server says of its models before anything is asked: their names and windows; and how it holds labels."""
+"""A server's models, their windows, and how it constrains labels, found before the run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SECONDS = 120.0
 """The longest time between two bytes of an answer."""
 
 _WORDS = ("zirconium", "quokka")
-"""Labels of the probe, which no model answers by itself."""
+"""Labels of the probe, which no model generates without a constraint."""
 
 
 def listed_models(
     interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
 ) -> dict[str, int | None]:
-    """The server's models with their windows in tokens, None where it does not say; empty if it lists none.
+    """The server's models with their windows in tokens, None if it does not report one; empty if it lists no models.
 
     Raises ``CellError`` if it does not answer or refuses the key.
     """
@@ -59,7 +59,7 @@ def _window(row: Mapping[str, Any]) -> int | None:
 
 
 def found_hold(model: str, interface: Interface, connection: Connection) -> Held | None:
-    """How the server holds answers to labels, found by a request for each way; None if it does not.
+    """How the server constrains answers to labels, found by a request for each way; None if it supports none.
 
     The request asks for a greeting and allows two odd words. Raises ``UserError`` if the server fails.
     """
@@ -85,10 +85,10 @@ def found_hold(model: str, interface: Interface, connection: Connection) -> Held
 def probed(
     library: Any, connection: Connection, option: str, create: Any, model: str, arguments: Mapping[str, Any]
 ) -> bytes:
-    """The body of the response to a request that tries what a server has, for an option.
+    """The body of the response to a request that probes the server's support for an option.
 
     Raises the library's error if the server refuses it, and ``UserError`` if the server does not answer, fails, is
-    overloaded or refuses the key: what it has is not known then.
+    overloaded or refuses the key, because its support is unknown then.
     """
     passing = (library.APIConnectionError, library.RateLimitError, library.InternalServerError)
     try:
@@ -103,7 +103,7 @@ def probed(
 def client_of(
     library: Any, interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
 ) -> Any:
-    """A client of the provider's library without a loop."""
+    """A client of the provider's library without an event loop."""
     kind = getattr(library, interface.client.removeprefix("Async"))
     http = limited_blocking(library.DefaultHttpxClient)
     return kind(**connection.client_arguments, timeout=seconds, max_retries=retries, http_client=http)

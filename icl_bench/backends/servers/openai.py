@@ -1,7 +1,7 @@
-"""OpenAI's interfaces: completions, chat completions and responses, and those of servers that copy them.
+"""OpenAI's interfaces: completions, chat completions and responses, and those of compatible servers.
 
-https://developers.openai.com/api/reference. Google is asked through its own copy of chat completions
-(https://ai.google.dev/gemini-api/docs/openai): one client for both, and its cache works by itself.
+https://developers.openai.com/api/reference. Google is used through its OpenAI-compatible chat completions
+(https://ai.google.dev/gemini-api/docs/openai): one client serves both, and caching is automatic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icl_bench.backends.servers.thinking import Thinking
 
 
 class Completions(Interface):
-    """Text that is continued: ``/completions``."""
+    """Text completion: ``/completions``."""
 
     name = "completions"
     chat = False
@@ -31,15 +31,14 @@ class Completions(Interface):
     def held(self, hold: Held, labels: Sequence[str]) -> dict[str, Any]:
         """See ``Interface.held``.
 
-        ``choice`` is said in the words of each server that has it; the others ignore what they do not
-        know. vLLM: https://docs.vllm.ai/en/latest/features/structured_outputs; SGLang:
+        ``choice`` is sent with the argument names of every server that supports it. Servers ignore unknown names. vLLM:
+        https://docs.vllm.ai/en/latest/features/structured_outputs; SGLang:
         https://docs.sglang.ai/advanced_features/structured_outputs.html; llama.cpp:
         https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md.
         """
         if hold == "choice":
             texts = [label.strip() if self.chat else label for label in labels]
-            # not vLLM's choice: it becomes a grammar in which xgrammar 0.2 misreads é before a hexadecimal digit, as
-            # in "fiancée"
+            # not vLLM's choice: xgrammar 0.2 misreads é before a hexadecimal digit in its grammar, as in "fiancée"
             regex = one_of(texts)
             return {
                 "structured_outputs": {"regex": regex},
@@ -74,7 +73,7 @@ class Chat(Completions):
         return Interface.marked(self, question)
 
     def thinking(self, thinking: Thinking) -> dict[str, Any]:
-        """See ``Interface.thinking``: OpenAI's efforts."""
+        """See ``Interface.thinking``: OpenAI's effort levels."""
         return {} if thinking.effort is None else {"reasoning_effort": _effort(thinking)}
 
     def create(self, client: Any) -> Any:
@@ -85,8 +84,9 @@ class Chat(Completions):
 class OwnServerChat(Chat):
     """Chat completions of a server that is not OpenAI's: vLLM, SGLang, llama.cpp, Ollama.
 
-    Templates of Qwen and others read ``enable_thinking`` (https://docs.vllm.ai/en/latest/features/reasoning_outputs),
-    gpt-oss an effort; vLLM has a limit of its own for thoughts.
+    Templates of Qwen and other families read ``enable_thinking``
+    (https://docs.vllm.ai/en/latest/features/reasoning_outputs), gpt-oss reads an effort. vLLM also has a token limit
+    for thoughts.
     """
 
     def thinking(self, thinking: Thinking) -> dict[str, Any]:
@@ -98,22 +98,22 @@ class OwnServerChat(Chat):
 
 
 class GoogleChat(Chat):
-    """Google's copy of chat completions: https://ai.google.dev/gemini-api/docs/openai.
+    """Google's OpenAI-compatible chat completions: https://ai.google.dev/gemini-api/docs/openai.
 
-    Its batches take files of Google's own interface.
+    Its batches use files of Google's own interface.
     """
 
     batches = None
 
     def thinking(self, thinking: Thinking) -> dict[str, Any]:
-        """See ``Interface.thinking``: the field ``extra_body`` is Google's own."""
+        """See ``Interface.thinking``: ``extra_body`` is a field of Google's."""
         if thinking.effort is not None:
             return Chat.thinking(self, thinking)
         return {"extra_body": {"google": {"thinking_config": {"thinking_budget": thinking.tokens}}}}
 
 
 class Responses(Interface):
-    """A conversation by OpenAI's newer interface: ``/responses``. Nothing is kept at the server."""
+    """A conversation in OpenAI's newer interface: ``/responses``. The server stores nothing."""
 
     name = "responses"
     holds = ("json",)
@@ -152,7 +152,7 @@ def _effort(thinking: Thinking) -> str:
 
 
 def _gbnf(text: str) -> str:
-    """A text as a literal of llama.cpp's grammars, which know an escape for any byte and read UTF-8."""
+    """A text as a literal of llama.cpp's grammars, which are UTF-8 and have an escape for any byte."""
     return f'"{"".join(map(_gbnf_sign, text))}"'
 
 

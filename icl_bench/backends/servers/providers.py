@@ -1,4 +1,4 @@
-"""Who serves a model: the address, the key's variable and the interface."""
+"""Providers of models: the address, the key's variable and the interface."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Provider:
     key: str
     """The environment variable with the key."""
     address: str | None = None
-    """Its own address; None where the user gives one."""
+    """Its default address; None if the user gives one."""
     also_sent: tuple[str, ...] = ()
-    """Environment variables that the library sends beside the key, if set."""
+    """Environment variables that the library sends in addition to the key, if set."""
 
     def where(self, base_url: str | None) -> str:
-        """The server's address, checked. Raises ``UserError``."""
+        """The validated address of the server. Raises ``UserError``."""
         base_url = base_url or self.address
         if not base_url:
             raise UserError(f"--backend {self.name}: needs --base-url, like https://host/v1")
@@ -56,7 +56,7 @@ class Provider:
         return f"{where.rstrip('/')}{sign}{query}" if query else where.rstrip("/")
 
     def secret(self) -> str:
-        """The key, from the environment. Raises ``UserError``, which does not contain it."""
+        """The key, from the environment. Raises ``UserError`` without the key in its message."""
         for name in (self.key, *self.also_sent):
             value = os.environ.get(name, "").strip()
             if not all("!" <= letter <= "~" for letter in value):
@@ -72,7 +72,7 @@ class Provider:
         return key
 
     def interface(self, base_url: str, endpoint: Endpoint) -> Interface:
-        """How the server at this address is asked."""
+        """The interface of the server at this address."""
         if self.name == "anthropic":
             return Messages()
         if self.name == "google":
@@ -86,7 +86,7 @@ class Provider:
 
 
 OPENAI_HOSTS = ("openai.com", "azure.com")
-"""Ends of the names of hosts that refuse arguments which OpenAI does not know."""
+"""Suffixes of host names that refuse arguments unknown to OpenAI."""
 
 PROVIDERS: Mapping[str, Provider] = {
     provider.name: provider
@@ -100,7 +100,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 @dataclass(frozen=True)
 class Connection:
-    """A server with the key for it."""
+    """A server and its key."""
 
     base_url: str
     key: str
@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def client_arguments(self) -> dict[str, object]:
-        """Arguments of a client of either library."""
+        """Arguments for the client of either library."""
         where, _, query = self.base_url.partition("?")
         return {"base_url": where, "default_query": dict(parse_qsl(query)), "api_key": self.key}
 

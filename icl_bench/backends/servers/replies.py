@@ -1,12 +1,12 @@
-"""What servers answer: text, why it ended, and the tokens that they bill.
+"""Responses of servers: text, finish reason, and billed tokens.
 
-Fields are those of OpenAI's reference (https://developers.openai.com/api/reference), of servers that copy it,
-and of Anthropic's (https://platform.claude.com/docs/en/api/messages).
+Fields are those of OpenAI's reference (https://developers.openai.com/api/reference), of compatible servers, and of
+Anthropic's (https://platform.claude.com/docs/en/api/messages).
 
-Cached tokens: ``prompt_tokens_details.cached_tokens`` (OpenAI, vLLM, SGLang), ``prompt_cache_hit_tokens``
-(DeepSeek, https://api-docs.deepseek.com/guides/kv_cache), ``usage.cached_tokens`` (Moonshot),
-``cache_read_input_tokens`` and ``cache_creation_input_tokens`` (Anthropic's names, which gateways hand
-through). Thoughts: ``reasoning_content`` (DeepSeek, vLLM before 0.12) or ``reasoning`` (vLLM, OpenRouter).
+Cached tokens: ``prompt_tokens_details.cached_tokens`` (OpenAI, vLLM, SGLang), ``prompt_cache_hit_tokens`` (DeepSeek,
+https://api-docs.deepseek.com/guides/kv_cache), ``usage.cached_tokens`` (Moonshot), ``cache_read_input_tokens`` and
+``cache_creation_input_tokens`` (Anthropic's names, which gateways pass on). Thoughts: ``reasoning_content`` (DeepSeek,
+vLLM before 0.12) or ``reasoning`` (vLLM, OpenRouter).
 
 Google and xAI count thoughts in ``total_tokens`` but not in ``completion_tokens``
 (https://ai.google.dev/gemini-api/docs/openai, https://docs.x.ai/docs/guides/reasoning); they are billed as
@@ -61,7 +61,7 @@ class _Choice(BaseModel):
 
 
 class Completion(BaseModel):
-    """The part of a response that is read, of a completion or a chat completion."""
+    """The parsed part of a completion or a chat completion."""
 
     choices: list[_Choice]
     usage: _Usage | None = None
@@ -80,7 +80,7 @@ class Completion(BaseModel):
         )
         tokens = usage.prompt_tokens
         if tokens is not None and cached is not None and cached > tokens:
-            tokens += cached  # counted apart, as Anthropic does
+            tokens += cached  # counted separately, as Anthropic does
         reasoning, written = answer.reasoning_tokens if answer else None, usage.completion_tokens
         if None not in (usage.prompt_tokens, written, usage.total_tokens):
             apart = usage.total_tokens - usage.prompt_tokens - written  # type: ignore[operator]
@@ -95,7 +95,7 @@ class Completion(BaseModel):
         )
 
     def said(self, *, chat: bool) -> Said:
-        """The text of the first choice, or why there is none, and the tokens."""
+        """The text of the first choice, or why it is missing, and the tokens."""
         choice = self.choices[0] if self.choices else _Choice()
         message = choice.message or _Message()
         raw = message.content if chat else choice.text
@@ -141,7 +141,7 @@ class _ResponseUsage(BaseModel):
 
 
 class Response(BaseModel):
-    """The part of a response that is read, of OpenAI's responses."""
+    """The parsed part of a response of OpenAI's responses."""
 
     output: list[_Item]
     status: str | None = None
@@ -150,7 +150,7 @@ class Response(BaseModel):
     model: Any = None
 
     def said(self) -> Said:
-        """The texts of its messages, or why there is none, and the tokens."""
+        """The texts of its messages, or why they are missing, and the tokens."""
         usage = self.usage or _ResponseUsage()
         prompt, answer = usage.input_tokens_details, usage.output_tokens_details
         billed = Billed(
@@ -190,7 +190,7 @@ class _MessagesUsage(BaseModel):
 
 
 class Messages(BaseModel):
-    """The part of a response that is read, of Anthropic's messages."""
+    """The parsed part of a response of Anthropic's messages."""
 
     content: list[_Part]
     stop_reason: str | None = None
@@ -198,9 +198,9 @@ class Messages(BaseModel):
     model: Any = None
 
     def said(self) -> Said:
-        """The texts of its blocks, or why there is none, and the tokens.
+        """The texts of its blocks, or why they are missing, and the tokens.
 
-        ``input_tokens`` are those after the last breakpoint, neither read from the cache nor written into it.
+        ``input_tokens`` are the tokens after the last breakpoint, neither read from the cache nor written into it.
         """
         usage = self.usage or _MessagesUsage()
         read, wrote = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
@@ -226,7 +226,7 @@ class Messages(BaseModel):
 
 
 def _written(raw: str | None, thoughts: str, billed: Billed, *, cut: bool, thought: bool = False) -> Written:
-    """An answer with its thoughts, which stand in ``raw`` as models write them."""
+    """An answer with its thoughts. ``raw`` contains them in the model's format."""
     text = without_thoughts(raw or "")
     whole = raw if not thoughts else f"<think>{thoughts}</think>{raw or ''}"
     thought = thought or bool((raw or "").strip() or thoughts or billed.reasoning)
@@ -240,32 +240,32 @@ def _name(model: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Said:
-    """What a response says."""
+    """The content of a response."""
 
     written: Written
     billed: Billed
     model: str | None
-    """The model that the server says it answers with."""
+    """The model that the server reports."""
 
 
 @dataclass(frozen=True)
 class Billed:
-    """Tokens of one request as the server counts them; None where it says nothing.
+    """Tokens of one request as the server counts them; None if not reported.
 
-    ``prompt`` includes ``cached`` and ``written`` ones, ``answer`` includes ``reasoning``.
+    ``prompt`` includes ``cached`` and ``written``, ``answer`` includes ``reasoning``.
     """
 
     prompt: int | None = None
     cached: int | None = None
     """Prompt tokens that were read from a cache."""
     written: int | None = None
-    """Prompt tokens that were written into a cache, where this is billed."""
+    """Prompt tokens that were written into a cache, if these are billed."""
     answer: int | None = None
     reasoning: int | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Billed]) -> Billed:
-        """The tokens of several requests; None where one of them says nothing."""
+        """The sum over several requests; None for counts that one of them does not report."""
         columns = zip(*map(astuple, parts), strict=True)
         return cls(*(None if None in column else sum(column) for column in columns))
 
@@ -275,14 +275,14 @@ class Written:
     """The text of an answer."""
 
     raw: str | None
-    """As the server has it; None if there is none."""
+    """The server's text including thoughts; None if there is none."""
     text: str
-    """Without thoughts."""
+    """The text without thoughts."""
     reason: str | None
-    """Why the answer is none: refused, filtered, no tokens left; None if it is one."""
+    """Why there is no answer (refused, filtered, out of tokens); None if there is one."""
     truncated: bool
 
 
 def _first(*counts: int | None) -> int | None:
-    """The first count that is known; of several names only one is in use."""
+    """The first known count. A server uses only one of the names."""
     return next((count for count in counts if count is not None), None)

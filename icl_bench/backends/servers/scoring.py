@@ -6,13 +6,13 @@ A server returns log-probabilities of given texts in one of two ways:
   labels' tree is a request, as in vLLM's offline engine (:mod:`icl_bench.backends.vllm.label_requests`). The
   server's cache holds the prompt.
 - ``echo``: those of the prompt's own tokens (``echo`` with ``logprobs``: SGLang, older models of OpenAI, and
-  others that copy them; vLLM calls it ``prompt_logprobs``, too). Each label is a request with the whole prompt,
-  which servers compute again.
+  compatible servers; vLLM also calls it ``prompt_logprobs``). Each label is a request with the whole prompt, which
+  servers compute again.
 
-``top_logprobs`` have the likeliest tokens alone: most labels of most rows would have no score.
+``top_logprobs`` contain only the most probable tokens, so most labels of most rows would have no score.
 
-Prompts are token ids, also those of chats, whose template is rendered here. So the labels have the tokens
-that they have in a local backend, and the scores are the same.
+Prompts are token ids. Chat templates are rendered locally. So labels have the same tokens and scores as in a local
+backend.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ARGUMENTS = frozenset(
 """Arguments of these requests. Log-probabilities must be those of temperature 1."""
 
 TOLERANCE = 0.01
-"""By how much the probabilities of different tokens may sum to more than 1: servers round."""
+"""Tolerance of the sum of probabilities of different tokens above 1: servers round."""
 
 _LEAST = -9000.0
-"""Log-probabilities below are masks: vLLM writes -9999 for minus infinity."""
+"""Log-probabilities below this are masks: vLLM writes -9999 for minus infinity."""
 
 _PROBE: Ids = (11, 12, 13)
 """Tokens that every vocabulary has."""
@@ -60,7 +60,7 @@ _TEXT = "Labels: order status, café au lait, 12345; naïve\n==\n日本語 {x}"
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What is asked: the log-probabilities of the tokens of some nodes of a label tree."""
+    """One request: the log-probabilities of the tokens of some nodes of a label tree."""
 
     how: How
     path: Ids
@@ -71,7 +71,7 @@ class ScoreRequest:
     """Their tokens."""
 
     def arguments(self, prompt: Ids) -> dict[str, Any]:
-        """The arguments of the request. One token is generated and not read."""
+        """The arguments of the request. One token is generated and ignored."""
         common = {"prompt": [*prompt, *self.path], "max_tokens": 1, "temperature": 1, "logprobs": 1}
         if self.how == "echo":
             return {**common, "echo": True}
@@ -79,9 +79,9 @@ class ScoreRequest:
         return {**common, "extra_body": extra}
 
     def read(self, content: bytes, prompt: int) -> np.ndarray:
-        """The nodes' log-probabilities in a response to a prompt of so many tokens: ``(nodes,)`` float64.
+        """The nodes' log-probabilities in a response: ``(nodes,)`` float64.
 
-        Raises ``CellError`` if they are not there or are not log-probabilities.
+        Raises ``CellError`` if they are missing or not log-probabilities.
         """
         try:
             logprobs = _Scored.model_validate_json(content).choices[0].logprobs
@@ -128,7 +128,7 @@ class _Scored(BaseModel):
 
 
 def score_requests(how: How, trie: LabelTrie) -> list[ScoreRequest]:
-    """The requests that score all labels of a tree, without one for the same thing twice."""
+    """The requests that score all labels of a tree, without duplicates."""
     if how == "tokens":
         return [ScoreRequest(how, node.path, node.children, node.tokens) for node in node_requests(trie)]
     paths = [np.flatnonzero(trie.ancestors[end])[1:] for end in trie.ends.tolist()]
@@ -139,7 +139,7 @@ def score_requests(how: How, trie: LabelTrie) -> list[ScoreRequest]:
 def found_scores(model: str, connection: Connection) -> How:
     """How the server scores labels, found by a request for each way.
 
-    Raises ``UserError`` if it does not, or if it does not answer or fails.
+    Raises ``UserError`` if it supports neither way, does not answer or fails.
     """
     library: Any = importlib.import_module(INTERFACE.library)
     said = ""
@@ -164,7 +164,7 @@ def found_scores(model: str, connection: Connection) -> How:
 
 
 def check_tokenizer(model: str, connection: Connection, tokenizer: Tokenizer) -> None:
-    """Raise ``UserError`` if token ids are not read as the local tokenizer writes them.
+    """Raise ``UserError`` if the server decodes token ids differently from the local tokenizer.
 
     Raises ``CellError`` if the server does not answer.
     """
@@ -185,5 +185,5 @@ def check_tokenizer(model: str, connection: Connection, tokenizer: Tokenizer) ->
 
 
 def refused_arguments(names: Mapping[str, Any]) -> list[str]:
-    """Those of a user's arguments that scores do not allow."""
+    """The user's arguments that scoring does not allow."""
     return sorted(ARGUMENTS & names.keys())

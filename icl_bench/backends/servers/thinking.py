@@ -1,4 +1,4 @@
-"""How long a reasoning model may think before it answers."""
+"""The length of a reasoning model's thoughts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icl_bench.wording import plain
 Effort = Literal["off", "low", "high"]
 
 ALLOWED = {"off": 0, "low": 8192, "high": 32_768}
-"""Tokens that are added to an answer's limit for thoughts, by effort. Providers have no limit of their own for it."""
+"""Tokens for thoughts that are added to an answer's limit, by effort. Providers have no separate limit for them."""
 
 MOST = 10**6
 
@@ -21,11 +21,11 @@ class Thinking:
     """A setting of ``--thinking``."""
 
     how: Effort | int
-    """An effort, or the most tokens of thoughts."""
+    """An effort, or the maximum tokens of thoughts."""
 
     @classmethod
     def parse(cls, text: str) -> Thinking:
-        """Read ``off``, ``low``, ``high`` or a number of tokens. Raises ``UserError``."""
+        """Parse ``off``, ``low``, ``high`` or a number of tokens. Raises ``UserError``."""
         if text in ("off", "low", "high"):
             return cls(text)  # type: ignore[arg-type]
         if text.isascii() and text.isdigit() and 1 <= int(text) <= MOST:
@@ -34,7 +34,7 @@ class Thinking:
 
     @property
     def tokens(self) -> int:
-        """The most tokens of thoughts."""
+        """The maximum tokens of thoughts."""
         return self.how if isinstance(self.how, int) else ALLOWED[self.how]
 
     @property

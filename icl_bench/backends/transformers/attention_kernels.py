@@ -1,17 +1,17 @@
 """Attention in parts: the shared prefix once for all queries, and each query's own tokens.
 
-Softmax attention over a set of keys can be computed over parts of it and merged exactly, given each
-part's log-sum-exp (Dao et al. 2022, FlashAttention, section 3.1; Juravsky et al. 2024, Hydragen,
-section 3). So the keys of the demonstrations are neither copied for each query nor concatenated
-with the query's own, and their part does not need a mask.
+Softmax attention over a set of keys can be computed over parts of it and merged exactly, from each part's log-sum-exp
+(Dao et al. 2022, FlashAttention, section 3.1; Juravsky et al. 2024, Hydragen, section 3). So the keys of the
+demonstrations are neither copied for each query nor concatenated with the query's own, and their part does not need a
+mask.
 
 Query heads that share a key head are folded into one longer query, so grouped keys and values are
 not repeated either.
 
-On CUDA, a part is computed by the first kernel that is available: flash (half precision; only
-causal masks and windows), the memory-efficient one (any mask, as a bias), plain products. On Hopper,
-whole chunks of a prefix read earlier keys by cuDNN's kernel (:func:`attend_past`). On a CPU,
-PyTorch's kernel is used, unless oneDNN's products are faster (``attention_products``).
+On CUDA, a part is computed by the first kernel that is available: flash (half precision; only causal masks and
+windows), the memory-efficient one (any mask, as a bias), or plain products. On Hopper, whole chunks of a prefix read
+earlier keys by cuDNN's kernel (:func:`attend_past`). On a CPU, PyTorch's kernel is used, unless oneDNN's products are
+faster (``attention_products``).
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ HOPPER = 9
 equal (https://github.com/huggingface/transformers/pull/48163)."""
 
 WORTH_A_PLAN = 5e11
-"""Operations of one call from which cuDNN is taken. It builds a plan for each new shape, which takes some 40 ms,
-and saves half of flash's time: 0.7 ms of this many operations on an H100, in each layer."""
+"""Minimum operations of a call for cuDNN. It builds a plan for each new shape, which takes some 40 ms, and saves half
+of flash's time: 0.7 ms for this number of operations on an H100, in each layer.
+"""
 
 PLAN_TOKENS, PLAN_KEYS = 1024, 4096
-"""CuDNN is given multiples of this number of tokens, and this number of keys times a power of two: few shapes."""
+"""cuDNN calls are padded to multiples of this number of tokens, and to this number of keys times a power of two, so
+that there are few shapes.
+"""
 
 ALIGNED = 16
 """Rows of a bias are padded to a multiple of this number of keys: the efficient kernel reads 16
@@ -156,7 +159,7 @@ def attend_past(query: Tensor, key: Tensor, value: Tensor, scale: float) -> list
         size = PLAN_KEYS << (keys // PLAN_KEYS).bit_length() - 1
         while size >= PLAN_KEYS:
             if start + size <= keys:
-                # [0][None]: strides that do not depend on the room of the buffer
+                # [0][None]: strides that do not depend on the buffer's capacity
                 keys_of, values_of = (x[0, :, start : start + size][None] for x in (key, value))
                 part = _cudnn(folded, keys_of, values_of, scale, None, causal=False)
                 out, lse = (x.reshape(1, heads, -1, *x.shape[3:])[:, :, :tokens] for x in part)
@@ -237,7 +240,7 @@ def _repeated(x: Tensor, groups: int) -> Tensor:
 def _by_products(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Mask | None, *, causal: bool
 ) -> PartialAttention | None:
-    """Attention by oneDNN's products, or None if it cannot be computed so."""
+    """Attention by oneDNN's products, or None if they do not support it."""
     if causal:
         if query.shape[2] > attention_products.KEYS:
             return None
@@ -363,7 +366,7 @@ def _cudnn(
     *,
     causal: bool,
 ) -> PartialAttention:
-    """The kernel of cuDNN, which returns its log-sum-exp as ``(batch, heads, tokens, 1)``."""
+    """Attention by cuDNN's kernel, which returns its log-sum-exp as ``(batch, heads, tokens, 1)``."""
     out, lse = aten._scaled_dot_product_cudnn_attention(query, key, value, None, True, 0.0, causal, scale=scale)[:2]
     return PartialAttention(out, lse.reshape(query.shape[:3]))
 

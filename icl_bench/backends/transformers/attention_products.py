@@ -112,8 +112,8 @@ def attend(
 
 
 def _scaled(rows: Tensor, scale: float, *, exact: bool) -> Tensor:
-    """``rows`` times ``scale``. If that is not a power of two, the rounding error is appended, to be
-    multiplied by the same keys: ``(rows, 2 * width)``.
+    """``rows`` times ``scale``. If ``scale`` is not a power of two, the rounding error is appended and multiplied by
+    the same keys: ``(rows, 2 * width)``.
     """
     if exact:
         return rows * scale

@@ -71,8 +71,8 @@ def _visible_keys(
 ) -> np.ndarray:
     """Which keys the tokens from ``first`` on see: ``(tokens, keys)`` bool.
 
-    Each token sees the keys from its position in ``lows`` up to itself and those before ``sink``,
-    but none before its position in ``near``. All positions count from the same origin.
+    Each token sees the keys from its position in ``lows`` up to itself and those before ``sink``, but no key before its
+    position in ``near``. All positions count from the same origin.
     """
     token = np.arange(first, first + len(lows))[:, None]
     key = np.arange(keys.start, keys.stop)[None]
@@ -144,7 +144,7 @@ class Extend:
     # -- blocks of demonstrations ---------------------------------------------------------------
 
     def _blocked(self, held: LayerKeys, query: Tensor, scale: float, layout: BlockLayout) -> Tensor:
-        """Each block sees itself, its local blocks and the sink. Nothing else is computed."""
+        """Attention within blocks: each block sees itself, its local blocks and the sink. Nothing else is computed."""
         outs, first = [], self.prefix.length
         for start, end in self._runs(layout):
             block = query[:, :, start - first : end - first]

@@ -4,9 +4,9 @@ It supports any decoder of the transformers library that uses ``AttentionInterfa
 loaded, a few tokens are computed with and without this backend's attention and compared, so a model
 with another kind of attention is refused.
 
-A cell's answers are identical to the bit, whatever ran before it and however often it was resumed:
-a prefix is computed in fixed chunks, and a query is always packed with the same others, whether or
-not these were answered already. Only lack of memory changes what is computed together.
+A cell's answers are bit-identical, regardless of earlier cells and resumptions: a prefix is computed in fixed chunks,
+and a query is always packed with the same others, whether or not these were answered already. Only lack of memory
+changes what is computed together.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ each cell, so larger chunks would repeat more work."""
 T = TypeVar("T")
 
 Read = tuple[Ranges | None, ...]
-"""The ranges of demonstration tokens that each query of a cell reads; empty for all alike."""
+"""The ranges of demonstration tokens that each query of a cell reads; empty if all queries read everything."""
 
 
 class TransformersBackend:
@@ -88,9 +88,9 @@ class TransformersBackend:
         self.reused = ReusedDemonstrations(self.cache, self.limits)
 
         self._answered: OpenPack | None = None
-        """The pack that was answered last, if freely."""
+        """The last pack that was answered with free text."""
         self._kept: OpenPack | None = None
-        """The same while its answers are handed over: prompts that go on from them then need no token anew."""
+        """The same pack while its answers are returned: prompts that continue them then reuse its keys."""
 
     @classmethod
     def load(
@@ -122,7 +122,7 @@ class TransformersBackend:
     # -- the prefix -----------------------------------------------------------------------------
 
     def load_prefix(self, prompts: PromptSet, reserve: int = 0, pattern: Pattern = FULL) -> None:
-        """Load exactly the prompts' shared prefix into the cache (:meth:`PrefixCache.load`)."""
+        """Load exactly the shared prefix of the prompts into the cache (:meth:`PrefixCache.load`)."""
         self.cache.load(prompts.prefix, reserve, self._view(pattern, prompts, 0))
 
     def _view(self, pattern: Pattern, prompts: PromptSet, index: int) -> View:
@@ -197,7 +197,7 @@ class TransformersBackend:
             view = self._view(pattern, prompts, i)
             work = lambda: self._answer_long(prompts, i, decodings[i], view, limits[i], read)  # noqa: B023, E731
             answer = self._guarded(work, prompts.size(i))
-            self._answered = None  # its prefix is shortened again
+            self._answered = None  # its prefix is truncated again
             yield [answer]
 
     def _encode_vectors(self, prompts: PromptSet) -> None:
@@ -261,7 +261,7 @@ class TransformersBackend:
                 had_kept, self._kept = self._kept is not None, None
                 release(self.model.device)
                 if had_kept:
-                    continue  # there may be room without the pack that was kept
+                    continue  # memory may suffice without the kept pack
                 if len(pack) > 1:
                     self.limits.lower(len(pack), max(_widths(suffixes, pack_decodings)))
                     self.counters.packs = self.limits.as_stored()
@@ -313,7 +313,7 @@ class TransformersBackend:
         decodings: Sequence[Decoding],
         read: Read,
     ) -> list[Answer]:
-        """Answer a pack of prompts, each with the vectors that it reads."""
+        """Answer a pack of prompts, each with its own vectors."""
         if _have_own_vectors(prompts):
             self.model.read_own_vectors([prompts.vectors_of(i) for i in pack])
         return self._answer_pack(self.cache, suffixes, decodings, self._reading(pack, read))
@@ -335,14 +335,14 @@ class TransformersBackend:
         suffix = prompts.suffixes[index]
         step = min(self.cache.chunk_tokens, limit)
         own_tokens = (len(suffix) - 1) // step * step
-        if view.layout is not None:  # tokens after the demonstrations see all of them
+        if view.layout is not None:  # tokens after the demonstrations see all demonstrations
             own_tokens = min(max(0, len(view.layout.starts) - len(prompts.prefix)), len(suffix) - 1)
         with self.cache.extended(suffix[:own_tokens], view):
             reading = self._reading([index], read)
             (answer,) = self._answer_pack(self.cache, [suffix[own_tokens:]], [decoding], reading)
         return _with_prompt_index(answer, [index], len(prompts.prefix))
 
-    # -- demonstrations that are computed once --------------------------------------------------
+    # -- demonstrations computed once --------------------------------------------------
 
     def _answer_reusing(
         self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding], pattern: Pattern
@@ -361,7 +361,7 @@ class TransformersBackend:
                 work = lambda: self._answer_batch(prompts, batch, pending, decodings, pattern)  # noqa: B023, E731
                 if answers := self._guarded(work, max(prompts.size(i) for i in batch)):
                     yield answers
-        finally:  # no other cell needs them, also after lack of memory
+        finally:  # no other cell needs them; also released after lack of memory
             self.reused.clear()
             release(self.model.device)
 

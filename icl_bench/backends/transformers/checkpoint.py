@@ -19,7 +19,7 @@ NAMED = 3
 """The number of weights that a message names, for each kind of difference."""
 
 _COMPUTED = "rotary_emb.inv_freq"
-"""Rotary frequencies, which older checkpoints store and the library computes."""
+"""Rotary frequencies, which older checkpoints store but the library computes."""
 
 _OTHER_SIZES = "ignore_mismatched_sizes"
 
@@ -27,7 +27,7 @@ _OF_FAMILIES = {
     "does not support an attention implementation": "its attention cannot be replaced by the backend's",
     "Unrecognized configuration class": "it is not a decoder-only model",
 }
-"""What the library says of a family that this backend does not compute -> why not."""
+"""The library's messages for model families that this backend does not compute, each with the reason."""
 
 
 def load_network(auto: Any, source: str, *, new_head: bool = False, **options: Any) -> Any:
@@ -41,7 +41,7 @@ def load_network(auto: Any, source: str, *, new_head: bool = False, **options: A
         network, loading_info = auto.from_pretrained(
             source, output_loading_info=True, trust_remote_code=False, **options
         )
-    except Exception as error:  # the library raises many kinds, some of dependencies
+    except Exception as error:  # the library raises many kinds of errors, some from dependencies
         if _OTHER_SIZES in str(error):
             # the message does not name the weights: load again, without memory for weights
             options |= {"device_map": "meta", _OTHER_SIZES: True}
@@ -101,7 +101,7 @@ def _refusal(folder: Path, error: Exception) -> str:
 
 
 def not_computed(architectures: Iterable[str], reason: str) -> str:
-    """That this backend does not compute a model, why, and whether vLLM does."""
+    """The message that this backend does not compute a model, with the reason and whether vLLM does."""
     return f"--backend transformers does not compute it ({reason}); {instead(set(architectures))}"
 
 

@@ -9,9 +9,9 @@ products.
 In 16-bit formats, the residual stream is kept in float32 if only norms read it. Keys, values and
 products are not changed. ``docs/speed.md`` has the time saved, and how many answers change.
 
-A layer is recognised by its result: each replacement is compared with the layer on random input,
-and not used if the difference exceeds the format's rounding. So special norms or activations of a
-family are not replaced by others.
+A layer is recognised by its result: each replacement is compared with the layer on random input, and not used if the
+difference exceeds the format's rounding. So a family's special norms or activations are never replaced by a different
+function.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _is_added(module: nn.Module, name: str, core: Any) -> bool:
 def _widen(core: Any, dtype: torch.dtype) -> None:
     """Keep the residual stream in float32, if all its readers accept this.
 
-    This is tried on two tokens. Products that read the stream directly (as in OLMo 2, where norms
-    come after them) raise an error; then nothing is changed.
+    This is tested on two tokens. If products read the stream directly (as in OLMo 2, where norms come after them), they
+    raise an error and nothing is changed.
     """
     hooks = [core.get_input_embeddings().register_forward_hook(lambda _m, _a, out: out.float())]
     if isinstance(rotary := getattr(core, "rotary_emb", None), nn.Module):

@@ -113,7 +113,7 @@ def assembled(
         value = torch.cat([layers[layer].value for layers in demonstrations], 2)
         key = rotated(key, *angles[shift.kind(layer)])
         start = None
-        if head.length:  # without BOS and sink there is nothing before the demonstrations
+        if head.length:  # without BOS and sink, nothing precedes the demonstrations
             start = head.tail(layer) if span.window else LayerKeys(*head.full(layer))
         if start is not None:
             key, value = torch.cat([start.key, key], 2), torch.cat([start.value, value], 2)

@@ -1,4 +1,6 @@
-"""A device's work and memory: synchronising, releasing memory, and lack of it as a cell's error."""
+"""A device's work and memory: synchronising, releasing memory, and conversion of out-of-memory errors to cell
+errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks on loading that a model is computed correctly, by a few tokens."""
+"""Checks on a few tokens at load time that a model is computed correctly."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ BOUND = 1e-3
 """The largest allowed difference of logits in float32, in standard deviations of the model's own."""
 
 ROUNDING = 0.5
-"""The same in a 16-bit format, after the model was held to ``BOUND`` in float32."""
+"""The same bound in a 16-bit format, after the model passed ``BOUND`` in float32."""
 
 
 @torch.inference_mode()
 def check_forward(model: LoadedModel) -> None:
     """Compare with the model's own forward pass on a few tokens, and refuse a model that differs.
 
-    This covers differences between model families: scaling, masks and positions of attention, and
-    how logits are computed from hidden states. It is done in float32 whatever the model's format.
-    Differences that appear only in longer prompts are read from the model's config. Raises
-    ``UserError``. Afterwards, the model uses this backend's attention, and its last layer is
-    shortened if the result is the same.
+    This covers differences between model families: scaling, masks and positions of attention, and how logits are
+    computed from hidden states. The comparison is in float32, regardless of the model's format. Differences that appear
+    only in longer prompts are read from the model's config. Raises ``UserError``. Afterwards, the model uses this
+    backend's attention, and its last layer is shortened if the result is the same.
     """
     vocabulary = int(model.config.vocab_size)
     ids = tuple(np.random.default_rng(0).integers(0, vocabulary, 24).tolist())
@@ -70,7 +69,7 @@ def check_forward(model: LoadedModel) -> None:
 def _compared_in_float32(model: LoadedModel, ids: Ids) -> Tensor | None:
     """The logits of a model of a 16-bit format, computed in float32, if they are the model's own.
 
-    None if the model is in float32, or cannot be computed so: its code has its own format, or memory
+    None if the model already is in float32, or cannot be computed in it because its code fixes another format or memory
     does not suffice for a layer in float32. Raises ``UserError`` for a model that differs.
     """
     if model.dtype == torch.float32:
@@ -109,7 +108,7 @@ def _own_logits(model: LoadedModel, ids: Ids) -> Tensor:
 
 
 def _packed_logits(model: LoadedModel, ids: Ids, *, rounded: bool = True) -> tuple[Tensor, tuple[int, int]]:
-    """:func:`_computed`. Raises ``UserError`` if the model cannot be called by this backend."""
+    """Logits of :func:`_computed`. Raises ``UserError`` if the model cannot be called by this backend."""
     try:
         return _computed(model, ids, rounded=rounded)
     except OtherAttentionError as error:
@@ -142,7 +141,7 @@ def _computed(model: LoadedModel, ids: Ids, *, rounded: bool = True) -> tuple[Te
 
 
 def _beyond_a_few_tokens(config: Any) -> str | None:
-    """What a model does, at least with long prompts, that this backend does not compute; or None."""
+    """A feature of the model, active at least with long prompts, that this backend does not compute; or None."""
     ropes = getattr(config, "rope_parameters", None) or {}
     ropes = [ropes, *(rope for rope in ropes.values() if isinstance(rope, dict))]
     if {"dynamic", "longrope"} & {rope.get("rope_type") for rope in ropes}:
@@ -154,7 +153,7 @@ def _beyond_a_few_tokens(config: Any) -> str | None:
 
 
 def _check_layers(model: LoadedModel, layers: tuple[int, int]) -> None:
-    """Raise ``UserError`` if layers see other tokens than the config says.
+    """Raise ``UserError`` if layers see other tokens than the config specifies.
 
     ``layers`` are the numbers of full and of sliding layers that called the backend's attention.
     """

@@ -58,7 +58,7 @@ class Prefix:
         return len(self._full), len(self._tails)
 
     def reserve(self, tokens: int) -> None:
-        """Reserve room for this number of tokens, so that extending does not copy."""
+        """Reserve capacity for this number of tokens, so that extending does not copy."""
         self.capacity = max(self.capacity, tokens)
 
     def mark(self) -> Mark:
@@ -115,8 +115,8 @@ class Prefix:
 
 
 def _empty_like(x: Tensor, tokens: int) -> Tensor:
-    """Room for so many tokens. On a GPU, a token's heads are adjacent, as its kernels prefer, and strides do
-    not depend on ``tokens``; on a CPU, a head's tokens are.
+    """Empty buffers for this number of tokens. On a GPU, a token's heads are adjacent, as its kernels prefer, and
+    strides do not depend on ``tokens``; on a CPU, a head's tokens are.
     """
     rows, heads, _, width = x.shape
     if x.device.type == "cuda":

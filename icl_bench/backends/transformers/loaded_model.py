@@ -38,10 +38,10 @@ OWN_ATTENTION = "sdpa"
 
 
 _IDLE_OPTIONS = frozenset({"dropout", "position_ids", "use_cache", "cache_position", "past_key_values"})
-"""Arguments of attention functions that change nothing where nothing is trained or cached by the library."""
+"""Arguments of attention functions that have no effect without training and without the library's cache."""
 
 _IDLE_VALUES: Mapping[str, Any] = {"is_causal": True, "output_attentions": False, "output_router_logits": False}
-"""Arguments that change nothing if they have this value."""
+"""Arguments that have no effect at this value."""
 
 
 class OtherAttentionError(Exception):
@@ -200,7 +200,7 @@ class LoadedModel:
 
     @torch.inference_mode()
     def read_vectors(self, texts: Sequence[str]) -> None:
-        """From here on, all tokens read these texts as vectors. Without texts, they read only text.
+        """From now on, all tokens read these texts as vectors. Without texts, they read only text.
 
         The texts must be encoded (:meth:`encode_texts`).
         """
@@ -214,7 +214,7 @@ class LoadedModel:
             self.peak_vector_bytes = max(self.peak_vector_bytes, self.readers.reading.nbytes())
 
     def read_own_vectors(self, texts: Sequence[Sequence[str]]) -> None:
-        """From here on, tokens of a pack read the vectors of their row's ``texts``."""
+        """From now on, tokens of a pack read the vectors of their row's ``texts``."""
         self.read_vectors([text for row in texts for text in row])
         owners = [number for number, row in enumerate(texts) for _ in row]
         self._owners = torch.tensor(owners, device=self.device) if owners else None
@@ -228,29 +228,29 @@ class LoadedModel:
         self.readers.reading = replace(self.readers.reading, seen=visible[None])
 
     def replace_attention(self) -> None:
-        """From here on, layers use a step's attention."""
+        """From now on, layers use a step's attention."""
         from transformers import AttentionInterface
 
         AttentionInterface.register(ATTENTION_NAME, _attention)
         self.network.set_attn_implementation(ATTENTION_NAME)
 
     def restore_attention(self) -> None:
-        """From here on, layers use the library's attention again."""
+        """From now on, layers use the library's attention again."""
         self.network.set_attn_implementation(OWN_ATTENTION)
 
     def take_over(self) -> None:
-        """From here on, layers use a step's attention.
+        """From now on, layers use a step's attention.
 
         On a CPU, layers are also replaced by faster ones
         (:mod:`icl_bench.backends.transformers.cpu_layers`).
         """
         if self.device.type == "cpu":
-            self.restore_attention()  # layers are tried without a step
+            self.restore_attention()  # layers are compared without a step
             refit(self.core, self.dtype)
         self.replace_attention()
 
     def shorten_last_layer(self) -> Callable[[], None]:
-        """From here on, the last layer is computed only for tokens whose hidden states are read.
+        """From now on, the last layer is computed only for tokens whose hidden states are read.
 
         Returns a function that undoes this. A decoder whose blocks are not called ``layers`` (GPT-2)
         is not changed.
@@ -262,7 +262,7 @@ class LoadedModel:
     def forward(self, tokens: Tensor, positions: Tensor, step: Step) -> Tensor:
         """Last hidden states of concatenated tokens: ``(tokens, hidden)``.
 
-        If the last layer is shortened, only of the tokens that the step reads.
+        With a shortened last layer, only those of the tokens that the step reads.
         """
         self._restrict_to_own_vectors(step)
         output = self.core(input_ids=tokens[None], position_ids=positions[None], use_cache=False, step=step)

@@ -24,7 +24,7 @@ COLUMNS_ON_GPU = 32768
 
 
 class OutputHead:
-    """The product of hidden states and the rows of the vocabulary, and what a family does to it."""
+    """The product of hidden states and the vocabulary's rows, with a family's scaling and capping."""
 
     def __init__(self, network: Any, device: torch.device, dtype: torch.dtype) -> None:
         """``network`` is the library's model, on this device and in this dtype."""
@@ -36,8 +36,8 @@ class OutputHead:
     def logits(self, hidden: Tensor, *, rounded: bool = True) -> Tensor:
         """Logits over the whole vocabulary in float32: ``(rows, vocabulary)``.
 
-        Hidden states are ``rounded`` to the format of the weights. Raises ``CellError`` if a logit is
-        not finite.
+        With ``rounded``, hidden states are rounded to the format of the weights. Raises ``CellError`` if a logit is not
+        finite.
         """
         logits: Tensor = self._linear(hidden.to(self._linear.weight.dtype) if rounded else hidden).float()
         self._check(float(logits.sum()))
@@ -47,7 +47,7 @@ class OutputHead:
     def some_logits(self, hidden: Tensor, vocabulary: np.ndarray, *, configured: bool = False) -> np.ndarray:
         """Logits of some tokens only: ``(rows, allowed)`` float32.
 
-        Unless ``configured``, up to a monotone function. Always in single precision: logits rounded to
+        Unless ``configured``, exact only up to a monotone function. Always in single precision: logits rounded to
         bfloat16 are often equal. Raises ``CellError`` if one is not finite.
         """
         name = vocabulary.tobytes()
@@ -65,8 +65,8 @@ class OutputHead:
     def log_probabilities(self, hidden: Tensor, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Log-probability of each token after its state, among all tokens: ``(tokens,)`` float32.
 
-        ``hidden`` is ``(states, hidden)``, and ``states`` has the place of each token's state. Raises
-        ``CellError`` if a logit is not finite.
+        ``hidden`` is ``(states, hidden)``, and ``states`` has the index of each token's state. Raises ``CellError`` if
+        a logit is not finite.
         """
         found = np.empty(len(tokens), dtype=np.float32)
         for start in range(0, len(hidden), STATES):
@@ -77,7 +77,7 @@ class OutputHead:
         return found
 
     def _of_block(self, hidden: Tensor, states: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Log-probabilities of ascending ``tokens``, one part of the vocabulary after the other."""
+        """Log-probabilities of ascending ``tokens``, computed in parts of the vocabulary."""
         parts, logits, totals, sums = self._parts(hidden), [], [], []
         token, state = (torch.from_numpy(x).to(self._device) for x in (tokens, states))
         for start, raw in parts:
@@ -93,10 +93,10 @@ class OutputHead:
         return log_probabilities
 
     def _parts(self, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Logits of one part of the vocabulary after the other: its first token, ``(tokens, states)``.
+        """Yield the logits of each part of the vocabulary: its first token, and ``(tokens, states)``.
 
-        On a CPU, oneDNN multiplies, because PyTorch's products of float32 take a quarter longer. The
-        states are arranged for it, once, instead of the vocabulary, which would take memory again.
+        On a CPU, oneDNN multiplies, because PyTorch's float32 products take a quarter longer. States are arranged for
+        it once. Arranging the vocabulary would need a second copy of it.
         """
         weight, bias = self._linear.weight, getattr(self._linear, "bias", None)
         hidden, columns = hidden.to(weight.dtype), COLUMNS if self._device.type == "cpu" else COLUMNS_ON_GPU
@@ -112,7 +112,7 @@ class OutputHead:
     def _check(self, total: float) -> None:
         """Raise ``CellError`` if a sum of logits, before they are capped, is not finite.
 
-        Otherwise the first of such logits would be the largest, and every answer the first label.
+        Otherwise the first non-finite logit would be the largest, and every answer the first label.
         """
         if math.isfinite(total):
             return

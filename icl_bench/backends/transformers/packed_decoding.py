@@ -19,8 +19,7 @@ from icl_bench.backends.transformers.prefix_cache import PrefixCache
 from icl_bench.prompts.encoding import Ids
 
 WIDTH = 4
-"""Beginnings of labels of a row that a search extends together: more would often be extended in vain, fewer
-would take more calls."""
+"""Label beginnings of a row that a search extends together. More would often be wasted, fewer would need more calls."""
 
 HEAD_ROWS = 128
 """Rows of logits over the whole vocabulary in memory at once."""
@@ -53,11 +52,12 @@ class PackLimits:
     tokens: int
     """Rows of one call times the width of the widest."""
     calls_open: int = 1
-    """The number of calls whose rows are answered together, a token for all rows at a time, because
-    products of few rows take nearly as long as those of many."""
+    """The number of calls whose rows are decoded together, one token for all rows at a time, because products of few
+    rows take nearly as long as those of many.
+    """
 
     def as_stored(self) -> dict[str, int]:
-        """As a cell's file has them."""
+        """The limits in the form stored in a cell's file."""
         return {"rows": self.rows, "tokens": self.tokens, "calls": self.calls_open}
 
     def first_rows(self, widths: Sequence[int], calls: int = 1) -> int:
@@ -123,7 +123,7 @@ class OpenPack:
         self, cache: PrefixCache, keys: PackKeys, suffixes: Sequence[Ids], extra: int, reading: PrefixReading | None
     ) -> None:
         self.queries, self.fed = list(suffixes), list(suffixes)
-        """Ids of each query; and with the ids of its answer whose keys are held."""
+        """Token ids of each query, and of each query with the part of its answer whose keys are cached."""
         self.keys, self._cache, self._reading = keys, cache, reading
         self._model, self._device = cache.model, cache.model.device
         self._state = cache.state
@@ -132,9 +132,10 @@ class OpenPack:
         self._slot_offsets = torch.arange(max(lengths) + extra, device=self._device).repeat(len(suffixes), 1)
 
     def continued(self, suffixes: Sequence[Ids], extra: int) -> OpenPack | None:
-        """A pack of queries that begin with this pack's and perhaps with their answers, whose keys it takes over.
+        """A pack that reuses this pack's keys, for queries that begin with this pack's queries and possibly their
+        answers.
 
-        Only the other tokens are computed. None if a query begins with none of this pack's.
+        Only the other tokens are computed. None if some query begins with no query of this pack.
         """
         found = [self._begun(suffix) for suffix in suffixes]
         if any(begun is None for begun in found):
@@ -154,15 +155,15 @@ class OpenPack:
         return pack
 
     def is_over(self, cache: PrefixCache) -> bool:
-        """Whether it was computed over what a cache holds now."""
+        """Whether it was computed after the cache's current prefix."""
         return self._cache is cache and self._state is not None and self._state == cache.state
 
     def _begun(self, suffix: Ids) -> tuple[int, int] | None:
-        """The row that a query begins with, and how many of its tokens are held, without the query's last."""
+        """The row whose query this query begins with, and the number of cached tokens, excluding the query's last."""
         best: tuple[int, int] | None = None
         for row in self._rows_of.get(suffix[: self._shortest], ()):
             query, fed = self.queries[row], self.fed[row]
-            if len(query) < len(suffix) and suffix[: len(query)] == query:  # the same query is computed anew
+            if len(query) < len(suffix) and suffix[: len(query)] == query:  # the query's last token is computed again
                 held = min(_common(suffix, fed), len(suffix) - 1)
                 best = (row, held) if best is None or held > best[1] else best
         return best
@@ -190,8 +191,8 @@ class OpenPack:
         *,
         ends: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states of new tokens. With ``ends``, the tokens are the rows' first ones in
-        order, and only the states at ``ends`` are returned.
+        """Last hidden states of new tokens. With ``ends``, the tokens are the rows' first tokens in order, and only the
+        states at ``ends`` are returned.
         """
         prefix = self._cache.prefix
         slot_offsets = self._slot_offsets[:, : visible.shape[1]]
@@ -353,8 +354,8 @@ class OpenPack:
     def _searched(self, decodings: Sequence[Exact]) -> list[Answer]:
         """The two most probable labels of each row, without the scores of labels that cannot be among them.
 
-        A label is at most as probable as its beginning. So beginnings are extended, the most probable ones
-        first, until none is more probable than the second of the labels that are complete.
+        A label is at most as probable as its beginning. So the most probable beginnings are extended until none is more
+        probable than the second best complete label.
         """
         searches = [LabelSearch(decoding.trie) for decoding in decodings]
         chosen, hidden = [(row, 0) for row in range(len(searches))], self.ends
@@ -375,7 +376,7 @@ class OpenPack:
     def _places(self, searches: Sequence[LabelSearch], chosen: Sequence[tuple[int, int]]) -> Tensor:
         """Hidden states of nodes whose parents have been computed: ``(nodes, hidden)``.
 
-        ``chosen`` are rows, ascending, with a node each. A node takes the next free slot of its row.
+        ``chosen`` has ascending rows with one node each. A node takes the next free slot of its row.
         """
         taken = [searches[row].take_slot(node) for row, node in chosen]
         row = torch.tensor([row for row, _ in chosen], device=self._device)
@@ -393,13 +394,13 @@ class OpenPack:
 
 
 def _blocks(sampling: Sequence[Sampling | None]) -> Iterator[Sequence[Sampling | None]]:
-    """How rows are sampled, ``HEAD_ROWS`` at a time."""
+    """Blocks of ``HEAD_ROWS`` rows, with how they are sampled."""
     return (sampling[start : start + HEAD_ROWS] for start in range(0, len(sampling), HEAD_ROWS))
 
 
 @torch.inference_mode()
 def _chosen(logits: Tensor, sampling: Sequence[Sampling | None], step: int) -> Tensor:
-    """The next token of each row: the likeliest, or a sampled one. ``logits`` is ``(rows, vocabulary)``."""
+    """The next token of each row: the most probable, or a sampled one. ``logits`` is ``(rows, vocabulary)``."""
     for row, one in enumerate(sampling):
         if one is not None:
             logits[row] += torch.from_numpy(one.noise(step, logits.shape[1])).to(logits.device)
@@ -415,10 +416,10 @@ class LabelSearch:
         self._logs[0] = 0.0
         self._inner = np.isin(np.arange(len(trie.tokens)), trie.inner)
         self._open = np.zeros(len(trie.tokens), dtype=bool)
-        """Beginnings that were reached and not extended."""
+        """Beginnings that were reached but not extended."""
         self._extended = 0
         self._paths: dict[int, tuple[int, ...]] = {0: ()}
-        """Node -> the slots of its path behind the query, its own last."""
+        """Node -> the slots of its path after the query, its own last."""
 
     def extend(self, node: int, steps: np.ndarray) -> None:
         """Extend a node: ``steps`` are the log-probabilities of its children, ``(children,)``."""
@@ -429,7 +430,7 @@ class LabelSearch:
         self._extended += 1
 
     def next(self, most: int) -> list[int]:
-        """The nodes to extend next; none if the two most probable labels are known."""
+        """The nodes to extend next; empty if the two most probable labels are known."""
         known = np.sort(self._logs[self.trie.ends])[-2:]
         nodes = np.flatnonzero(self._open & (self._logs >= known[0]))
         best = nodes[np.argsort(-self._logs[nodes], kind="stable")][:most]
@@ -441,19 +442,19 @@ class LabelSearch:
         return self._paths[node]
 
     def answer(self, row: int) -> Answer:
-        """The most probable label; its margin is over the second."""
+        """The most probable label, with its margin over the second."""
         best = Answer.of_scores(row, self._logs[self.trie.ends], None)
         return replace(best, answer_tokens=self._extended, label_mass=None, scores=None)
 
 
 def _common(one: Ids, other: Ids) -> int:
-    """The number of first tokens that both have in common."""
+    """The length of the common prefix."""
     length = min(len(one), len(other))
     return next((at for at in range(length) if one[at] != other[at]), length)
 
 
 def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie]]:
-    """Each different tree with the rows that have it."""
+    """Each distinct tree with its rows."""
     rows: dict[int, list[int]] = {}
     for row, trie in enumerate(tries):
         rows.setdefault(id(trie), []).append(row)
@@ -462,8 +463,8 @@ def _grouped(tries: Sequence[LabelTrie]) -> Iterator[tuple[np.ndarray, LabelTrie
 
 
 def _paths(trie: LabelTrie, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of a tree's inner nodes except its root see each other, ``(nodes, most)``, and their
-    distances from the query's end, ``(most,)``. Places beyond the nodes are not visible.
+    """Which of a tree's inner nodes except its root see each other, ``(nodes, most)``, and their distances from the
+    query's end, ``(most,)``. Padding is not visible.
     """
     nodes = trie.inner[1:]
     visible = np.zeros((len(nodes), most), dtype=bool)
@@ -474,7 +475,7 @@ def _paths(trie: LabelTrie, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _joint_vocabulary(automata: Sequence[LabelAutomaton]) -> tuple[np.ndarray, dict[int, np.ndarray | slice]]:
-    """All tokens that some automaton allows, sorted; and by an automaton's id, the places of its own.
+    """All tokens that some automaton allows, sorted; and by automaton id, the indices of its tokens.
 
     One product computes the logits of all rows, for any number of automata.
     """

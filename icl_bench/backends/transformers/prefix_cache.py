@@ -1,4 +1,4 @@
-"""The cache of the prefix that a model has read, extended for each next prefix.
+"""The cache of a model's prefix, extended from one prefix to the next.
 
 In 16-bit formats, a token's keys depend slightly on the tokens computed in the same call. So a
 prefix is always computed in chunks of a fixed number of tokens. Whole chunks are kept for longer
@@ -22,7 +22,7 @@ from icl_bench.models.memory import out_of_memory
 from icl_bench.prompts.encoding import Ids
 
 SMALLEST_CHUNK = 64
-"""The smallest chunk of a prefix, also if memory is short."""
+"""The smallest chunk of a prefix, used if memory is short."""
 
 
 class PrefixCache:
@@ -55,7 +55,7 @@ class PrefixCache:
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
-                # this cell must not fail because of room for later ones
+                # this cell must not fail because later cells need memory
                 self._reserves, self.chunk_tokens = False, chunk_tokens
                 self.drop()
                 release(self.model.device)
@@ -64,7 +64,7 @@ class PrefixCache:
 
     @property
     def state(self) -> tuple[Ids, View] | None:
-        """The prefix that is held, and how its tokens see each other; None for demonstrations in blocks."""
+        """The cached prefix, and which tokens see which; None for demonstrations in blocks."""
         return None if self.view.layout is not None else (self._ids, self.view)
 
     def _holds(self, view: View) -> bool:
@@ -110,8 +110,8 @@ class PrefixCache:
         self.peak_bytes = max(self.peak_bytes, self.prefix.nbytes())
 
     def shrink(self, tokens: int) -> None:
-        """From here on, compute chunks of fewer than ``tokens``, but not smaller than the smallest
-        chunk. Chunks are halved, so earlier boundaries remain boundaries.
+        """From now on, compute chunks of fewer than ``tokens``, but not smaller than the smallest chunk. Chunks are
+        halved, so earlier boundaries remain boundaries.
         """
         while self.chunk_tokens >= tokens and self.chunk_tokens > SMALLEST_CHUNK:
             self.chunk_tokens = max(SMALLEST_CHUNK, self.chunk_tokens // 2)

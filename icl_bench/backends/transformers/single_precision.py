@@ -1,4 +1,4 @@
-"""Computes a model of a 16-bit format in float32 for a few tokens, without a second copy of it.
+"""Computes a model of a 16-bit format in float32 for a few tokens, without a second copy of its weights.
 
 Rounding in 16 bits changes logits by as much as some errors of attention do. So a model is compared
 with its own forward pass in float32. Weights are converted exactly, one block of layers at a time.
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 COLUMNS = 4096
-"""Tokens of the vocabulary whose logits are computed: the float32 head of all would be a large copy."""
+"""The number of vocabulary tokens whose logits are computed. A float32 copy of the whole head would be large."""
 
 _NARROW = (torch.bfloat16, torch.float16)
 
 
 @contextmanager
 def in_float32(network: Any) -> Iterator[None]:
-    """A context in which a causal language model computes in float32, and only its first logits.
+    """A context in which a causal language model computes in float32, with logits of the first tokens only.
 
-    A layer's weights are in float32 while it computes. Afterwards everything is as before.
+    A layer's weights are in float32 while it computes. All changes are undone afterwards.
     """
     undo: list[Callable[[], object]] = []
     for module in _blocks(network.get_decoder()):
@@ -57,7 +57,7 @@ def in_float32(network: Any) -> Iterator[None]:
 
 
 def _blocks(core: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a decoder that are converted each by itself."""
+    """The parts of a decoder that are converted separately."""
     for child in core.children():
         if isinstance(child, nn.ModuleList):
             yield from child

@@ -1,4 +1,4 @@
-"""A decoder that reads vectors beside its text (Vec-RA; Chen et al. 2024, sections 2.2 and 4.1).
+"""A decoder that reads vectors in addition to its text (Vec-RA; Chen et al. 2024, sections 2.2 and 4.1).
 
 A reader before every layer has a projector (encoder width to model width), cross-attention (query:
 the layer's input; keys and values: the projected vectors) and an MLP. Attention and MLP are
@@ -126,7 +126,7 @@ class LayerReader(nn.Module):
         return attention.project(self.norm(self.projector(vectors)))
 
     def of_vectors(self) -> Iterable[nn.Parameter]:
-        """The weights that vectors pass through, and tokens do not."""
+        """The weights that only vectors pass through."""
         attention = self.layer.self_attn
         for part in (self.projector, self.norm, attention.k_proj, attention.v_proj, attention.k_norm):
             if part is not None:

@@ -1,4 +1,4 @@
-"""Which architectures vLLM computes: what a refusal of the transformers backend advises."""
+"""The architectures that vLLM supports, for the advice in refusals of the transformers backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPO
 
 
 def instead(architectures: Collection[str]) -> str:
-    """What to do about a model that the transformers backend refuses.
+    """Advice for a model that the transformers backend refuses.
 
     ``architectures`` are the names of its class: in the library, and in its ``config.json``.
     """
@@ -43,7 +43,7 @@ def _vllm() -> tuple[str, frozenset[str]]:
 
 
 def architectures_of(registry: str) -> frozenset[str]:
-    """The architectures that a registry names, from its source: to import vLLM takes many seconds.
+    """The architectures that a registry names, read from its source, because importing vLLM takes many seconds.
 
     Raises ``SyntaxError`` for text that is not Python.
     """

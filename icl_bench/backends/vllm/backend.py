@@ -34,17 +34,18 @@ CPU_CACHE_BYTES = 4 * 2**30
 VLLM_CPU_KVCACHE_SPACE (GiB) overrides it."""
 
 MAX_REQUESTS = 256
-"""Requests that the engine processes at once. More than a cell has would cost memory on a GPU, and
-time to capture graphs when the engine starts."""
+"""Requests that the engine processes at once. More than a cell's queries would cost memory on a GPU, and time for graph
+capture when the engine starts.
+"""
 
 CALL = 64
-"""Queries of one call. Answers of a call are kept, also if later calls fail."""
+"""Queries per call. The answers of a call are kept if later calls fail."""
 
 SCORED_NODES = 1024
-"""Nodes of label trees in one pack, because scoring 64 queries could take minutes (but at least one query)."""
+"""Label tree nodes per pack (at least one query), because scoring 64 queries could take minutes."""
 
 SCORED_TOKENS = 2**22
-"""Tokens of the requests of one call that scores labels: each sends its whole prompt, and the engine copies it."""
+"""Tokens per call that scores labels: each request contains its whole prompt, and the engine copies it."""
 
 
 class VllmBackend:
@@ -114,7 +115,7 @@ class VllmBackend:
                     },
                     **engine,
                 )
-        except Exception as error:  # the engine raises many kinds, some of other processes
+        except Exception as error:  # the engine raises many kinds of errors, some from other processes
             raise CellError(_not_started(self._reason(error), max_model_len)) from None
 
     def identity(self) -> dict[str, str]:
@@ -168,7 +169,7 @@ class VllmBackend:
                 answers.append(Answer(index, cached, len(completion.token_ids), label=label))
             else:
                 assert isinstance(decoding, Free), _IN_ONE_WAY
-                ended = decoding.before_stop(completion.text)  # the engine takes stops in their order
+                ended = decoding.before_stop(completion.text)  # the engine checks stops in their order
                 text, truncated = completion.text if ended is None else ended, completion.finish_reason == "length"
                 ids = tuple(completion.token_ids)
                 answers.append(Answer(index, cached, len(ids), text=text, truncated=truncated, ids=ids))
@@ -177,10 +178,10 @@ class VllmBackend:
     def _scored(self, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Decoding]) -> list[Answer]:
         """Score every label of these queries.
 
-        The trees' roots come first: they compute the queries, which the other nodes find in the cache.
-        An answer's cached tokens are those that its root found. All requests count: prompt tokens that
-        they compute (also again, for a cache block is whole or not there) as the query's own, and
-        tokens of labels as the answer's.
+        The trees' roots come first: they compute the queries, which the other nodes find in the cache. An answer's
+        cached tokens are those of its root's request. Counts include all requests: computed prompt tokens (including
+        recomputed ones, because the cache holds only whole blocks) count as the query's own, label tokens as the
+        answer's.
         """
         scored = {i: decoding for i in todo if isinstance(decoding := decodings[i], Exact)}
         assert len(scored) == len(todo), _IN_ONE_WAY
@@ -203,7 +204,7 @@ class VllmBackend:
     def _calls(
         prompts: PromptSet, requests: Sequence[tuple[int, NodeRequest]]
     ) -> Iterator[Sequence[tuple[int, NodeRequest]]]:
-        """The requests of each call: first those of roots, without a path."""
+        """The requests of each call. Root requests, which have no path, come first."""
         yield [(i, request) for i, request in requests if not request.path]
         others = [(i, request) for i, request in requests if request.path]
         size = max(1, SCORED_TOKENS // prompts.longest)
@@ -225,8 +226,8 @@ class VllmBackend:
         if self.constraint == "processor":
             path, end = self._automaton_file(automaton)
             return SamplingParams(**common, stop_token_ids=[*automaton.deciding, end], extra_args={FILE: path})
-        # no early stop here: grammar engines keep stop tokens back until their grammar ends
-        # not choice: it becomes a grammar in which xgrammar 0.2 misreads é before a hexadecimal digit, as in "fiancée"
+        # no early stop: grammar engines withhold stop tokens until their grammar ends
+        # not choice: xgrammar 0.2 misreads é before a hexadecimal digit in its grammar, as in "fiancée"
         allowed = StructuredOutputsParams(regex=one_of(a.removesuffix(END) for a in automaton.answers))
         return SamplingParams(**common, structured_outputs=allowed)
 
@@ -248,7 +249,7 @@ class VllmBackend:
         return outputs
 
     def _reason(self, error: BaseException) -> str:
-        """The engine's last error on one line, preferably of its processes."""
+        """The engine's last error on one line, preferably from its processes."""
         self._log.seek(0)
         log = self._log.read().decode(errors="replace")
         text = str(error)
@@ -259,7 +260,7 @@ class VllmBackend:
 
 def _set_environment() -> None:
     """Set the environment variables that vLLM reads before it starts."""
-    # a process that has used CUDA, as ours to choose a device, must not be forked
+    # a process that has used CUDA, as this one to choose a device, must not be forked
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -336,7 +337,7 @@ _WRAPPED = ("See root cause above", "Engine core initialization failed", "Engine
 
 
 def last_error(log: str) -> str | None:
-    """The message of the last error in a log that does not only refer to an earlier one."""
+    """The message of the last error in a log, except errors that only refer to an earlier one."""
     for line in reversed(log.splitlines()):
         match = _ERROR.search(line)
         if match and not any(text in line for text in _WRAPPED):

@@ -1,9 +1,9 @@
-"""Requests that score every label: the log-probabilities of what may follow each token of the labels.
+"""Requests that score every label: the log-probabilities of the possible tokens after each token of the labels.
 
-vLLM has no log-probabilities of prompt tokens that are in its cache (``prompt_logprobs`` computes the
-whole prompt again). It has those of chosen tokens at a generated position, over the whole vocabulary
-and before any constraint. So each inner node of the labels' tree is a request of its own: the prompt
-and the node's path, and one token is generated, whose alternatives are the node's children.
+vLLM has no log-probabilities of prompt tokens that are in its cache (``prompt_logprobs`` computes the whole prompt
+again). It has those of chosen tokens at a generated position, over the whole vocabulary and before any constraint. So
+each inner node of the labels' tree is a separate request with the prompt and the node's path. It generates one token,
+whose alternatives are the node's children.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from icl_bench.backends.label_constraint import LabelTrie
 from icl_bench.prompts.encoding import Ids
 
 MAX_TOKENS = 128
-"""Log-probabilities of one request: vLLM's limit. A node with more children has several requests."""
+"""Maximum log-probabilities per request in vLLM. A node with more children needs several requests."""
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What is asked at one inner node of a label tree."""
+    """The request of one inner node of a label tree."""
 
     path: Ids
     """Tokens from the query's end to the node."""
@@ -33,7 +33,7 @@ class NodeRequest:
     """Their tokens."""
 
     def sampling(self) -> Any:
-        """VLLM's sampling parameters. What is generated is not read."""
+        """The sampling parameters of vLLM. The generated token is ignored."""
         from vllm import SamplingParams
 
         return SamplingParams(temperature=0, max_tokens=1, detokenize=False, logprob_token_ids=list(self.tokens))

@@ -52,7 +52,7 @@ class LabelProcessor(LogitsProcessor):  # type: ignore[misc]
         self._rows: dict[int, _Row] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """Whether the likeliest token is never changed: no."""
+        """Whether the most probable token never changes: false."""
         return False
 
     def update_state(self, batch_update: Any) -> None:

@@ -20,7 +20,7 @@ Out = Annotated[
 
 
 class Format(StrEnum):
-    """What an export is."""
+    """Formats of an export."""
 
     TABLE = "table"
     EVERY_EVAL_EVER = "every-eval-ever"
@@ -81,7 +81,7 @@ def export(
 
 
 def print_exported(exported: Exported, out: Path) -> None:
-    """Print what has been written, and what the format could not hold."""
+    """Print what was written, and what the format does not support."""
     from icl_bench.wording import counted
 
     print(f"{counted(exported.samples, 'sample')} and {counted(len(exported.files), 'file')} of aggregates in {out}")

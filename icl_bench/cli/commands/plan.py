@@ -69,12 +69,12 @@ def plan(
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
-    ClusterSpec.of(MachineOptions(**machines))  # refuses what run refuses
+    ClusterSpec.of(MachineOptions(**machines))  # refuses whatever run refuses
     wanted = None
     if detect is not None:
         if json:
             raise UserError("--detect: is not in the JSON; leave --json out")
-        from icl_bench.analysis.detect import check_points  # with SciPy, which the rest does not need
+        from icl_bench.analysis.detect import check_points  # needs SciPy, which the rest does not
 
         wanted = check_points(detect)
     display = Display(quiet=json)

@@ -1,4 +1,4 @@
-"""Prints what to use, above the tables of ``summary``."""
+"""Prints the recommended settings, above the tables of ``summary``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from icl_bench.report.answers import said
 from icl_bench.report.naming import Naming
 
 MOST_WHOLE = 3
-"""Answers up to which each has its reasons and commands; of more, each has a line."""
+"""The maximum number of answers that are printed with reasons and commands. More answers get one line each."""
 
 
 def print_answers(findings: Findings, console: Console) -> None:
-    """Print for each task and model what to use, its score and cost, and what it was compared with."""
+    """Print the recommended setting of each task and model, its score and cost, and its comparison."""
     answers = said(findings, Naming.of(findings.summary))
     if not answers:
         return

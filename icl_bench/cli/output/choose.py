@@ -23,7 +23,7 @@ from icl_bench.wording import counted, counted_queries, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
-    """Lay out the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
+    """Plan the race of these options of ``choose`` and run it, with notes, rounds and cautions on the display.
 
     Raises ``UserError``.
     """
@@ -57,7 +57,7 @@ def raced(options: Mapping[str, Any], results: Place, display: Display) -> Conte
 
 
 def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]], str] = shlex.join) -> Iterator[str]:
-    """The answer in five lines, with the words of commands as ``command`` joins them."""
+    """The answer in five lines; ``command`` joins the words of commands."""
     answer = contest.answer()
     pairs = list(zip(contest.settings, answer.standings, strict=True))
     setting, standing = pairs[answer.choice]
@@ -89,7 +89,7 @@ DEMONSTRATIONS = {
     "bm25": "every prompt shows the {} examples that have most words in common with the query",
     "dense": "every prompt shows the {} examples that are most like the query",
 }
-"""Selector -> what its prompts show."""
+"""Selector -> the content of its prompts."""
 
 LEARNING = {
     "knn": "a query has the label of the most similar of {} examples, by sentence embeddings, without a language model",
@@ -98,11 +98,11 @@ LEARNING = {
     "lora": "the model is fine-tuned on {} examples (LoRA)",
     "full": "the model is fine-tuned on {} examples",
 }
-"""Training method -> what it is."""
+"""Training method -> its description."""
 
 
 def _means(setting: Setting) -> str:
-    """What the setting is, for who does not know its name."""
+    """A description of the setting for users who do not know its name."""
     if not setting.k:
         return "the prompt has no examples; "
     known = (DEMONSTRATIONS if setting.learner is None else LEARNING).get(setting.select)
@@ -110,7 +110,7 @@ def _means(setting: Setting) -> str:
 
 
 def why(contest: Contest, answer: Answer) -> str:
-    """Why it is the choice, or why the race is not decided."""
+    """The reason of the choice, or why the race is undecided."""
     count, margin = len(_raced(answer)), f"{contest.spec.margin:g} points"
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
@@ -129,7 +129,7 @@ def why(contest: Contest, answer: Answer) -> str:
 
 
 def unknown(contest: Contest, answer: Answer) -> str:
-    """What the race leaves open, and what it did not try."""
+    """The open questions of the race, and the settings that it did not try."""
     margin, others = f"{contest.spec.margin:g} points", len(_raced(answer)) - 1
     new = sum(not one.out_for_new for one in _raced(answer)) - 1
     beyond = f"no other setting is better by more than {margin} on new queries either (error 5%)"
@@ -148,7 +148,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
-    """The methods of ``--method`` and ``full`` that did not race."""
+    """The methods of ``--method`` and ``full`` that were not in the race."""
     pairs = zip(contest.settings, answer.standings, strict=True)
     raced = {setting.select for setting, one in pairs if setting.learner is not None and one.why != "left out"}
     known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])
@@ -161,12 +161,12 @@ def _raced(answer: Answer) -> list[Standing]:
 
 
 def _rank(standing: Standing) -> tuple[bool, float]:
-    """Those that are not out first, the best first."""
+    """Sort key: settings that are not dropped first, the best first."""
     return standing.out, -standing.score if standing.predictions else 0.0
 
 
 def cost(contest: Contest, place: int) -> str:
-    """What a query costs, and all of them."""
+    """The cost of a query, and of all queries."""
     queries, setting = contest.spec.queries, contest.settings[place]
     entrant, said = contest.entrants[setting.entrant], []
     each = {name: float(value) for name, value in zip(MEASURES, contest.costs.of(queries)[place], strict=True)}
@@ -187,7 +187,7 @@ def cost(contest: Contest, place: int) -> str:
 
 
 def compared(contest: Contest, choice: int, second: int, standing: Standing) -> str:
-    """How the runner-up's cost compares, and what would make it the cheaper one."""
+    """The runner-up's cost in comparison, and what would make it cheaper."""
     queries, measure = contest.spec.queries, contest.measure
     if measure is None:
         return ""
@@ -208,12 +208,12 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
 
 
 def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
-    """The run that computes the choice's cells whole."""
+    """The run that computes the choice's cells completely."""
     return _run_words(contest, [setting], results)
 
 
 def whole_command(contest: Contest, results: Place) -> str:
-    """The runs that compute the cells of all settings whole, one a model, as they may be stored."""
+    """The runs that compute the cells of all settings completely, one per model, in the form that is stored."""
     commands = []
     for place in range(len(contest.entrants)):
         mine = [one for one in contest.settings if one.entrant == place]
@@ -267,7 +267,7 @@ def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) ->
 
 
 def prompt_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
-    """What writes the prompt of the first draw to a file, once its cell is whole."""
+    """The command that writes the prompt of the first draw to a file, once its cell is complete."""
     spec, (_, cell) = contest.spec, setting.cell(0)
     words = ["icl-bench", "show", "--task", str(spec.task), "--model", cell.spec.model, "--k", str(setting.k)]
     if setting.k:

@@ -42,11 +42,11 @@ METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 
 
 BARE = ("task", "model", "select", "perturbation", "attention")
-"""Columns whose values need no column name beside them."""
+"""Columns whose values need no column name."""
 
 
 USUAL: Mapping[str, Sequence[str]] = {"order": USUAL_ORDERS, "attention": (str(FULL),)}
-"""Column -> values that need no mention."""
+"""Column -> values that are not shown."""
 
 
 def shown(column: Column, row: TableRow) -> str:
@@ -79,9 +79,9 @@ def _shown(column: Column, value: Any) -> str:
 
 
 def print_findings(findings: Findings, console: Console, options: Collection[str] = (), top: int | None = None) -> None:
-    """Print what to use and the curves, then each table with rows, by the question that it answers.
+    """Print the recommended settings and the curves, then each non-empty table, by its question.
 
-    Tables of ``options`` are among them. ``top`` is the largest number of rows of a table.
+    Tables of ``options`` are included. ``top`` is the maximum number of rows of a table.
     """
     print_answers(findings, console)
     print_summary(findings.summary, console, order=False, top=top)
@@ -112,9 +112,9 @@ def print_finding(
     title: str = "",
     top: int | None = None,
 ) -> bool:
-    """Print the table of one finding, below a title. Returns whether it has rows; else nothing is printed.
+    """Print the table of one finding below a title, if it has rows. Returns whether it has.
 
-    ``numbers`` are as for :func:`laid_out`. Of more rows than ``top`` those of the smallest p are printed.
+    ``numbers`` are as for :func:`laid_out`. If there are more rows than ``top``, those with the smallest p are printed.
     """
     assert finding.printed is not None
     printed = False
@@ -193,7 +193,7 @@ def styled(column: Column, row: TableRow) -> TableCell:
         return text
     if text == DASH:
         return Text(text, "dim")
-    # without a test the column holds the reason
+    # without a test the column has the reason
     tested = row.get("p_holm") is not None and not math.isnan(row["p_holm"])
     better = row.get("difference", 0) > 0
     return Text(text, ("green" if better else "red") if tested else "")
@@ -227,7 +227,7 @@ def print_advice(
 
 
 def print_detectable(results: Place, points: float, only: Mapping[str, str], *, json: bool) -> None:
-    """Print which differences the results can show, and what larger samples would."""
+    """Print the differences that the results can show, and those of larger samples."""
     from icl_bench.analysis.detect import detect_folder, lines
     from icl_bench.analysis.summary import records
     from icl_bench.cli.output.working import watched, working
@@ -238,7 +238,7 @@ def print_detectable(results: Place, points: float, only: Mapping[str, str], *, 
 
 
 def _print_texts(record: Mapping[str, Any], texts: Iterable[str], *, json: bool) -> None:
-    """Print sentences, a line each, or the record as JSON."""
+    """Print sentences, one per line, or the record as JSON."""
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
 

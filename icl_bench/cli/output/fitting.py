@@ -141,10 +141,10 @@ def print_table(
 ) -> None:
     """Print a table of strings that fits the console.
 
-    ``heading`` is printed above it, ``above`` before that, and ``names`` begin the title of each subtable. The table
-    is split by at most the first ``splits`` names (default: all); a split by more would break the order of rows.
+    ``heading`` is printed above it, ``above`` before that, and ``names`` begin the title of each subtable. The table is
+    split by at most the first ``splits`` names (default: all); a further split would break the order of rows.
     """
-    fit = fitted(heads, rows, console.width, splits)  # takes a while, and Ctrl-C leaves no empty heading
+    fit = fitted(heads, rows, console.width, splits)  # takes a while, and Ctrl-C must not leave an empty heading
     if above:
         console.print(above, style="bold underline")
     if heading:
@@ -222,7 +222,7 @@ class _Columns:
         )
 
     def with_legends(self) -> _Columns:
-        """Replace texts that may move below by numbers."""
+        """Replace texts that may move below the table by numbers."""
         columns, notes = list(self.columns), list(self.notes)
         for at, head in enumerate(self.heads):
             if not head.below:
@@ -245,7 +245,7 @@ def _words(title: str) -> str:
 
 
 def _levels(whole: _Columns) -> Iterator[_Columns]:
-    """The table with more and more of its content in titles and notes."""
+    """The table in variants with increasingly more content in titles and notes."""
     yield whole
     yield (tight := replace(whole.without_empty(), hoists=True))
     yield tight.with_legends()

@@ -49,8 +49,8 @@ def print_frontier(
 ) -> None:
     """Print every point with its costs and verdict, cheapest first. Raises ``UserError``.
 
-    Of more points than ``top``, those on the frontier come before undecided and dominated ones, and higher scores
-    before lower ones.
+    If there are more points than ``top``, those on the frontier precede undecided and dominated ones, and higher scores
+    precede lower ones.
     """
     prices = given_prices(price)
     number = QUERIES if queries is None else queries
@@ -94,14 +94,14 @@ def print_frontier(
 
 
 def price_record(prices: Prices | None, table: pd.DataFrame) -> dict[str, Any] | None:
-    """The prices as JSON: those that were given, and with ``auto`` those of each model of a frontier or advice."""
+    """The prices as JSON: the given ones, and with ``auto`` those of each model of a frontier or advice."""
     if prices is None:
         return None
     return prices.given | ({"auto": True, "models": table.attrs["prices"]} if prices.auto else {})
 
 
 def price_lines(prices: Prices, table: pd.DataFrame) -> list[str]:
-    """A line for each model whose prices are from the table: in which currency, and of which day."""
+    """A line for each model with prices from the table, with their currency and day."""
     return [
         f"prices of {model}, US dollars per million tokens: {prices_in_words(of_model)} ({of_model['origin']})"
         for model, of_model in table.attrs["prices"].items()
@@ -110,7 +110,7 @@ def price_lines(prices: Prices, table: pd.DataFrame) -> list[str]:
 
 
 def prices_in_words(given: Mapping[str, Any]) -> str:
-    """Prices of tokens as ``--price`` takes them."""
+    """Token prices in the syntax of ``--price``."""
     return ",".join(f"{name}={given[name]:g}" for name in (*TOKENS, "write") if name in given)
 
 

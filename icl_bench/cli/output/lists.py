@@ -115,7 +115,7 @@ def _tokens(row: Mapping[str, Any]) -> str:
 
 
 def write_prompt(shown: Shown, path: Path) -> str:
-    """Write a prompt to a file, as it is sent. Returns what the file is, in words. Raises ``UserError``."""
+    """Write a prompt to a file in the form that is sent. Returns a description of the file. Raises ``UserError``."""
     from icl_bench.text_files import write_whole
 
     if shown.no_file:
@@ -197,11 +197,11 @@ def listed_golds(row: Mapping[str, Any]) -> str:
 
 
 def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
-    """Print tasks, and whether their data is here."""
+    """Print tasks, and whether their data are on this machine."""
     texts = (ColumnHead(name, "text") for name in ("metrics", "here", "what it is"))
     heads = (ColumnHead("task", "name"), *texts)
     rows = [
-        # the last column needs the room
+        # the last column needs the space
         [record["name"], ",\n".join(record["metrics"]), *_installed_or_needed(record, record["data"])]
         for record in records
     ]
@@ -210,7 +210,7 @@ def print_tasks(records: list[dict[str, Any]], console: Console) -> None:
 
 
 def draft_record(draft: Draft, written: Path) -> dict[str, Any]:
-    """A task that was made of a file of rows: its columns, what was guessed, and a prompt."""
+    """A draft task from a file of rows: its columns, the guesses, and a prompt."""
     from icl_bench.prompts.rendering import prompt_text
 
     data = draft.data
@@ -227,7 +227,7 @@ def draft_record(draft: Draft, written: Path) -> dict[str, Any]:
 
 
 def print_draft(record: dict[str, Any], console: Console) -> None:
-    """Print what was guessed of a file of rows, and a prompt."""
+    """Print the guesses about a file of rows, and a prompt."""
     console.print(f"Written: {record['file']}", soft_wrap=True, markup=False, highlight=False)
     for note in record["notes"]:
         console.print(f"  {note}", soft_wrap=True, markup=False, highlight=False)

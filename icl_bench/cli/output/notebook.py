@@ -1,7 +1,7 @@
-"""Progress in a notebook: one text below the cell, which is replaced while it changes.
+"""Progress in a notebook: a text below the cell that is updated in place.
 
-The text goes through IPython's display handle. tqdm.auto and rich's own live displays need ipywidgets in a
-notebook, and a stored notebook shows their widgets as nothing.
+The text goes through IPython's display handle. tqdm.auto and rich's own live displays need ipywidgets in a notebook,
+and a stored notebook does not show their widgets.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from icl_bench.cli.output.terminal import Terminal
 from icl_bench.escaping import visible
 
 WIDTH = 100
-"""Of the text, in characters."""
+"""Width of the text in characters."""
 
 PAUSE_SECONDS = 0.25
-"""Between two updates, at least: each is a message to the browser."""
+"""Minimum seconds between two updates, because each is a message to the browser."""
 
 
 class CellOutput:
-    """Notes, which stay, and below them something that changes, until it is cleared."""
+    """Permanent notes, and below them a changing text until it is cleared."""
 
     def __init__(self) -> None:
         self._notes: list[str] = []
@@ -32,7 +32,7 @@ class CellOutput:
         self._written = 0.0
 
     def note(self, text: str) -> None:
-        """One more line."""
+        """Add a line."""
         self._notes.append(visible(text))
         self._write()
 
@@ -42,12 +42,12 @@ class CellOutput:
         self.changed()
 
     def changed(self) -> None:
-        """Show the changes, unless the last update was a moment ago."""
+        """Show the changes, unless the last update was very recent."""
         if time.monotonic() - self._written >= PAUSE_SECONDS:
             self._write()
 
     def clear(self) -> None:
-        """Show notes alone."""
+        """Show only the notes."""
         self._changing = None
         self._write()
 
@@ -62,7 +62,7 @@ class CellOutput:
             self._handle = display(data, raw=True, display_id=True)
 
     def _lines(self) -> list[str]:
-        """What changes, as plain text."""
+        """The changing part as plain text."""
         return [] if self._changing is None else plain_lines(self._changing)
 
 

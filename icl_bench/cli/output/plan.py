@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | None = None) -> list[dict[str, Any]]:
     """The plan's cells as records, then a record for each combination that is left out.
 
-    A combination of selector, order, attention and k has no draw; its ``problem`` is the reason. With
-    ``results``, ``finished`` is whether a cell has a file there. With ``prices``, ``money_cached`` and
-    ``money_uncached`` are what a cell costs (:func:`icl_bench.sweep.plan_money.sweep_money`), and with ``_most``
-    what it costs at most.
+    A combination of selector, order, attention and k has no draw; its ``problem`` is the reason. With ``results``,
+    ``finished`` is whether a cell has a file there. With ``prices``, ``money_cached`` and ``money_uncached`` are the
+    cost of a cell (:func:`icl_bench.sweep.plan_money.sweep_money`), and with ``_most`` its maximum.
     """
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
@@ -92,7 +91,7 @@ def _left_out(sweep: Sweep, combination: Combination, reason: str) -> dict[str, 
 
 
 def _money_record(money: MoneyRange | None) -> dict[str, float | None]:
-    """``money_cached`` and ``money_uncached``; with ``_most`` where answers may be longer. None if unknown."""
+    """``money_cached`` and ``money_uncached``; with ``_most`` for the longest answers. None if unknown."""
     if money is None:
         return {}
     record = {f"money_{name}": amount for name, amount in money.least._asdict().items()}
@@ -102,9 +101,9 @@ def _money_record(money: MoneyRange | None) -> dict[str, float | None]:
 
 
 def print_planned_money(sweep: Sweep, console: Console, finished: Sequence[bool | None], prices: Prices) -> None:
-    """Print what the cells that are left cost, each curve's point and all of them.
+    """Print the cost of the remaining cells, per point of each curve and in total.
 
-    ``finished`` says of each cell whether it is there.
+    ``finished`` is whether each cell has a file.
     """
     from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
 
@@ -151,21 +150,21 @@ def finished_cells(sweep: Sweep, results: Place | None) -> Sequence[bool | None]
 
 
 def _left(sweep: Sweep, finished: Sequence[bool | None]) -> list[int]:
-    """The places of the cells that can run and are not finished."""
+    """The indices of the cells that can run and are not finished."""
     return [at for at, cell in enumerate(sweep.plan.cells) if cell.problem is None and not finished[at]]
 
 
 @dataclass(frozen=True)
 class PlanTotal:
-    """What cells take together."""
+    """Totals over cells."""
 
     cells: int
     tokens: int
     """Prompt tokens to compute."""
     seconds: float | None
-    """Estimated; None where that is not known."""
+    """Estimated; None if unknown."""
     money: tuple[MoneyRange, ...] | None = None
-    """Of each cell; None without prices."""
+    """For each cell; None without prices."""
 
     def __add__(self, other: PlanTotal) -> PlanTotal:
         known = None not in (self.seconds, other.seconds)
@@ -177,7 +176,7 @@ class PlanTotal:
         )
 
     def __str__(self) -> str:
-        """As :func:`total_in_words`, with the price where there is one."""
+        """The text of :func:`total_in_words`, with the price if there is one."""
         price = ""
         if self.money:
             cached, uncached = _in_words(self.money)
@@ -186,13 +185,13 @@ class PlanTotal:
 
 
 def total_in_words(cells: int, tokens: int, seconds: float | None) -> str:
-    """As ``8 cells, 12,345 tokens to compute, about 3 min on this machine``, the time where it is known."""
+    """Text such as ``8 cells, 12,345 tokens to compute, about 3 min on this machine``, with the time if it is known."""
     about = f", about {duration(seconds)} on this machine" if cells and seconds is not None else ""
     return f"{counted(cells, 'cell')}, {tokens:,} tokens to compute{about}"
 
 
 def plan_total(sweep: Sweep, finished: Sequence[bool | None], prices: Prices | None = None) -> PlanTotal:
-    """What the cells take that can run and are not ``finished``."""
+    """Totals of the cells that can run and are not ``finished``."""
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
     left, estimates = _left(sweep, finished), sweep.estimates()
@@ -209,10 +208,10 @@ def plan_total(sweep: Sweep, finished: Sequence[bool | None], prices: Prices | N
 def print_plan(
     sweep: Sweep, console: Console, results: Place | None = None, finished: Sequence[bool | None] | None = None
 ) -> None:
-    """Print the plan: a row for each k, a table per selector, order and attention.
+    """Print the plan: one row per k, one table per selector, order and attention.
 
-    What differs between the draws of a row is a range. With ``results``, also print how many cells are ``finished``
-    there (:func:`finished_cells`).
+    Values that differ between the draws of a row are shown as a range. With ``results``, also print how many cells are
+    ``finished`` there (:func:`finished_cells`).
     """
     from icl_bench.sweep.notes import notes, queries_in_words
 
@@ -243,7 +242,7 @@ def print_plan(
 
 
 def _stored_scores(sweep: Sweep) -> list[str]:
-    """What stored label scores take, where every label is scored."""
+    """The size of stored label scores, if every label is scored."""
     if sweep.task.scoring != "exact":
         return []
     kept, labels = sweep.kept_scores, sweep.most_labels
@@ -281,7 +280,7 @@ PLANNED = (
 
 
 def _folded(draws: Sequence[PlannedRow]) -> list[str]:
-    """The cells of a row, for the columns of ``PLANNED``: numbers of each draw, as a range where they differ."""
+    """The cells of a row, for the columns of ``PLANNED``: numbers over draws, as a range if they differ."""
     cells = [cell for cell, *_ in draws]
     known = [cell for cell in cells if cell.longest_prompt > 0]
     fitting = [cell for cell in cells if cell.problem is None]
@@ -310,13 +309,13 @@ def _folded(draws: Sequence[PlannedRow]) -> list[str]:
 
 
 def _range(values: Iterable[float], write: Callable[[Any], str]) -> str:
-    """The smallest and the largest value, or one text where both are written alike; empty without values."""
+    """The minimum and maximum, or one text if both are written equally; empty without values."""
     present = sorted(values)
     return DASH.join(dict.fromkeys(map(write, (present[0], present[-1])))) if present else ""
 
 
 def _share(count: int, of: int, none: str) -> str:
-    """For how many of the draws something holds."""
+    """The number of draws for which something holds."""
     if count in (0, of):
         return "yes" if count else none
     return f"{count:,} of {of:,}"
@@ -335,7 +334,7 @@ def duration(seconds: float) -> str:
 
 
 def print_planned_power(sweep: Sweep, console: Console, results: Place | None, wanted: float) -> None:
-    """Print which differences the planned draws and test rows can show at each k."""
+    """Print the differences that the planned draws and test rows can show at each k."""
     import pandas as pd
 
     from icl_bench.analysis.detect import DETECT, known_pairs, lines, planned

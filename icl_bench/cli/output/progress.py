@@ -1,4 +1,4 @@
-"""What a run shows while it works: bars on a terminal or below a notebook's cell, elsewhere a line a cell."""
+"""Progress of a run: bars on a terminal or below a notebook's cell, elsewhere one line per cell."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.wording import counted, percent
 
 INVALID_SHARE = 0.1
-"""Share of invalid answers from which some of them are shown."""
+"""Share of invalid answers above which some of them are shown."""
 
 SELDOM_SECONDS = 30.0
-"""Without a terminal, the least time between two lines about what takes long."""
+"""Without a terminal, minimum seconds between two lines about a slow step."""
 
 SAMPLE = 80
-"""Letters of an invalid answer that are shown."""
+"""Displayed characters of an invalid answer."""
 
 
 class Display(Listener):
-    """Says what is going on, on standard error; in a notebook, below the cell."""
+    """Reports progress on standard error; in a notebook, below the cell."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -50,14 +50,16 @@ class Display(Listener):
         self._cell = CellOutput() if self._console.is_jupyter and not quiet else None
 
     def note(self, text: str, *, whole: bool = False) -> None:
-        """One line, unless quiet. A terminal breaks it; elsewhere it is broken after 120 letters, unless ``whole``."""
+        """One line, unless quiet. A terminal wraps it; elsewhere it is wrapped after 120 characters, unless
+        ``whole``.
+        """
         if self._cell is not None:
             self._cell.note(text)
         elif not self._quiet:
             self._console.print(text, soft_wrap=whole and not self._console.is_terminal)
 
     def problem(self, text: str) -> None:
-        """What one of several could not be done for: said even if quiet."""
+        """The failure of one of several jobs, printed even if quiet."""
         print(visible(f"error: {text}"), file=sys.stderr)
 
     def remark(self, text: str) -> None:
@@ -66,7 +68,7 @@ class Display(Listener):
 
     @contextmanager
     def preparing(self) -> Iterator[Callable[[str], None]]:
-        """A word on what is being prepared; on a terminal with a spinner and the time, elsewhere now and then."""
+        """The current preparation step; on a terminal with a spinner and the time, elsewhere printed occasionally."""
         hush_libraries()
         if self._cell is not None:
             self._cell.show("starting")
@@ -86,9 +88,9 @@ class Display(Listener):
             spinner.stop()
 
     def part(self, part: Part) -> None:
-        """What will run, and what a user must know about the data, unless quiet."""
+        """The next run, and notes on its data, unless quiet."""
         if self._quiet:
-            return  # some of it takes an encoder to find out
+            return  # some notes need an encoder
         self.note(part.headline)
         for text in part.problems():
             self.note(f"  {text}")
@@ -107,7 +109,7 @@ class Display(Listener):
 
     @contextmanager
     def changing(self, content: RenderableType) -> Iterator[Callable[[], None] | None]:
-        """Show something that changes. Yields what to call after a change; None where nobody would see it."""
+        """Show a changing display. Yields a function to call after a change; None if it would not be visible."""
         if not self._live and self._cell is None:
             yield None
             return
@@ -115,7 +117,7 @@ class Display(Listener):
             yield area.changed
 
     def keep(self, content: RenderableType) -> None:
-        """Show something that stays, on a terminal; below a notebook's cell as text."""
+        """Show a permanent text on a terminal, or below a notebook's cell."""
         if self._cell is not None:
             for line in plain_lines(content):
                 self._cell.note(line)
@@ -129,11 +131,11 @@ class Display(Listener):
         return None if self._quiet else SharedLines(self.note)
 
     def _area(self, content: RenderableType) -> _OnTerminal | _BelowCell:
-        """Where something that changes is shown."""
+        """The place of a changing display."""
         return _OnTerminal(content, self._console) if self._cell is None else _BelowCell(content, self._cell)
 
     def outcome(self, outcome: Outcome, results: Place) -> None:
-        """How it ended."""
+        """The outcome of a run."""
         reasons: dict[str, list[str]] = {}
         for spec, reason in outcome.failed.items():
             reasons.setdefault(reason, []).append(str(spec))
@@ -160,7 +162,7 @@ class Display(Listener):
         self.note(f"{counted(computed, 'cell')} computed{already}{without}. Results: {results}/")
 
     def cautions(self, outcome: Outcome) -> None:
-        """What a user should know of the answers."""
+        """Notes for the user about the answers."""
         for note in outcome.notes:
             self.note(f"note: {note}")
         if outcome.invalid > INVALID_SHARE * outcome.answers:
@@ -169,17 +171,17 @@ class Display(Listener):
 
 
 class _OnTerminal(Live):
-    """Something that changes, on a terminal: drawn again four times a second, gone at the end."""
+    """A changing display on a terminal: redrawn four times a second, removed at the end."""
 
     def __init__(self, content: RenderableType, terminal: Console) -> None:
         super().__init__(content, console=terminal, transient=True)
 
     def changed(self) -> None:
-        """Nothing to do: it is drawn again anyway."""
+        """Does nothing, because the display is redrawn regularly."""
 
 
 class _BelowCell:
-    """The same below a notebook's cell: drawn again when it has changed."""
+    """A changing display below a notebook's cell, redrawn after changes."""
 
     def __init__(self, content: RenderableType, output: CellOutput) -> None:
         self._content, self._output = content, output
@@ -194,31 +196,31 @@ class _BelowCell:
 
 
 Area = Callable[["RenderableType"], _OnTerminal | _BelowCell]
-"""Makes the place where something that changes is shown."""
+"""Creates the place of a changing display."""
 
 
 class _Seldom:
-    """Lines about what takes long: one at most every half minute, and the first after that time."""
+    """Lines about slow steps: at most one every half minute, and the first after that time."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note, self._last, self._said = note, time.monotonic(), ""
 
     def say(self, text: str) -> None:
-        """Print the text if the last line is long ago and was another one."""
+        """Print the text if it is new and the last line is old enough."""
         if time.monotonic() - self._last >= SELDOM_SECONDS and text != self._said:
             self._last, self._said = time.monotonic(), text
             self._note(text)
 
 
 class _Pace(Watcher):
-    """How much of a run is done, and what time is left, weighted by the tokens that each cell has to compute."""
+    """The finished part of a run and the time left, weighted by the tokens that each cell has to compute."""
 
     def __init__(self, cells: Sequence[CellPlan]) -> None:
         self._left = float(sum(cell.new_tokens for cell in cells))
         self._predictions = sum(cell.queries for cell in cells)
         self._done, self._computed, self._weight = 0, 0, 0.0
         self._follows = False
-        """Whether a server answers batches, whose time says nothing of what is left."""
+        """Whether a server answers batches, whose time does not predict the time left."""
         self._cell: CellPlan | None = None
         self._working_seconds, self._since = 0.0, time.monotonic()
 
@@ -228,7 +230,7 @@ class _Pace(Watcher):
 
     @property
     def _time_left(self) -> str:
-        """The time left in words, empty if unknown."""
+        """The time left as text, empty if unknown."""
         if not self._knows_pace:
             return ""
         left = max(0.0, self._left) * self._working_seconds / self._weight
@@ -262,7 +264,7 @@ class _Pace(Watcher):
         self._say(f"waiting for another process, which computes {cells} of the cells")
 
     def _say(self, text: str) -> None:
-        """Show what is going on."""
+        """Show the current state."""
 
     def _advance(self, cell: CellPlan, predictions: int) -> None:
         self._done += predictions
@@ -274,7 +276,7 @@ def _runnable(plan: Plan) -> list[CellPlan]:
 
 
 class _Lines(_Pace):
-    """Without a terminal: a line for each cell that ends, with its point's score so far and the time left."""
+    """Progress without a terminal: a line for each finished cell, with its point's score so far and the time left."""
 
     def __init__(self, plan: Plan, note: Callable[[str], None]) -> None:
         cells = _runnable(plan)
@@ -301,9 +303,9 @@ class _Lines(_Pace):
 
 
 class _Bar(_Pace):
-    """The scores so far; the cell at hand; a bar over the whole run, predictions, speed, time left.
+    """The scores so far, the current cell, a bar over the whole run, predictions, speed, time left.
 
-    The time is that since the command began.
+    The time is measured since the command started.
     """
 
     def __init__(self, plan: Plan, area: Area, began: float) -> None:
@@ -359,7 +361,7 @@ class _Bar(_Pace):
 
 
 def _bar(began: float) -> Progress:
-    """One bar with the time that has passed and a text; who shows it draws it."""
+    """One bar with elapsed time and a text; its owner displays it."""
     return Progress(Elapsed(began), BarColumn(bar_width=None), TextColumn("{task.fields[said]}", markup=False))
 
 
@@ -367,7 +369,7 @@ class _Scores:
     """The mean score of each point's finished cells, the latest points last."""
 
     LINES = 6
-    """Points that are shown."""
+    """The maximum number of displayed points."""
 
     def __init__(self, cells: Sequence[CellPlan]) -> None:
         self.text = Text()
@@ -376,7 +378,7 @@ class _Scores:
         self._done: dict[str, list[Sequence[float]]] = {}
 
     def add(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:
-        """A cell was finished."""
+        """Add a finished cell."""
         point = _point(cell)
         self._done[point] = [*self._done.pop(point, []), scores]
         self._measure = title(measure)
@@ -401,17 +403,17 @@ class _Scores:
 
 
 def _point(cell: CellPlan) -> str:
-    """What tells a point of a run from the others."""
+    """The key that distinguishes a point of a run."""
     spec = cell.spec
     read = "" if spec.attention == str(FULL) else f", {spec.attention}"
     return f"{spec.select}, {spec.order}{read}, k={spec.k:,}"
 
 
 class SharedBars:
-    """What engines are at, a line each; a bar over the whole study, predictions, time left."""
+    """The work of engines, one line each; a bar over the whole study, predictions, time left."""
 
     LINES = 8
-    """Engines that are named."""
+    """The maximum number of named engines."""
 
     def __init__(self, area: Area, began: float) -> None:
         self._title, self._engines = Text(), Text()
@@ -421,7 +423,7 @@ class SharedBars:
         self._live.__enter__()
 
     def show(self, state: Shared) -> None:
-        """How far it is now."""
+        """Show the current progress."""
         starting = f", {state.starting} starting" if state.starting else ""
         self._title.plain = (
             f"{counted(state.engines, 'engine')} at work{starting} · {state.units_done:,} of {state.units:,} groups"
@@ -433,24 +435,24 @@ class SharedBars:
         self._live.changed()
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the display."""
         self._live.__exit__(None, None, None)
 
 
 class SharedLines:
-    """The same without a terminal: a line whenever engines have finished groups."""
+    """Progress of a study without a terminal: a line whenever engines have finished groups."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note, self._done = note, 0
 
     def show(self, state: Shared) -> None:
-        """Print how far it is if that has changed."""
+        """Print the progress if it has changed."""
         if state.units_done > self._done:
             self._done = state.units_done
             self._note(f"  {state.units_done:,} of {counted(state.units, 'group')} · {_predictions(state)}")
 
     def close(self) -> None:
-        """Nothing to take away."""
+        """Does nothing, because lines stay."""
 
 
 def _predictions(state: Shared) -> str:

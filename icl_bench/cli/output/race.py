@@ -1,4 +1,4 @@
-"""The course of a race of ``choose``: a table that changes on a terminal, a line for each round elsewhere."""
+"""Progress of a race of ``choose``: a changing table on a terminal, elsewhere one line per round."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from icl_bench.sweep.runner import Watcher
 from icl_bench.wording import counted, few, percent
 
 LINES = 14
-"""Settings that the table shows: a terminal of 24 lines has room for notes, too."""
+"""The maximum number of settings in the table, so that a terminal of 24 lines also has room for notes."""
 
 ONCE_SHOWN = 3
-"""Settings that the line of a round names as dropped."""
+"""The maximum number of dropped settings that a round's line names."""
 
 
 def score(standing: Standing) -> str:
@@ -47,15 +47,15 @@ class RaceProgress(Watcher):
         self._dropped: dict[int, int] = {}
         """Setting -> the round in which it was dropped."""
         self._left_out = 0
-        """How much of what was left out is printed."""
+        """The number of printed notes on omitted settings."""
         self._trained = ""
-        """The setting that trained last."""
+        """The setting that was trained last."""
         self._doing = Text()
         self._changed: Callable[[], None] | None = None
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Print what races; then show the table on a terminal until the block ends, and once more below."""
+        """Print the settings; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
         said = [text for one in contest.entrants for text in notes(one.sweep)]
         for text in dict.fromkeys([*said, *contest.notes_on_learning]):
@@ -73,13 +73,13 @@ class RaceProgress(Watcher):
                 self._display.keep(self._table())
 
     def _note_left_out(self) -> None:
-        """Print what was left out since the last time."""
+        """Print new notes on omitted settings."""
         for text in self._contest.left_out[self._left_out :]:
             self._display.note(f"left out: {text}")
         self._left_out = len(self._contest.left_out)
 
     def round(self) -> None:
-        """Take the state after a round; without a terminal, print it in a line."""
+        """Receive the state after a round; without a terminal, print it in a line."""
         self._rounds += 1
         self._note_left_out()
         self._answer = self._contest.answer()
@@ -102,14 +102,14 @@ class RaceProgress(Watcher):
         )
 
     def _spent(self) -> str:
-        """Answers and time so far, and what is left of the budget."""
+        """Answers and time so far, and the rest of the budget."""
         contest, seconds = self._contest, time.monotonic() - self._began
         spend, account = contest.spec.spend, contest.account
         left = duration(max(spend.amount - seconds, 0)) if spend.unit == "time" else spend.of(max(account.left, 0))
         answers = f"{contest.predictions:,} of {contest.full_sweep:,} answers"
         return f"{answers} in {timedelta(seconds=int(seconds))}, {left} left"
 
-    # -- what the runner says ---------------------------------------------------------------------
+    # -- callbacks of the runner ---------------------------------------------------------------------
 
     def backend_loading(self) -> None:
         """The model is being loaded."""
@@ -120,13 +120,13 @@ class RaceProgress(Watcher):
         self._say("asking")
 
     def cell_started(self, cell: CellPlan, already: int) -> None:
-        """A cell of a setting is asked."""
+        """A cell of a setting starts."""
         del already
         shown = f"{cell.spec.select}, k={cell.spec.k:,}" if cell.spec.k else "no demonstrations"
         self._say(f"round {self._rounds + 1}: asking {shown}, draw {cell.spec.draw + 1}")
 
     def training(self, setting: str, draw: int) -> None:
-        """A setting is trained; without a terminal, its first training is a line."""
+        """A setting is trained; without a terminal, its first training is printed."""
         self._say(f"round {self._rounds + 1}: training {setting}, draw {draw + 1}")
         if self._changed is None and setting != self._trained:
             self._display.note(f"training {setting}")
@@ -140,12 +140,12 @@ class RaceProgress(Watcher):
     # -- the table --------------------------------------------------------------------------------
 
     def __rich__(self) -> Group:
-        """The table, the budget and what is asked now."""
+        """The table, the budget and the current cell."""
         parts = [self._table()] if self._rounds else []
         return Group(*parts, Text(self._spent()), self._doing)
 
     def _table(self) -> Group:
-        """The leader, those that run, the best first, then those that were dropped, the latest first."""
+        """The leader, the running settings, the best first, then dropped settings, the latest first."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("setting", no_wrap=True, overflow="ellipsis", max_width=25)
         for title in ("answers", "draws", "accuracy %"):

@@ -1,4 +1,4 @@
-"""Carries out ``rationales``, and what it prints of what was kept."""
+"""Runs ``rationales``, and prints the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def carried_out(
     options: RationalesOptions, display: Display, planned: Callable[[Sweep], None] = lambda _: None
 ) -> tuple[Outcome, RationaleOrigin | None]:
-    """Let the model write, and write the task file. ``planned`` is called before anything is computed.
+    """Let the model write rationales, and write the task file. ``planned`` is called before anything is computed.
 
-    Returns the run's outcome and where the rationales are from; None if the run stopped or failed. Raises
-    ``UserError``.
+    Returns the run's outcome and the origin of the rationales; None if the run stopped or failed. Raises ``UserError``.
     """
     with display.preparing() as say:
         made = RationaleRun.prepare(options, say)
@@ -46,7 +45,7 @@ def carried_out(
 
 
 def written_in_words(origin: RationaleOrigin, paths: Sequence[Path]) -> list[str]:
-    """The share that was kept, in all and by label, what it took, and the files."""
+    """The share that was kept, in total and by label, the cost, and the files."""
     kept = f"kept: {origin.kept:,} of {counted(origin.tried, 'row')} ({percent(origin.kept / origin.tried)}%)"
     lines = [f"{kept}, {origin.take} of the samples with --keep {origin.keep}"]
     if origin.cut:

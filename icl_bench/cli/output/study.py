@@ -55,7 +55,7 @@ class StudyDisplay(Listener):
         self._display.note(f"  {text}")
 
     def cluster_progress(self, state: StudyProgress) -> None:
-        """Update the bars; without a terminal, print a line now and then."""
+        """Update the bars; without a terminal, print a line occasionally."""
         if self._bars is None:
             self._bars = self._display.shared_progress()
         if self._bars is not None:
@@ -126,7 +126,7 @@ def print_plan(study: Study, console: Console) -> None:
 
 
 def unplanned_lines(study: Study) -> list[str]:
-    """What a plan cannot know, a line for each model or task that is not on this machine."""
+    """Parts that a plan cannot estimate, one line for each model or task that is not on this machine."""
     jobs: dict[str, int] = {}
     for one in study.unplanned:
         jobs[one.reason] = jobs.get(one.reason, 0) + 1

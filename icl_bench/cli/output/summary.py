@@ -27,8 +27,8 @@ PERTURBED = ["task", "model", "perturbation"]
 def print_summary(summary: Summary, console: Console, order: bool = True, top: int | None = None) -> None:
     """Print one table per task and model, in percent, with notes on its curves below.
 
-    Of more rows than ``top`` those of the highest scores are printed. Notes are about saturation and, with ``order``,
-    about the effect of the demonstrations' order. Failed cells come last.
+    If there are more rows than ``top``, those with the highest scores are printed. Notes are about saturation and, with
+    ``order``, about the effect of the demonstrations' order. Failed cells come last.
     """
     sensitivity = summary.order_sensitivity if order else summary.order_sensitivity.iloc[:0]
     shots = summary.curves.groupby(SETTING, observed=True)["k"].nunique().rename("shots")
@@ -60,7 +60,7 @@ def print_summary(summary: Summary, console: Console, order: bool = True, top: i
 
 
 ON_TEST_INPUTS = re.compile(r"\bcalibration=(prior=|batch(?!,of=))")
-"""In the name of a setting whose calibration reads the inputs of test rows."""
+"""Suffix of the name of a setting whose calibration reads the inputs of test rows."""
 
 
 def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:

@@ -23,7 +23,7 @@ def print_json(value: object) -> None:
 
 
 def print_records(records: Any, print_table: Callable[[Any, Console], None], *, json: bool) -> None:
-    """Print records with a function that makes a table of them, or as JSON."""
+    """Print records as a table made by a function, or as JSON."""
     if json:
         print_json(records)
     else:
@@ -33,10 +33,9 @@ def print_records(records: Any, print_table: Callable[[Any, Console], None], *, 
 def top_rows(
     table: pd.DataFrame, top: int | None, by: Sequence[str], *, largest: bool = False
 ) -> tuple[pd.DataFrame, list[str]]:
-    """At most ``top`` rows in the table's order, and a note on the rows that are not among them.
+    """At most ``top`` rows in the table's order, and a note on the omitted rows.
 
-    The rows with the smallest values of the columns ``by`` are taken (``largest``: with the largest), of equals
-    the first.
+    The rows with the smallest values of the columns ``by`` are kept (``largest``: with the largest); the first on ties.
     """
     if top is None or len(table) <= top:
         return table, []

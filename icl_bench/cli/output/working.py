@@ -21,18 +21,18 @@ from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.wording import counted
 
 DELAY_SECONDS = 1.0
-"""Delay before a command shows progress; most are finished by then."""
+"""Delay before a command shows progress; most commands finish earlier."""
 
 
 class Elapsed(ProgressColumn):
-    """The time since a command began."""
+    """The time since a command started."""
 
     def __init__(self, began: float) -> None:
         super().__init__()
         self._began = began
 
     def render(self, task: Task) -> Text:
-        """As ``0:01:02``."""
+        """Format the time as ``0:01:02``."""
         del task
         seconds = int(time.monotonic() - self._began)
         return Text(str(timedelta(seconds=seconds)), "progress.elapsed")
@@ -41,7 +41,7 @@ class Elapsed(ProgressColumn):
 class Spinner:
     """A line on standard error with the elapsed time and the current step, removed at the end.
 
-    A timer shows it after ``after_seconds``, because the next step may be far away.
+    A timer shows it after ``after_seconds``, because the next step may come late.
     """
 
     def __init__(self, terminal: Console, began: float, after_seconds: float = 0.0) -> None:
@@ -126,5 +126,5 @@ class _CountedReads:
 
 
 def watched(place: Place, say: Callable[[str], None], anonymous: bool = False) -> Place:
-    """A place of results that reports to ``say`` while its files are read, on request without their author."""
+    """A place of results that reports to ``say`` while its files are read, anonymised on request."""
     return cast("Storage", _CountedReads(cast("Storage", Anonymous(place)) if anonymous else place, say))

@@ -1,1 +1,1 @@
-"""The page as a folder of static files with all predictions, for any web server and for no server at all."""
+"""The page as a folder of static files with all predictions, for any web server or none."""

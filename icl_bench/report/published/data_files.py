@@ -1,7 +1,7 @@
 """A folder of data files that a page loads without a server: scripts, each with a compressed JSON value.
 
-A browser lets a page read no file of a disk, but run scripts beside it. A file's name has a hash of its content: a
-browser never takes an older file of its cache for a new one, and the parts of two reports cannot be mixed up.
+Browsers do not let a page read local files, but let it run scripts next to it. A file's name contains a hash of its
+content, so that a browser does not use outdated cached files, and parts of two reports are not mixed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from icl_bench.text_files import write_whole
 
 FOLDER = "predictions"
-"""Where the data files stand beside the page."""
+"""The folder of data files, next to the page."""
 
 
 NAME = re.compile(r"[a-z]+-\d+-[0-9a-f]{12}\.js")
@@ -32,15 +32,15 @@ HASH_DIGITS = 12
 
 @dataclass
 class DataFiles:
-    """Writes data files into a folder, and adds up their bytes."""
+    """Writes data files into a folder, and sums their bytes."""
 
     folder: Path
     bytes: int = 0
     names: set[str] = field(default_factory=set)
-    """Those that were written."""
+    """The written files."""
 
     def put(self, kind: str, number: int, value: Any) -> str:
-        """Write a JSON value; returns the file's name without its ending. Raises ``OSError``."""
+        """Write a JSON value. Returns the file's name without extension. Raises ``OSError``."""
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         # an import may have half of a pair of surrogates, which UTF-8 does not
         packed = gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)
@@ -53,7 +53,7 @@ class DataFiles:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists."""
+    """Convert arrays to lists."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__}: not a JSON value")

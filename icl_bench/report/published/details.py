@@ -1,7 +1,7 @@
-"""All that the page shows of single predictions, as data files: read, described and written a few thousand at a time.
+"""The page's details of single predictions, as data files: read, described and written a few thousand at a time.
 
-What follows from a prompt's demonstrations is stored once for all rows of a file that have the same; a question is the
-example's, and texts of demonstrations have files of their own, in which each stands once.
+Data that follow from a prompt's demonstrations are stored once for all rows of a file with the same demonstrations. A
+question is stored with its example. Texts of demonstrations have separate files, which contain each text once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 5_000
-"""Predictions in a file, at most."""
+"""Maximum number of predictions in a file."""
 
 
 def number_fields() -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def number_fields() -> tuple[str, ...]:
 
 @dataclass
 class SharedTexts:
-    """Long texts, each written once, in files of about ``LETTERS`` letters; only their hashes stay in memory."""
+    """Long texts, each written once, in files of about ``LETTERS`` characters. Only their hashes stay in memory."""
 
     files: DataFiles
     written: list[tuple[str, int]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class SharedTexts:
     _letters: int = 0
 
     def number(self, text: str) -> int:
-        """The text's number, a new one if it is new."""
+        """The text's number, a new one for a new text."""
         key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if key not in self._numbers:
             self._numbers[key] = len(self._numbers)
@@ -54,7 +54,7 @@ class SharedTexts:
         return self._numbers[key]
 
     def flush(self) -> None:
-        """Write what is not written yet."""
+        """Write the remaining texts."""
         if self._waiting:
             first = len(self._numbers) - len(self._waiting)
             self.written.append((self.files.put("texts", len(self.written), self._waiting), first))
@@ -62,12 +62,12 @@ class SharedTexts:
 
 
 READ = ("cell", "variant", "task", "select", "attention", "test_id", "gold", "golds", "queries", QUESTION)
-"""Columns from which a prompt's end is rebuilt, beside the ids of demonstrations."""
+"""Columns from which a prompt's end is rebuilt, in addition to the ids of demonstrations."""
 
 
 @dataclass
 class Details:
-    """Describes rows of results files as :func:`icl_bench.report.prediction_sample.described` does, and writes them."""
+    """Describes rows of results files with :func:`icl_bench.report.prediction_sample.described`, and writes them."""
 
     files: DataFiles
     prompts: Prompts
@@ -77,7 +77,7 @@ class Details:
     ) -> dict[str, list[tuple[str, int]]]:
         """Write the rows of these tables: kind -> the name of each file, and the first row or text in it.
 
-        ``questions`` has the question of each row, as far as it is known; ``say`` gets progress messages.
+        ``questions`` has the known questions of rows; ``say`` receives progress messages.
         """
         texts, written, first = SharedTexts(self.files), list[tuple[str, int]](), 0
         for table in in_parts(tables, ROWS):
@@ -101,7 +101,7 @@ class Details:
         }
 
     def _written(self, table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Whether the whole answer is shown, which the list's files have."""
+        """Whether the whole answer is shown, which is in the list's files."""
         if "text" not in table.column_names:
             return [0] * len(records)
         there = table["text"].is_valid().to_pylist()
@@ -110,10 +110,10 @@ class Details:
     def _ends(
         self, records: Sequence[Mapping[str, Any]], questions: Iterator[str], texts: SharedTexts
     ) -> dict[str, Any]:
-        """The different ends of prompts, and the code of each row's.
+        """The distinct ends of prompts, and the code of each row's end.
 
-        ``tail`` is what follows the question in the query, if the query begins with it; else ``query`` is the number of
-        its text.
+        ``tail`` is the text after the question in the query, if the query begins with it; else ``query`` is the number
+        of its text.
         """
         codes: dict[tuple[Any, ...], int] = {}
         names, ends, of_rows = Texts(), list[dict[str, Any]](), list[int]()
@@ -142,7 +142,7 @@ class Details:
 
 
 def _numbers(table: pa.Table, name: str) -> list[Any]:
-    """A column's numbers as the reader shows them, None where it has none."""
+    """A column's numbers for display, with None for missing values."""
     if name not in table.column_names or table[name].null_count == len(table):
         return [None] * len(table)
     return [plain_number(value) for value in table[name].to_pylist()]
@@ -155,12 +155,12 @@ def _golds(record: Mapping[str, Any]) -> list[str] | None:
 
 
 def _short(column: list[Any]) -> list[Any]:
-    """A column, or its one value in a list if all are the same."""
+    """A column, or a list of its one value if all are equal."""
     return column[:1] if len(set(column)) == 1 else column
 
 
 def in_parts(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """The rows of tables, one after the other, in tables of so many rows; the last has fewer."""
+    """The rows of tables in sequence, in tables of this number of rows; the last has fewer."""
     import pyarrow as pa
 
     waiting: list[pa.Table] = []

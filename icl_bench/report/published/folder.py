@@ -1,7 +1,7 @@
 """Writes the page and all predictions into a folder.
 
-The page names its data files by hashes of their content and is replaced when they are written: at any time, and after a
-write that was cut off, the folder has the page of before or the new one, each with its own data.
+The page refers to its data files by hashes of their content and is replaced after they are written. So the folder
+always has the previous page or the new one, each with its own data, even if writing was interrupted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ PAGE = "index.html"
 
 
 ALLOWED = ("readme.md", "license")
-"""Files of a repository that the folder may be the root of, in small letters, beside those that begin with a dot."""
+"""Lower-case names of repository files that the folder may contain as a root, in addition to names that begin with a
+dot.
+"""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What was written."""
+    """The written files."""
 
     page: Path
     size: int
@@ -42,7 +44,7 @@ class Published:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written, or has files of others, before anything is computed."""
+    """Refuse a folder that is not writable, or has files of other programs, before anything is computed."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--all {plain(folder)}: is not a folder")
     if not folder.parent.is_dir():
@@ -56,7 +58,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _foreign(folder: Path) -> str:
-    """The first name in the folder that this program did not write; empty where there is none."""
+    """The first name in the folder that this program did not write; empty if there is none."""
     names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     for name in names:
         if name not in (PAGE, FOLDER) and not name.startswith(".") and name.lower() not in ALLOWED:
@@ -107,7 +109,7 @@ def publish(
 
 
 def _data(files: DataFiles, results: Folder, say: Callable[[str], None]) -> Sample:
-    """Write all predictions of a results folder; what the page has instead of a sample."""
+    """Write all predictions of a results folder. Returns the page's replacement for a sample."""
     now = results.read()
     lists = Lists(now.predictions)
     say("writing the list of predictions")

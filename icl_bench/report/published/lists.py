@@ -1,8 +1,8 @@
-"""What the page's list of predictions needs, as data files: cells, examples, and columns of rows.
+"""The data of the page's list of predictions, as files: cells, examples, and columns of rows.
 
-Rows stand cell by cell, in the order of the results. What holds for a whole cell is in the index; a question is stored
-once, with its example. Texts of rows are codes into a list for each file, and have their place among all texts, so that
-the page sorts as :meth:`icl_bench.report.viewer.predictions.Predictions.order` does, without comparing texts.
+Rows are grouped by cell, in the order of the results. Values of a whole cell are in the index. A question is stored
+once, with its example. Texts of rows are codes into a list for each file, with their rank among all texts, so that the
+page sorts like :meth:`icl_bench.report.viewer.predictions.Predictions.order` without comparing texts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS = 50_000
-"""Predictions in a file, at most."""
+"""Maximum number of predictions in a file."""
 
 
 LETTERS = 2_000_000
-"""Of a file's texts, about."""
+"""Approximate characters of a file's texts."""
 
 
 CELL_TEXTS = ("task", "model", "series", "perturbation", "cell")
@@ -41,14 +41,14 @@ class Lists:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Positions in the results, so that each cell's rows follow each other: ``(predictions,)``."""
+        """Positions in the results, grouped by cell: ``(predictions,)``."""
         _, first, which = np.unique(self.predictions.texts["cell"].codes, return_index=True, return_inverse=True)
         return np.argsort(first[which], kind="stable")
 
     @cached_property
     def examples(self) -> tuple[np.ndarray, np.ndarray]:
-        """What was asked, and is right: positions ``(examples,)`` of the first row of each, in the order in which
-        they come, and the number of each row's example ``(predictions,)``, both of rows in ``order``.
+        """The examples (question and right answer): positions ``(examples,)`` of the first row of each, in order of
+        appearance, and the number of each row's example ``(predictions,)``, both for rows in ``order``.
         """
         named = [name for name in ("task", "test_id", "gold", QUESTION) if name in self.predictions.texts]
         _, first, which = np.unique(self._different(self.order, named), return_index=True, return_inverse=True)
@@ -71,7 +71,7 @@ class Lists:
         return written
 
     def index(self) -> dict[str, Any]:
-        """What the page needs first: the cells, and the values of filters."""
+        """The data that the page needs first: the cells, and the values of filters."""
         codes = self.predictions.texts["cell"].codes[self.order]
         starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])) if len(codes) else np.array([], dtype=int)
         places = self.order[starts]
@@ -88,9 +88,8 @@ class Lists:
         }
 
     def in_order(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Tables with the rows of the results, one file's after the other, each with its rows in ``order``.
-
-        Raises ``UserError`` if they are other rows, as of a folder that has changed since.
+        """Tables with the rows of the results, file by file, each with its rows in ``order``. Raises ``UserError`` if
+        the rows differ because the folder has changed.
         """
         first = 0
         for table in tables:
@@ -103,12 +102,12 @@ class Lists:
             raise UserError("the results have changed while they were read: try again")
 
     def questions(self) -> Iterator[str]:
-        """The question of each row in ``order``, as far as it is known."""
+        """The question of each row in ``order``, if it is known."""
         _, number = self.examples
         return (self._asked[example] for example in number)
 
     def _different(self, places: np.ndarray, names: Sequence[str]) -> np.ndarray:
-        """A number for each combination of these columns' texts, from 0 on: ``(places,)``."""
+        """A number for each combination of these columns' texts, from 0: ``(places,)``."""
         numbers = np.zeros(len(places), dtype=np.int64)
         for name in names:
             column = self.predictions.texts[name]
@@ -134,7 +133,9 @@ class Lists:
             yield first, value | (self._coded("text", places) if "text" in texts else {})
 
     def _coded(self, name: str, places: np.ndarray) -> dict[str, Any]:
-        """A column's texts at these places: codes into a list of the different ones, and each one's place among all."""
+        """A column's texts at these places: codes into a list of the distinct texts, and the rank of each among all
+        texts.
+        """
         column = self.predictions.texts[name]
         present, codes = np.unique(column.codes[places], return_inverse=True)
         return {
@@ -165,14 +166,14 @@ class Lists:
 
 
 class Texts:
-    """Different texts by their codes, in the order in which they come."""
+    """Distinct texts by code, in order of appearance."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._codes: dict[str, int] = {}
 
     def code(self, text: str) -> int:
-        """The text's code, a new one if it is new."""
+        """The text's code, a new one for a new text."""
         if text not in self._codes:
             self._codes[text] = len(self.texts)
             self.texts.append(text)
@@ -180,7 +181,7 @@ class Texts:
 
 
 def parts(lengths: np.ndarray, most: int, letters: int) -> Iterator[tuple[int, int]]:
-    """Where parts of rows begin and end, with at most so many rows and about so many letters."""
+    """Bounds of parts of rows, with at most this number of rows and about this number of characters each."""
     ends = np.cumsum(lengths)
     first, before = 0, 0
     while first < len(lengths):

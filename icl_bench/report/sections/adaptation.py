@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Four lines in each chart: in full and under the pattern, before and after."""
+    """Four lines in each chart: full attention and the pattern, before and after."""
     del naming
     losses, points = findings.adaptation_losses, findings.adaptation_points
     course = findings.adaptation_course
@@ -74,7 +74,7 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         chart = charts.over_steps(rows, look, tips, f"Losses over steps, {title}")
         shown = chart_rows(rows, "series model step value")
         panels.append(Panel(file_name("adaptation-course", base), title, chart, shown))
-        counted = part[part["training_flops"] > 0]  # a logarithm has no place for the beginning
+        counted = part[part["training_flops"] > 0]  # a logarithm has no zero
         if counted.empty:
             continue
         rows = counted.assign(value=np.exp(counted["validation"].astype(float)), operations=counted["training_flops"])
@@ -90,13 +90,13 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
 
 
 def _title(base: str, pattern: str, adapted: str, frame: pd.DataFrame) -> str:
-    """Of a chart, with the adapted model's name where several were adapted alike."""
+    """The title of a chart, with the adapted model's name if there are several."""
     alike = frame[(frame["base"] == base) & (frame["pattern"] == pattern)]["adapted"].nunique()
     return f"{base}, {attention_name(pattern)}{f', {adapted}' if alike > 1 else ''}"
 
 
 def _named(frame: pd.DataFrame) -> pd.DataFrame:
-    """With what a line is called."""
+    """Add the names of lines."""
     names = [
         f"{'full' if attention == str(FULL) else attention_name(attention)}, {trained}"
         for attention, trained in zip(frame["attention"], frame["trained"], strict=True)

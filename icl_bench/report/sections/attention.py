@@ -36,7 +36,7 @@ KINDS = {
     "grouped": "In groups of layers, only the first layer sees beyond its window.",
     "approx": "Approximated, what is beyond a window is seen as means of chunks.",
 }
-"""What a kind of pattern leaves of what is seen."""
+"""Kind of a pattern -> what remains visible under it."""
 
 
 REUSED = (
@@ -46,14 +46,14 @@ REUSED = (
 
 
 def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Every attention pattern beside full attention."""
+    """Every attention pattern compared with full attention."""
     frame = unshuffled(findings.attention_patterns)
     if frame.empty:
         return None
     frame = replace(naming, attentions=False, hues={}).named(frame)
     shown = frame.assign(curve=frame["series"], series=frame["attention"].map(attention_name))
     lined = with_limits(shown, "score")
-    # full attention first, then as the table has them
+    # full attention first, then in the order of the table
     other = lined["attention"] != str(FULL)
     lined = lined.assign(other=other).sort_values(
         ["other", "kind", "size", "sink", "local", "every", "window", "chunk", "series", "k"]
@@ -69,7 +69,7 @@ def attention(finding: Finding, findings: Findings, naming: Naming) -> Drawing |
 
 
 def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """At each k the score over block sizes, where several have the same sink and local."""
+    """The score over block sizes at each k, if several have the same sink and local blocks."""
     blocks = lined[(lined["kind"] == "block") & ~lined["reuse"].eq(True)]
     mask = [*BY_CURVE, "k", "sink", "local"]
     several = blocks.groupby(mask)["size"].transform("nunique") > 1
@@ -86,7 +86,7 @@ def _sizes(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
 
 
 def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """Over k the score with blocks of one size, or other patterns of one kind."""
+    """The score over k with blocks of one size, or with other patterns of one kind."""
     lined = lined.assign(size=lined["size"].fillna(0))
     for (*curve, kind, size), part in groups(lined[lined["other"]], [*BY_CURVE, "kind", "size"]):
         if part["alone"].all():
@@ -101,7 +101,7 @@ def _shots(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
 
 
 def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
-    """The score against operations: of the prefill or, with demonstrations of its own, a query."""
+    """The score by operations of the prefill, or with query-specific demonstrations, of a query."""
     for curve, part in groups(lined, BY_CURVE):
         shared = part["shared"].all()
         name, title = ("prefix", "prefill") if shared else ("query", "a query")
@@ -116,6 +116,6 @@ def _costs(lined: pd.DataFrame, look: Look) -> Iterator[Panel]:
 
 
 def _beside(lined: pd.DataFrame, curve: Sequence[str]) -> pd.DataFrame:
-    """The points of full attention of the same task, model and curve."""
+    """The points of full attention for the same task, model and curve."""
     same = (lined[BY_CURVE] == list(curve)).all(axis=1)
     return lined[same & ~lined["other"]]

@@ -1,4 +1,4 @@
-"""What is drawn of curves besides their lines: where they saturate, what another order changes."""
+"""Charts of curves besides their lines: saturation, and the effect of order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icl_bench.report.tables import of_finding
 
 
 def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Where each curve is saturated, and how sure that is."""
+    """The saturation point of each curve, and its certainty."""
     frame = unshuffled(naming.named(findings.saturation_chances))
     frame = frame[frame["chance"].notna()]
     frame = frame[frame.groupby(CURVE)["k"].transform("size") > 1]
@@ -30,7 +30,7 @@ def saturation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
 
 
 def order(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """How many answers another order changes."""
+    """The number of answers that another order changes."""
     frame = naming.named(findings.order_sensitivity)
     if frame.empty:
         return None

@@ -1,4 +1,4 @@
-"""The report's sections in the page's order, and what to run to get those without data."""
+"""The report's sections in the page's order, and the commands that fill empty ones."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ DRAWERS: Mapping[str, Drawer] = {
     "frontier_across_models": frontier_across_models,
     "provenance": provenance,
 }
-"""Finding -> what draws it, where it is more than the chart that it declares."""
+"""Finding -> its drawing function, if it has more than its declared chart."""
 
 
 def sections(findings: Findings, naming: Naming) -> tuple[list[ReportSection], list[EmptySection]]:
-    """Return the sections that have data, in the page's order, and those that have none."""
+    """Return the sections with data, in the page's order, and those without."""
     all_sections: list[ReportSection | EmptySection] = []
     declarations = [(finding, finding.section) for finding in FINDINGS.values() if finding.section]
     for finding, declared in sorted(declarations, key=lambda both: both[1].place):
@@ -85,7 +85,7 @@ def _section(finding: Finding, declared: Section, findings: Findings, naming: Na
 
 
 def _words(finding: Finding, findings: Findings) -> dict[str, str]:
-    """What stands in texts for ``{score}``, ``{Score}`` and the names of bases."""
+    """The values of ``{score}``, ``{Score}`` and the names of bases in texts."""
     frame: pd.DataFrame = findings.context.table(finding.name)
     scores = frame if "metric" in frame and len(frame) else findings.summary.curves
     score = measure(scores) if len(scores) else title(ACCURACY)

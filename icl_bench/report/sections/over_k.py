@@ -1,4 +1,4 @@
-"""The chart that a finding declares: values or differences over k, drawn by its declaration."""
+"""The declared chart of a finding: values or differences over k."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TESTED = "The line is the 95% interval, paired by test example and, as the p val
 
 
 FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}
-"""Kind of a column -> how hovering shows its values."""
+"""Kind of a column -> its format in tooltips."""
 
 
 def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Draw the chart of a finding, or show its table alone; nothing where it has no value."""
+    """Draw the chart of a finding, or only its table; nothing without values."""
     frame = naming.named(findings.context.table(finding.name))
     chart = finding.section.chart if finding.section else None
     if frame.empty or (chart and not frame[chart.value].notna().any()):
@@ -56,9 +56,9 @@ def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
 
 
 def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapping[str, float]]:
-    """Task and model -> what accuracy the most frequent label and guessing have, each by its name.
+    """Task and model -> accuracies of the most frequent label and of guessing, by name.
 
-    Of the labels that are right in the test rows; none where points were asked rows with other shares of labels.
+    Based on the right labels of the test rows; none if points have test rows with different label shares.
     """
     shares = naming.named(findings.label_frequencies)
     levels = {}
@@ -78,11 +78,11 @@ def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapp
 
 
 SAME_SHARE = 0.01
-"""Shares that differ by less, as of points that lack single predictions, are one."""
+"""Shares that differ by less count as equal, because single predictions may be missing."""
 
 
 def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
-    """The rows that are drawn: ``series`` is a line's name; value, low, high and alone."""
+    """The drawn rows: ``series`` is a line's name; value, low, high and alone."""
     kept = frame[frame[chart.value].notna()]
     if chart.line:
         names = dict(chart.line_names)
@@ -114,7 +114,7 @@ def _shuffled(frame: pd.DataFrame) -> list[str]:
 
 
 def _room(finding: Finding, chart: Chart) -> bool:
-    """Whether the vertical axis has to fit the values: shares go from 0 to 1."""
+    """Whether the vertical axis is fitted to the values; shares have an axis from 0 to 1."""
     return chart.difference or finding.column(chart.value).kind != "share"
 
 
@@ -163,7 +163,7 @@ def _tip(finding: Finding, name: str) -> alt.Tooltip:
 
 
 def _difference_tips(score: str) -> list[Any]:
-    """What hovering over a difference shows."""
+    """The tooltips of differences."""
     return [
         tip("series", "curve"),
         tip("k", "k", ",d"),
@@ -183,9 +183,9 @@ def _difference_tips(score: str) -> list[Any]:
 def differences_over_k(
     finding: Finding, frame: pd.DataFrame, by: tuple[str, ...], base: tuple[str, ...]
 ) -> tuple[list[Panel], Look]:
-    """Panels of the differences of a named table, a line each ``series``.
+    """Panels of the differences in a named table, one line per ``series``.
 
-    ``base`` are series that other panels of the section have, before these.
+    ``base`` are series of the section's other panels, before these.
     """
     chart = Chart("difference", by=by, difference=True)
     lined = with_limits(frame.sort_values(["series", "k"]), "difference")

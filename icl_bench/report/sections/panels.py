@@ -1,4 +1,4 @@
-"""What the report is made of: sections, panels with a chart each, and how panels are cut."""
+"""The parts of the report: sections, panels with one chart each, and the division of tables into panels."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BY_CURVE = ["task", "model", "curve"]
-"""Columns that tell panels apart, where each shows variants of one curve."""
+"""Columns that distinguish panels, if each panel shows the variants of one curve."""
 
 
 LIMITS = [tip("low", "95% from", PERCENT), tip("high", "95% to", PERCENT)]
 
 
 def point_tips(series: str, value: str) -> list[alt.Tooltip]:
-    """What hovering over a point shows, where its series and its value are called so."""
+    """Tooltips of points whose series and value have these names."""
     return [tip("series", series), tip("k", "k", ",d"), tip("value", value, PERCENT), *LIMITS]
 
 
 class Choice(NamedTuple):
-    """A point that a chart can show, and what it is called."""
+    """A point that a chart can show, and its name."""
 
     value: str
     text: str
 
 
 class Subject(NamedTuple):
-    """The task and the model that a panel is about, each where it is one."""
+    """The task and the model of a panel, each if there is only one."""
 
     task: str | None = None
     model: str | None = None
@@ -53,7 +53,7 @@ class Panel:
     """One chart with its rows."""
 
     name: str
-    """For files: letters, digits, dots and dashes."""
+    """The name in files: letters, digits, dots and dashes."""
     title: str
     chart: alt.LayerChart
     rows: list[dict[str, Any]]
@@ -62,13 +62,13 @@ class Panel:
     slides: bool = False
     """Whether the choices are steps of a slider, in their order."""
     in_files: tuple[Choice, ...] = ()
-    """Choices of which each has a file of its own; without, that which is shown first has."""
+    """Choices with a file of their own each; if empty, only the first choice has one."""
     costs: Mapping[str, Any] | None = None
-    """What the page draws the chart from where its reader names a cost, prices or a number of queries."""
+    """The data from which the page draws the chart if its reader sets a cost, prices or a number of queries."""
 
     def spec(self) -> dict[str, Any]:
-        """The Vega-Lite specification, rows and all."""
-        spec: dict[str, Any] = self.chart.to_dict(validate=False)  # it takes as long as the rest
+        """The Vega-Lite specification including its rows."""
+        spec: dict[str, Any] = self.chart.to_dict(validate=False)  # takes as long as everything else
         spec.pop("config", None)
         spec["datasets"] = {**spec.get("datasets", {}), "rows": _with_texts(spec, self.rows)}
         return spec
@@ -79,11 +79,11 @@ NUMBER_TEXTS: Mapping[str, Callable[[float], str]] = {
     POINTS: lambda value: f"{percent(value, '+')}%".replace("-", "\N{MINUS SIGN}"),
     ".2f": lambda value: rounded(value, 2),
 }
-"""Formats of numbers -> how they are written here: Vega rounds halves away from zero."""
+"""Formats of numbers -> formatting in this program, because Vega rounds halves away from zero."""
 
 
 def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the texts of what hovering shows, which it then reads instead of numbers."""
+    """The rows with the texts of tooltips, which replace numbers."""
     written: dict[str, Callable[[float], str]] = {}
     names: dict[str, str] = {}
     for layer in spec["layer"]:
@@ -106,20 +106,20 @@ class ReportSection:
     name: str
     title: str
     reading: str
-    """How to read the charts, in a sentence or two."""
+    """How to read the charts, in one or two sentences."""
     source: str
-    """The figure or table of the paper that it is modelled on."""
+    """The figure or table of the paper that it follows."""
     panels: tuple[Panel, ...] = ()
     tables: tuple[Table, ...] = ()
     look: Look = field(default_factory=lambda: Look(()))
     short: str = ""
-    """The title where there is little room."""
+    """The title for narrow places."""
     articles: tuple[Headlines, ...] = ()
-    """What stands above the charts in words."""
+    """Text above the charts."""
 
 
 class Drawing(NamedTuple):
-    """The drawn part of a finding's section; the rest comes from the finding's declaration."""
+    """The drawn part of a finding's section. The rest comes from the finding's declaration."""
 
     panels: Sequence[Panel]
     tables: Sequence[Table]
@@ -127,20 +127,20 @@ class Drawing(NamedTuple):
     words: Mapping[str, str] = {}
     """Field of the declaration's texts -> its value."""
     more: str = ""
-    """A further sentence on how to read it."""
+    """A further sentence on reading the chart."""
     articles: Sequence[Headlines] = ()
-    """What stands above the charts in words."""
+    """Text above the charts."""
 
 
 class EmptySection(NamedTuple):
-    """A section without data, and what gives it."""
+    """A section without data, and the command that fills it."""
 
     title: str
     needs: str
 
 
 def file_name(*words: str) -> str:
-    """The words as a part of a file's name; different words may give the same."""
+    """Words as a part of a file name; different words may give the same name."""
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40] or "x" for word in words)
 
 
@@ -151,15 +151,15 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, 
 
 
 def subject(rows: pd.DataFrame) -> Subject:
-    """What a panel of these rows is about."""
+    """The subject of a panel with these rows."""
     distinct = {name: set(rows[name].astype(str)) for name in ("task", "model") if name in rows}
     return Subject(**{name: values.pop() for name, values in distinct.items() if len(values) == 1})
 
 
 def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False) -> Look:
-    """Common limits; ``room`` fits the vertical axis to differences, 0 among them.
+    """The common look of charts; ``room`` fits the vertical axis to differences, including 0.
 
-    A series of one selector has that one's colour, where the table says it (``hue``).
+    A series of one selector has its colour, if the table has it (``hue``).
     """
     names = [*dict.fromkeys(frame["series"])]
     values = _room(frame[["low", "value", "high"]].to_numpy(dtype=float)) if room else (0.0, 1.0)
@@ -173,15 +173,15 @@ def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool =
 
 
 FENCE = 3
-"""Interquartile ranges beyond the quartiles from where on a value is far out (Tukey 1977)."""
+"""The distance from the quartiles, in interquartile ranges, beyond which a value is an outlier (Tukey 1977)."""
 
 
 FEW_VALUES = 12
-"""With fewer values, none counts as far out."""
+"""The minimum number of values for outliers."""
 
 
 def _room(shown: np.ndarray) -> tuple[float, float]:
-    """Limits of an axis for these values, 0 among them: one that is far out flattens no chart.
+    """Limits of an axis for these values, including 0 but not outliers, which would flatten the chart.
 
     ``shown`` is ``(rows, 3)``: low, value, high; limits may be missing.
     """
@@ -196,24 +196,24 @@ def _room(shown: np.ndarray) -> tuple[float, float]:
 
 
 def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:
-    """A table with value, low and high for charts; ``alone`` where a series has one point."""
+    """A table with value, low and high for charts; ``alone`` if a series has one point."""
     frame = frame.rename(columns={value: "value", "ci_low": "low", "ci_high": "high"})
     size = frame.groupby([n for n in ("task", "model", "series") if n in frame])["k"]
     return frame.assign(alone=size.transform("size") == 1)
 
 
 def chart_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
-    """A chart's rows: those of the named columns, spaces between, that are there."""
+    """A chart's rows with the existing columns of ``names``, separated by spaces."""
     return records(frame[[name for name in names.split() if name in frame]])
 
 
 def panel(
     words: Sequence[str], title: str, chart: alt.LayerChart, frame: pd.DataFrame, names: str, **more: Any
 ) -> Panel:
-    """A panel of some columns of a table, about the task and the model that all its rows are of.
+    """A panel of some columns of a table, about the task and the model of all its rows.
 
-    ``words`` are its file's name; ``names`` as for :func:`chart_rows`; ``more`` further fields. Rows of
-    several models name theirs, and the one that it is compared with, so that a page shows those of one.
+    ``words`` are its file's name; ``names`` are as for :func:`chart_rows`; ``more`` are further fields. Rows of several
+    models have the names of their model and of its base, so that a page can show one model.
     """
     if "model" in frame and ("base_model" in frame or frame["model"].nunique() > 1):
         names += " model base_model"

@@ -1,4 +1,4 @@
-"""The section on perplexity: how well long texts are predicted, under each attention pattern."""
+"""The section on perplexity: how well long texts are predicted under each attention pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from icl_bench.report.tables import of_finding
 
 
 def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
-    """Perplexity over length and over operations, and every pattern beside full attention."""
+    """Perplexity over length and over operations, and every pattern compared with full attention."""
     frame = findings.perplexity
     if frame.empty:
         return None

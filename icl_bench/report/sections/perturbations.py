@@ -1,4 +1,4 @@
-"""The section on perturbed demonstrations: curves beside the unperturbed one, and differences."""
+"""The section on perturbed demonstrations: curves compared with the unperturbed one, and differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """What demonstrations are worth when something of them is changed or left out."""
+    """The effect of changing or removing parts of the demonstrations."""
     naming = replace(naming, hues={})  # lines are perturbations, not selectors
     shown = naming.named(findings.perturbations)
     shown = shown[shown["difference"].notna()]
@@ -42,7 +42,7 @@ def perturbations(finding: Finding, findings: Findings, naming: Naming) -> Drawi
     both = _both_sides(findings, naming, frame)
     names = tuple(dict.fromkeys(both["series"]))
     compared, look = differences_over_k(finding, frame, tuple(BY_CURVE), names)
-    whole = common_look(both)  # unperturbed curves may reach further than what is compared
+    whole = common_look(both)  # unperturbed curves may extend beyond the compared points
     curves = _curves(both, replace(look, values=(0.0, 1.0), shots=whole.shots, zero_shot=whole.zero_shot))
     panels = [panel for pair in zip(curves, compared, strict=True) for panel in pair]
     tables = [of_finding(finding, shown)]

@@ -23,13 +23,13 @@ POINT_ROWS = 6000
 
 
 MOST_NAMED = 4
-"""Labels whose name stands in a chart of label bias: those that are furthest off."""
+"""The maximum number of named labels in a chart of label bias: the largest deviations."""
 
 
 def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of unshuffled curves with ``point``, a name for curve and k within task and model.
 
-    Where rows are very many, only those of each curve's largest k.
+    If there are very many rows, only those of each curve's largest k.
     """
     frame = unshuffled(frame)
     if len(frame) > POINT_ROWS:
@@ -48,7 +48,7 @@ def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
 
 
 def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
-    """The point that is shown first: of random selection as drawn, full attention before others."""
+    """The initially selected point: random selection as drawn and full attention are preferred."""
     drawn = part[(part["select"] == "random") & (part["order"] == "drawn")]
     full = drawn[drawn["attention"] == str(FULL)]
     first = set((full if len(full) else drawn)["point"])
@@ -58,9 +58,9 @@ def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
 def _panels(
     frame: pd.DataFrame, name: str, says: str, names: str, chart: Callable[[pd.DataFrame, str, str], alt.LayerChart]
 ) -> tuple[Panel, ...]:
-    """A panel for each task and model; ``chart`` is given its rows, first point and description.
+    """A panel for each task and model; ``chart`` receives its rows, first point and description.
 
-    ``says`` is the description with ``{model}`` and ``{task}`` in it.
+    ``says`` is the description with placeholders ``{model}`` and ``{task}``.
     """
     panels = []
     for (task, model), part in groups(frame, ["task", "model"]):
@@ -125,7 +125,7 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
 
 
 def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Accuracy against probability."""
+    """Accuracy by probability."""
     frame = _pointed(naming.named(findings.reliability))
     if frame.empty:
         return None
@@ -147,13 +147,13 @@ WITH_TEMPERATURE = (
 
 
 def _tables(names: Sequence[str], findings: Findings, naming: Naming) -> list[Table]:
-    """The tables of these findings that have rows, without random reorderings."""
+    """The non-empty tables of these findings, without random reorderings."""
     frames = {name: unshuffled(naming.named(findings.context.table(name))) for name in names}
     return [of_finding(FINDINGS[name], frame) for name, frame in frames.items() if len(frame)]
 
 
 def abstention(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Accuracy against the share that is answered."""
+    """Accuracy by the share of answered predictions."""
     frame = naming.named(findings.risk_coverage)
     frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
     if frame.empty:
@@ -170,7 +170,7 @@ def abstention(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
 
 
 def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Accuracy by how far back the right label stands."""
+    """Accuracy by the distance to the last demonstration of the right label."""
     frame = naming.named(findings.by_distance)
     frame = _pointed(frame.rename(columns={"ci_low": "low", "ci_high": "high"}))
     frame = frame[frame["k"] > 1]

@@ -1,4 +1,4 @@
-"""Sections on what a prompt costs, when training pays, and half of the labels."""
+"""Sections on the cost of a prompt, the break-even of training, and half of the labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COST_AXES = {
     "tokens": ("tokens computed a query", "~s"),
     "seconds": ("seconds a query", "~g"),
 }
-"""The whole prompt, and what the frontier says that a query takes."""
+"""Costs of the whole prompt, and the frontier's costs of a query."""
 
 
 def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -54,7 +54,7 @@ def spaces(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
 
 
 def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Each task's score against tokens and seconds: those of the frontier, for ``QUERIES`` queries."""
+    """Each task's score by tokens and seconds, those of the frontier for ``QUERIES`` queries."""
     point = ["task", "model", "select", "order", "attention", "variant", "k"]
     names = dict.fromkeys(point[:-1], object)
     scores = findings.curves[[*point, "metric", "score", "ci_low", "ci_high"]].astype(names)
@@ -79,7 +79,7 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
 def _against(
     part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str], look: Look, of: str
 ) -> Iterator[Panel]:
-    """A panel for each of these costs that is known: a score, called ``of``, against it."""
+    """A panel for each known one of these costs: a score, called ``of``, by the cost."""
     for column, (axis, form) in axes.items():
         says = f"{capital(of)} against {axis} on {' with '.join(key)}"
         rows = part[part[column] > 0]
@@ -95,20 +95,20 @@ FRONTIER_AXES = {
     "tokens": ("tokens computed a query", "~s", 1.0),
     "money": ("money a query", "~g", 1.0),
 }
-"""Measure -> the axis, its format, and what 1 on it is."""
+"""Measure -> the axis, its format, and the unit of the axis."""
 
 
 MOST_TESTED = 150
-"""Points of a chart up to which the page has what verdicts at other costs follow from."""
+"""The maximum number of points of a chart for which the page has the data of verdicts at other costs."""
 
 
 USUAL_SETTINGS = ("calibration=none", "scoring=greedy")
-"""Settings that go without saying in a name."""
+"""Settings that are omitted in names."""
 
 
 def _shortest_names(frame: pd.DataFrame, settings: Mapping[str, str]) -> pd.Series[str]:
-    """What tells the ways of a task and model apart where full attention and the usual settings go
-    without saying: there are many on one chart.
+    """Distinguishing names of the ways of a task and model, without full attention and usual settings, because a chart
+    has many.
     """
     order, read = frame["order"], frame["attention"]
     short = frame["select"] + (", " + order).where(~order.isin(USUAL_ORDERS), "")
@@ -126,16 +126,16 @@ def _shortest_names(frame: pd.DataFrame, settings: Mapping[str, str]) -> pd.Seri
 
 
 FRONTIER_FILES = ("100 queries", "10,000 queries", "1,000,000 queries")
-"""What figures show of the frontier."""
+"""The frontier's choices in figure files."""
 
 
 def frontier(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Scores against the cost of a query, for a number of queries that the reader chooses."""
+    """Scores by the cost of a query, for a number of queries that the reader selects."""
     return _frontier(finding, findings, naming, across=False)
 
 
 def frontier_across_models(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """The same with the points of all models of a task in one chart."""
+    """Scores by cost with the points of all models of a task in one chart."""
     return _frontier(finding, findings, naming, across=True)
 
 
@@ -186,14 +186,14 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
 
 
 def _points_of(frame: pd.DataFrame, by: Sequence[str], key: Sequence[str]) -> pd.DataFrame:
-    """The points of a panel, each once, by their numbers."""
+    """The distinct points of a panel, by number."""
     of = (frame[list(by)].astype(str) == list(key)).all(axis=1)
     return with_limits(frame[of], "score").drop_duplicates("id").set_index("id", drop=False).sort_index()
 
 
 def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[str, Any]:
-    """What the page reckons with where its reader names a cost: each point's, for every query and once, by ``PARTS``;
-    and the p values that verdicts follow from, of ``tested`` points, which are places in ``points``.
+    """The page's data for costs that its reader sets: the costs of each point, per query and one-time, by ``PARTS``;
+    and the p values for verdicts on ``tested`` points, which are positions in ``points``.
     """
     places = {number: place for place, number in enumerate(points["id"])}
     tested = next((one for one in compared.tested if len(one.points) and one.points[0] in places), None)
@@ -216,7 +216,7 @@ def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[
 
 
 def _digits(values: np.ndarray, digits: int = 9) -> list[float | None]:
-    """Numbers of so many digits, None where they are not known."""
+    """Numbers with this number of digits, None if unknown."""
     return [None if np.isnan(value) else float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
@@ -224,7 +224,7 @@ CASCADE_AXES = {"gflops": ("operations a query (GFLOP)", "~g"), "computed_tokens
 
 
 def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Accuracy against what cascades take, beside each k alone."""
+    """Accuracy by the cost of cascades, compared with single k."""
     frame = findings.cascades
     if frame.empty:
         return None
@@ -241,7 +241,7 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawing | N
 
 
 def even(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """After how many queries training is cheaper than prompting."""
+    """The number of queries after which training is cheaper than prompting."""
     frame = naming.named(findings.break_even.assign(order="drawn"))
     frame = frame[frame["queries"].notna() & ~frame["select"].str.endswith(UPPER)]
     if frame.empty:

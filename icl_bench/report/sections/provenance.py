@@ -1,4 +1,4 @@
-"""The section on what made the predictions: a row for each fact of a variant."""
+"""The section on provenance: one row per fact of a variant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icl_bench.report.tables import table
 
 
 def provenance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
-    """Every fact on a line of its own, hashes whole."""
+    """Every fact on its own line, with complete hashes."""
     frame = findings.provenance
     if frame.empty:
         return None

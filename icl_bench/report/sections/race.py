@@ -1,4 +1,4 @@
-"""The section on races of ``choose``: the answer, and how settings came there."""
+"""The section on races of ``choose``: the answer, and the course of the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icl_bench.results.stored_meta import RaceMeta
 
 
 def race(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
-    """The answer of each race, and a line for each of its settings over what was asked."""
+    """The answer of each race, and a line for each of its settings over the number of answers."""
     standings, rounds = findings.races, findings.race_rounds
     if standings.empty:
         return None
@@ -44,7 +44,7 @@ def race(finding: Finding, findings: Findings, _: Naming) -> Drawing | None:
 
 
 def _look(standings: Any) -> Look:
-    """A colour for each selector, the same in all races; a setting without demonstrations has one of its own."""
+    """A colour for each selector, equal in all races; a setting without demonstrations has a separate one."""
     settings = standings.drop_duplicates("setting")
     kinds = settings["select"].where(settings["k"] > 0, "")
     slots = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
@@ -52,7 +52,7 @@ def _look(standings: Any) -> Look:
 
 
 def _asked(part: Any) -> Any:
-    """The rounds in which a setting was asked, and that in which it was dropped."""
+    """The rounds in which a setting was active, and the round in which it was dropped."""
     part = part.sort_values(["series", "round"])
     before = part.groupby("series")["out"].shift(fill_value=False).astype(bool)
     rows = part[part["value"].notna() & ~(part["out"] & before)]

@@ -1,10 +1,9 @@
-"""Imports predictions that were made elsewhere into a results folder.
+"""Imports predictions of other programs into a results folder.
 
-A file is read and checked completely before anything is stored. Predictions that the analysis could
-not count correctly are refused: repeated rows, percentages instead of shares, rows that contradict
-each other or themselves. Draws without some test rows are accepted: tables compare draws on their
-common rows and report the omitted ones. An import is one file in ``imported/`` with all its cells. Of an export
-(``icl-bench export``) it keeps the facts of the variants, too.
+A file is read and checked completely before anything is stored. Predictions that the analysis could not count correctly
+are refused: repeated rows, percentages instead of shares, rows that contradict each other or themselves. Draws without
+some test rows are accepted: tables compare draws on their common rows and report the omitted ones. An import is one
+file in ``imported/`` with all its cells. For an export (``icl-bench export``) it also keeps the facts of the variants.
 
 A file is a table of predictions, or one of the files of another harness (:mod:`icl_bench.results.importing.formats`).
 """
@@ -41,22 +40,21 @@ class Import:
     """A file that has been imported into a results folder."""
 
     where: str
-    """Its stored location, for messages."""
+    """Its location, for messages."""
     rows: int
     further: tuple[str, ...] = ()
     """Columns unknown to this program, which are kept."""
     before: bool = False
-    """Whether it had been imported before, so that nothing was written."""
+    """Whether it was already imported, so that nothing was written."""
     notes: tuple[str, ...] = ()
-    """What was assumed of another harness's log."""
+    """Assumptions about another harness's log."""
 
 
 def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STATED) -> Import:
     """Store a file of predictions in a results folder, once.
 
-    ``stated`` has what the file does not say, such as the model. Raises ``UserError`` if the file
-    cannot be read, lacks columns or values, or has rows that repeat or contradict each other, or if
-    the folder cannot be written.
+    ``stated`` has values that the file lacks, such as the model. Raises ``UserError`` if the file cannot be read, lacks
+    columns or values, or has rows that repeat or contradict each other, or if the folder cannot be written.
     """
     file = file_of(file)
     stem, raw = stem_of(file), read_file(file)
@@ -83,7 +81,7 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
 
 
 def _digest(contents: Sequence[bytes], stated: Stated) -> str:
-    """SHA-256, in hex, of files in any order with what is stated."""
+    """SHA-256, in hex, of files in any order with the stated values."""
     if len(contents) == 1:
         return hashlib.sha256(contents[0] + stated.digest()).hexdigest()
     each = sorted({hashlib.sha256(content).digest() for content in contents})

@@ -1,8 +1,8 @@
-"""Compares imported answers with correct ones, as labels of this program's own answers are compared.
+"""Compares imported answers with correct ones, by the rules for this program's own labels.
 
-A model's answer often has a blank or a line break around it, and a table writes the label 1 as
-``1.0``. An answer that is certainly one of the correct answers of its task (its labels) is stored as
-that label, and the written text in the column ``text``, as a run does.
+A model's answer often has a blank or a line break around it, and a table writes the label 1 as ``1.0``. An answer that
+is unambiguously one of the correct answers of its task (its labels) is stored as that label, with the original text in
+the column ``text``, as in a run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from icl_bench.prompts.written_labels import LabelReader
 from icl_bench.wording import counted, listed, plain, short
 
 FEW = 0.5
-"""A warning is given if a smaller share of a task's predictions are labels."""
+"""The share of labels among a task's predictions below which a warning is given."""
 
 NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 SHOWN = 3
-"""Samples of a warning."""
+"""The number of samples in a warning."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Compared:
     """Answers, compared with the correct ones."""
 
     predictions: list[str]
-    """``(rows,)``: the label that an answer is, else the answer as it was written."""
+    """``(rows,)``: the label of an answer, else the answer as written."""
     texts: list[str | None]
-    """``(rows,)``: what was written, where ``predictions`` has the label in it."""
+    """``(rows,)``: the original text, if ``predictions`` has its label."""
     correct: list[bool | None]
     """``(rows,)``; None for free text, which has scores."""
     right: list[bool | None]
@@ -55,13 +55,13 @@ class Answers:
     gold: Sequence[str]
     prediction: Sequence[str]
     stated: Sequence[bool | None]
-    """Whether the file says that an answer is right."""
+    """The verdict in the file, if it has one."""
     free: np.ndarray
     """Whether an answer is free text, which has scores instead of a label."""
     finished: np.ndarray
-    """Whether a run of this program made the prediction: its labels are read."""
+    """Whether a run of this program made the prediction, so its labels are already parsed."""
     golds: Sequence[Any] | None = None
-    """All correct answers, where there are several."""
+    """All correct answers, if there are several."""
 
     def all_golds(self, row: int) -> Sequence[str]:
         """The correct answers of a row, ``gold`` first."""
@@ -70,7 +70,7 @@ class Answers:
 
 
 class Labels:
-    """The labels of a task and how they may be written."""
+    """The labels of a task and their accepted spellings."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._reader = LabelReader(labels)
@@ -86,7 +86,7 @@ class Labels:
         self._known: dict[str, str | None] = {}
 
     def label_in(self, text: str) -> str | None:
-        """The label that an answer is, however it is written; None if that is not certain."""
+        """The label of an answer, in any spelling; None if it is ambiguous."""
         if text in self._reader.labels:
             return text
         if text not in self._known:
@@ -96,7 +96,7 @@ class Labels:
     def _read(self, text: str) -> str | None:
         composed = unicodedata.normalize("NFKC", text)
         if (number := number_in(composed)) is not None:
-            return self._numbers.get(number)  # signs and points are markup of a word, but decide a number
+            return self._numbers.get(number)  # signs and points are markup around a word, but significant in a number
         if (label := self._reader.label_in(text)) is not None:
             return label
         read = self._composed_reader.label_in(composed)
@@ -104,7 +104,7 @@ class Labels:
 
 
 def number_in(text: str) -> Decimal | None:
-    """The number that a text is, without an exponent; None if it is none.
+    """The number in a text, without an exponent; None if it is not a number.
 
     >>> number_in("1.0") == number_in(" 1")
     True
@@ -116,9 +116,9 @@ def number_in(text: str) -> Decimal | None:
 def compare(answers: Answers, judge: str | None = None) -> Compared:
     """Compare answers with the correct ones.
 
-    What the file states is kept: a right answer is stored as its correct answer where it is written
-    otherwise. ``judge`` is the program whose verdicts the file has. Without one, a right answer must
-    be the correct one: rows in which it is not are for the caller to refuse.
+    The file's verdicts are kept: an answer judged right is stored as its correct answer if its spelling differs.
+    ``judge`` is the program whose verdicts the file has. Without one, an answer judged right must equal the correct
+    one; the caller refuses rows in which it does not.
     """
     labels = _labels(answers)
     predictions, correct = list(answers.prediction), list(answers.stated)
@@ -131,7 +131,7 @@ def compare(answers: Answers, judge: str | None = None) -> Compared:
         golds = answers.all_golds(row)
         label = None if answers.finished[row] else labels[answers.task[row]].label_in(written)
         if answers.finished[row]:
-            pass  # a run has read the label, among all labels of its task
+            pass  # a run has parsed the label, among all labels of its task
         elif stated is None:
             correct[row] = label in golds
         elif stated is False and label in golds:
@@ -179,7 +179,7 @@ def _few(answers: Answers, labels: Mapping[str, Labels], judge: str | None) -> l
 
 
 def _contradicted(answers: Answers, unlike: Sequence[int], judge: str | None) -> list[str]:
-    """A warning if the file states that answers are wrong that are the correct one."""
+    """A warning if the file judges answers as wrong that equal the correct one."""
     if not unlike:
         return []
     samples = [f"{short(answers.prediction[row])} for {short(answers.gold[row])}" for row in unlike[:SHOWN]]
@@ -193,7 +193,7 @@ def _contradicted(answers: Answers, unlike: Sequence[int], judge: str | None) ->
 
 
 def as_columns(compared: Compared, had_texts: pa.ChunkedArray | None) -> dict[str, pa.ChunkedArray]:
-    """The columns ``prediction``, ``correct`` and, where there are some, ``text``."""
+    """The columns ``prediction``, ``correct`` and, if there are some, ``text``."""
     columns = {
         "prediction": pa.chunked_array([pa.array(compared.predictions, pa.string())]),
         "correct": pa.chunked_array([pa.array(compared.correct, pa.bool_())]),

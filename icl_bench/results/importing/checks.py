@@ -50,7 +50,7 @@ def check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
 def check_correct(columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str) -> None:
     """Raise ``UserError`` if ``correct`` contradicts gold and prediction.
 
-    ``right`` says whether a prediction is a correct answer; missing for free text.
+    ``right`` is whether a prediction is a correct answer; missing for free text.
     """
     agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
     if not agrees.all():

@@ -53,7 +53,7 @@ NO_IDS = [""]
 
 @dataclass(frozen=True)
 class Checked:
-    """The columns of a results file, of a table that could be counted correctly."""
+    """The columns of a results file, from a table that can be counted correctly."""
 
     known: dict[str, pa.ChunkedArray]
     further: dict[str, pa.ChunkedArray]
@@ -65,8 +65,8 @@ class Checked:
 def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None = None) -> Checked:
     """Type, complete and check the columns of a table.
 
-    ``variant`` is the variant of rows that name none. ``judge`` is the program whose verdicts
-    ``correct`` has. Raises ``UserError``.
+    ``variant`` is the variant of rows without one. ``judge`` is the program whose verdicts ``correct`` has. Raises
+    ``UserError``.
     """
     _check_needed(table.column_names, shown)
     if not len(table):
@@ -100,7 +100,7 @@ def _check_needed(names: Sequence[str], shown: str) -> None:
 
 
 def _stated_by(lacking: Sequence[str]) -> str:
-    """How to state what is the same in all rows."""
+    """How to state a value that is equal in all rows."""
     options = [f"--{name}" for name in lacking if name in ("task", "model", "k")]
     return f"; if it is the same in all rows, set it with {', '.join(options)}" if options else ""
 
@@ -129,7 +129,7 @@ def _typed_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
 def _compare(
     columns: dict[str, pa.ChunkedArray], further: dict[str, pa.ChunkedArray], shown: str, judge: str | None
 ) -> tuple[str, ...]:
-    """Complete ``correct``, and store labels however they are written; returns warnings."""
+    """Complete ``correct``, and store labels in any spelling; returns warnings."""
     rows = len(columns["gold"])
     stated, finished = columns["correct"], columns["prompt_hash"].is_valid().to_numpy()
     scores = [values.is_valid().to_numpy() for name, values in further.items() if name in score_columns()]
@@ -155,7 +155,7 @@ def _compare(
 def _free_text(task: np.ndarray, scored: np.ndarray, stated: np.ndarray, *, judged: bool) -> np.ndarray:
     """Which rows are free text, which has scores instead of labels: ``(rows,)``.
 
-    So is a row without a score if its task has scores and no verdicts. A harness may give both.
+    A row without a score is free text, too, if its task has scores and no verdicts. A harness may give both.
     """
     in_scored, in_stated = (np.bincount(task, weights=rows) > 0 for rows in (scored, stated))
     of_free_task = (in_scored & ~in_stated)[task]
@@ -201,7 +201,7 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
 
 
 def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
-    """Text, or whole numbers as their digits."""
+    """Convert to text; integers become their digits."""
     kind = column.type
     if not (_is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
         refuse_type(column, where, "text")
@@ -210,7 +210,7 @@ def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArra
 
 
 def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers and truth values of a column of answers as text: whole numbers without a fraction.
+    """Convert numbers and booleans in a column of answers to text: integers without a fraction.
 
     A table makes labels 0 and 1 floating-point numbers if a cell is empty.
     """
@@ -319,11 +319,11 @@ def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 
 def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column of text in the type that a run stores, if all its values are of that type; else unchanged."""
+    """Convert a text column to the type that a run stores, if all its values are of that type; else unchanged."""
     if not _is_text(column.type) or _is_text(kind):
         return column
     try:
-        as_json = str if types.is_list(kind) else str.lower  # a truth value is True, too
+        as_json = str if types.is_list(kind) else str.lower  # a boolean is True, too
         values = [None if text is None else json.loads(as_json(text)) for text in column.to_pylist()]
         return pa.chunked_array([pa.array(values, kind)])
     except (ValueError, RecursionError, pa.ArrowException, TypeError, OverflowError):

@@ -1,9 +1,9 @@
-"""Every Eval Ever: a JSON file of aggregates, and beside it ``UUID_samples.jsonl`` with a line a sample.
+"""Every Eval Ever: a JSON file of aggregates, and next to it ``UUID_samples.jsonl`` with one line per sample.
 
 The format is that of version 0.3.0 (evaleval/every_eval_ever @ 9bce4136,
 ``every_eval_ever/schemas/eval.schema.json`` and ``instance_level_eval.schema.json``; arXiv
-2606.14516). What this program exports and the format has no field for is in ``metadata``, with names
-that begin with ``icl_bench.``: it is read back as it was.
+2606.14516). Exported columns without a field in the format are in ``metadata``, with names that begin with
+``icl_bench.``, and are read back unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icl_bench.wording import counted, few, plain
 JUDGE = "Every Eval Ever"
 
 PREFIX = "icl_bench."
-"""Begins the names of this program's columns in ``metadata``."""
+"""Prefix of this program's columns in ``metadata``."""
 
 TOKENS = {
     "prompt_tokens": "input_tokens",
@@ -58,7 +58,7 @@ def samples_of(file: Path, aggregate: Mapping[str, Any], shown: str) -> tuple[Pa
 
 
 def own_rows(items: Sequence[Mapping[str, Any]], shown: str) -> list[dict[str, Any]] | None:
-    """The rows of an export of this program; None if it has made no such file. Raises ``UserError``."""
+    """The rows of an export of this program; None for other files. Raises ``UserError``."""
     if not items or not all(is_sample(item) and _has_own(item) for item in items):
         return None
     with reading(shown, "a whole export of icl-bench"):
@@ -118,7 +118,7 @@ def _aggregate_file(file: Path) -> Path:
 
 
 def _aggregate_beside(file: Path) -> Mapping[str, Any]:
-    """The aggregate of a samples file; empty if it is not there."""
+    """The aggregate of a samples file; empty if it is missing."""
     path = _aggregate_file(file)
     if path == file or not path.is_file():
         return {}
@@ -153,7 +153,7 @@ def _sample(item: Mapping[str, Any], metric: str, shown: str) -> Sample:
 
 
 def _answers(item: Mapping[str, Any]) -> tuple[str, str]:
-    """The answer that was judged, and all that the model wrote."""
+    """The judged answer, and the model's whole text."""
     messages = item.get("messages") or []
     texts = [message.get("content") or "" for message in messages if message["role"] == "assistant"]
     whole = (item.get("output") or {}).get("raw") or texts[-1:] or [""]

@@ -1,4 +1,4 @@
-"""What a file of predictions is: a table, or which harness's log."""
+"""Detects the format of a file of predictions: a table, or a harness's log."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ EXPECTED = (
 
 
 def file_of(path: Path) -> Path:
-    """The file to read: of a folder, the one that has HELM's samples."""
+    """The file to read; in a folder, the file with HELM's samples."""
     return helm.file_in(path) if path.is_dir() else path
 
 
 def stem_of(file: Path) -> str:
-    """The file's name without its ending. Raises ``UserError`` for an unknown ending."""
+    """The file's name without its extension. Raises ``UserError`` for an unknown extension."""
     return file.name[: -len(_ending(file))]
 
 
 def parse(file: Path, raw: bytes, stated: Stated) -> Parsed:
-    """The predictions of a file, with what is ``stated``. Raises ``UserError``."""
+    """The predictions of a file, with the stated values. Raises ``UserError``."""
     shown = plain(file)
     ending = _ending(file)
     if ending == inspect_logs.ENDING:
@@ -81,7 +81,7 @@ def _log(file: Path, rows: list[dict[str, Any]], shown: str) -> Log | None:
 
 
 def _with(table: pa.Table, stated: Stated, shown: str) -> pa.Table:
-    """The table with columns of what is stated. Raises ``UserError`` for a column that it has."""
+    """Add columns of stated values to the table. Raises ``UserError`` for an existing column."""
     for name, value in stated.values().items():
         if name in table.column_names:
             raise UserError(f"--{name} {value}: {shown} has a column {name}")

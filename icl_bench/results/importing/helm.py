@@ -1,11 +1,10 @@
 """A run of HELM: the folder with ``scenario_state.json`` and ``per_instance_stats.json``.
 
-The first has the adapter and, for each instance and train trial, the request, its completions and the
-references, of which correct ones are tagged; the second has the scores of each instance
-(stanford-crfm/helm @ 63754d05, ``benchmark/adaptation/scenario_state.py``, ``request_state.py``,
-``benchmark/metrics/metric.py``, ``PerInstanceStats``; ``benchmark/presentation/run_display.py``).
-Where the state was not kept, ``instances.json`` and ``display_predictions.json``, which HELM's pages
-read, have the same. Task and metrics are in ``run_spec.json``.
+The first has the adapter and, for each instance and train trial, the request, its completions and the references, with
+tags on correct ones; the second has the scores of each instance (stanford-crfm/helm @ 63754d05,
+``benchmark/adaptation/scenario_state.py``, ``request_state.py``, ``benchmark/metrics/metric.py``, ``PerInstanceStats``;
+``benchmark/presentation/run_display.py``). If the state was not kept, ``instances.json`` and
+``display_predictions.json``, which HELM's pages read, have the same content. Task and metrics are in ``run_spec.json``.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ STATE, STATS, SPEC = "scenario_state.json", "per_instance_stats.json", "run_spec
 SHOWN, INSTANCES = "display_predictions.json", "instances.json"
 
 VERDICTS = ("exact_match", "quasi_exact_match", "math_equiv", "math_equiv_chain_of_thought", "ifeval_strict_accuracy")
-"""Scores that say whether an answer is right, the preferred first."""
+"""Scores that are verdicts on an answer, the preferred first."""
 
 SAME_NAMES = {"f1_score": "f1", "rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
-"""Scores that this program has under another name."""
+"""HELM's scores -> their names in this program."""
 
 TOKENS = {"prompt_tokens": "num_prompt_tokens", "answer_tokens": "num_output_tokens"}
 
 NOT_OF_THE_TASK = ("model", "model_deployment", "method", "max_train_instances", "num_train_trials", "eval_split")
-"""Arguments in a run's name that are no part of the task."""
+"""Arguments in a run's name that are not part of the task."""
 
 CALIBRATION = "calibration"
-"""The mode of a request without an instance's input, of which the answer is no sample."""
+"""The mode of a request without an instance's input, whose answer is not a sample."""
 
 Key = tuple[str, str | None, int]
 """Instance, perturbation, train trial."""
@@ -47,13 +46,13 @@ Key = tuple[str, str | None, int]
 
 @dataclass(frozen=True)
 class Answered:
-    """One instance of one trial, with what was answered."""
+    """One instance of one trial, with its answer."""
 
     key: Key
     instance: Mapping[str, Any]
     completion: str
     mapping: Mapping[str, str] | None
-    """Letter -> choice, where choices were shown by letters."""
+    """Letter -> choice, if choices were shown with letters."""
     mapped: str | None
     """The choice that the completion names."""
     scores: Mapping[str, float]
@@ -69,7 +68,7 @@ def is_part(item: Mapping[str, Any]) -> bool:
 
 
 def file_in(folder: Path) -> Path:
-    """The file of a run's folder that has the answers. Raises ``UserError``."""
+    """The file of a run's folder with the answers. Raises ``UserError``."""
     for name in (STATE, SHOWN):
         if (folder / name).is_file():
             return folder / name
@@ -119,7 +118,7 @@ def _perturbation(item: Mapping[str, Any]) -> str | None:
 
 
 def _all_scores(folder: Path) -> dict[Key, dict[str, float]]:
-    """The scores of each instance and trial; empty without the file."""
+    """The scores of each instance and trial; empty if the file is missing."""
     found: dict[Key, dict[str, float]] = {}
     if not (folder / STATS).is_file():
         return found
@@ -131,7 +130,7 @@ def _all_scores(folder: Path) -> dict[Key, dict[str, float]]:
 
 
 def _of_requests(states: Iterable[Mapping[str, Any]], scores: Mapping[Key, Mapping[str, float]]) -> Iterator[Answered]:
-    """The requests that have the answers: of a request for each choice, the chosen one's."""
+    """The requests with the answers; of separate requests per choice, that of the chosen one."""
     for state in states:
         instance, result = state["instance"], state.get("result")
         key = _key(state)
@@ -153,7 +152,7 @@ def _of_requests(states: Iterable[Mapping[str, Any]], scores: Mapping[Key, Mappi
 
 
 def _log(folder: Path, adapter: Mapping[str, Any], answers: Sequence[Answered], lost: int = 0) -> Log:
-    """The log of these answers; ``lost`` instances have none."""
+    """The log of these answers; ``lost`` is the number of instances without one."""
     k, samples = adapter["max_train_instances"], []
     of_all = [_scores(one) for one in answers]
     usable = (name for name in VERDICTS if all(verdict(scores.get(name)) is not None for scores in of_all))

@@ -30,7 +30,7 @@ JUDGE = "Inspect"
 ENDING = ".eval"
 
 ZSTANDARD = 93
-"""The ZIP format's number of this compression (APPNOTE 6.3.7, section 4.4.5)."""
+"""The ZIP format's number for this compression (APPNOTE 6.3.7, section 4.4.5)."""
 
 LOCAL_HEADER = 30
 """Bytes of a local file header without its name and extra field (section 4.3.7)."""
@@ -38,7 +38,7 @@ LOCAL_HEADER = 30
 WORDS = {"C": True, "I": False, "N": False, "yes": True, "true": True, "no": False, "false": False}
 
 SHOTS = ("fewshot", "num_fewshot", "fewshot_num", "n_shots", "num_shots", "shots", "k")
-"""Arguments of tasks that are a number of demonstrations."""
+"""Task arguments that set the number of demonstrations."""
 
 
 def is_log(item: Mapping[str, Any]) -> bool:
@@ -133,17 +133,17 @@ def _shots(about: Mapping[str, Any]) -> int | None:
 
 
 def _scores(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores by scorer, without those that Inspect leaves out of its metrics (NaN)."""
+    """The scores by scorer, without those that Inspect excludes from its metrics (NaN)."""
     scores = item.get("scores") or {}
     return {name: score for name, score in scores.items() if score.get("value") == score.get("value")}
 
 
 def _samples(item: Mapping[str, Any], k: int, several_epochs: bool, shown: str) -> Iterable[Sample]:
-    """A sample for each scorer."""
+    """One sample per scorer."""
     output, targets = item.get("output") or {}, item["target"]
     golds = [str(target) for target in targets] if isinstance(targets, list) else [str(targets)]
     if item.get("choices"):
-        golds = [", ".join(golds)]  # all of several letters are asked for, and answers are written so
+        golds = [", ".join(golds)]  # all of several letters are requested, and answers are written in this way
     completion = _completion(output)
     usage = _usage(output)
     for name, score in item["scores"].items():
@@ -177,7 +177,7 @@ def _completion(output: Mapping[str, Any]) -> str:
 
 
 def _question(item: Mapping[str, Any]) -> str | None:
-    """What was asked: a text, or of messages the user's last one."""
+    """The question: a text, or the user's last message."""
     asked = item.get("input")
     if isinstance(asked, list):
         users = [message.get("content") for message in asked if message.get("role") == "user"]

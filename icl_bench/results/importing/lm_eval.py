@@ -1,10 +1,10 @@
 """lm-evaluation-harness's ``samples_TASK_DATE.jsonl``, which ``lm_eval --log_samples`` writes.
 
-A line has a document, its ``target``, the requests (``arguments``), their ``filtered_resps`` (texts,
-or for each choice its log-likelihood and whether it is greedy), the name of the ``filter`` and the
-scores of the ``metrics`` (EleutherAI/lm-evaluation-harness @ 4e7e0d47, ``lm_eval/result_schema.py``,
-``SampleResult``; ``lm_eval/evaluator.py``, ``evaluate``; ``lm_eval/loggers/evaluation_tracker.py``,
-``save_results_samples``). Model and number of demonstrations are in ``results_DATE.json`` beside it.
+A line has a document, its ``target``, the requests (``arguments``), their ``filtered_resps`` (texts, or for each choice
+its log-likelihood and whether it is greedy), the name of the ``filter`` and the scores of the ``metrics``
+(EleutherAI/lm-evaluation-harness @ 4e7e0d47, ``lm_eval/result_schema.py``, ``SampleResult``; ``lm_eval/evaluator.py``,
+``evaluate``; ``lm_eval/loggers/evaluation_tracker.py``, ``save_results_samples``). Model and number of demonstrations
+are in ``results_DATE.json`` next to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JUDGE = "lm-eval"
 NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?")
 
 VERDICTS = ("acc", "exact_match")
-"""Metrics that say whether an answer is right; else the first one that is 0 or 1 in all samples."""
+"""Metrics that are verdicts on an answer; else the first one that is 0 or 1 in all samples."""
 
 Choice = tuple[str, str]
 """A context and its continuation."""
@@ -37,7 +37,7 @@ def is_sample(item: Mapping[str, Any]) -> bool:
 
 
 def is_results(item: Mapping[str, Any]) -> bool:
-    """Whether an object is the file of results beside it."""
+    """Whether an object is the file of results next to it."""
     return {"results", "configs", "n-shot"} <= item.keys()
 
 
@@ -88,7 +88,7 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
 
 
 def _results_beside(file: Path, date: str) -> Mapping[str, Any]:
-    """The results of the same evaluation; empty if they are not there."""
+    """The results of the same evaluation; empty if they are missing."""
     beside = _results_file(file, date)
     if not beside.is_file():
         return {}
@@ -114,7 +114,7 @@ def _ids(items: Sequence[Mapping[str, Any]]) -> dict[Any, str]:
 
 
 def _deciding(items: Sequence[Mapping[str, Any]]) -> str | None:
-    """The metric whose scores say whether answers are right."""
+    """The metric that decides whether answers are right."""
     names = list(dict.fromkeys(name for item in items for name in item.get("metrics", ())))
     for name in sorted(names, key=lambda name: VERDICTS.index(name) if name in VERDICTS else len(VERDICTS)):
         if all(verdict(item.get(name)) is not None for item in items):
@@ -141,7 +141,7 @@ def _is_choice(item: Mapping[str, Any]) -> bool:
 def _choices(item: Mapping[str, Any]) -> list[str]:
     """The texts of the choices: the continuations, or the contexts where those differ instead."""
     requests = _requests(item)
-    if "acc_mutual_info" in item.get("metrics", ()):  # the second half are the same without a context
+    if "acc_mutual_info" in item.get("metrics", ()):  # the second half repeats them without a context
         requests = requests[: len(requests) // 2]
     texts = [str(request["arg_1"]).strip() for request in requests]
     return texts if len(set(texts)) == len(texts) else [str(request["arg_0"]).strip() for request in requests]
@@ -198,7 +198,7 @@ def _chosen(item: Mapping[str, Any], gold_of: GoldReader) -> dict[str, Any]:
 
 
 def _generated(item: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
-    """Gold and prediction of a generated answer, or of the likelihood of the target alone."""
+    """Gold and prediction of a generated answer, or of the likelihood of only the target."""
     gold, answer = str(item["target"]), item["filtered_resps"][0]
     if isinstance(_requests(item)[0].get("arg_1"), str):  # its likelihood, and whether it is greedy
         return {"gold": gold, "prediction": gold if right else ""}
@@ -209,7 +209,7 @@ def _generated(item: Mapping[str, Any], right: bool | None) -> dict[str, Any]:
 
 
 def _listed(target: str) -> list[str]:
-    """Several targets, which are written as Python writes a list of texts."""
+    """Several targets, written as a Python list of texts."""
     if target.startswith("["):
         try:
             value = ast.literal_eval(target)
@@ -221,7 +221,7 @@ def _listed(target: str) -> list[str]:
 
 
 def _question(item: Mapping[str, Any], k: int | None, results: Mapping[str, Any], task: str | None) -> str | None:
-    """The prompt after its demonstrations; the whole prompt if it is not certain where they end."""
+    """The prompt after its demonstrations; the whole prompt if their end is ambiguous."""
     prompt = _requests(item)[0].get("arg_0")
     if not isinstance(prompt, str):
         return None

@@ -20,7 +20,7 @@ from icl_bench.wording import few, listed, plain, short
 
 @dataclass(frozen=True)
 class Stated:
-    """What a user states of a file that does not say it; it replaces what a harness's log says."""
+    """Values that a user states for a file without them; they override a harness's log."""
 
     task: str | None = None
     model: str | None = None
@@ -33,7 +33,7 @@ class Stated:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def digest(self) -> bytes:
-        """Bytes that differ between stated values; empty if none is stated."""
+        """Bytes that differ between stated values; empty without any."""
         return json.dumps(self.values(), sort_keys=True).encode() if self.values() else b""
 
 
@@ -42,7 +42,7 @@ NOTHING_STATED = Stated()
 
 @contextmanager
 def reading(shown: str, what: str) -> Iterator[None]:
-    """Turn what a log of another form raises into a ``UserError``, which says that it is not ``what``."""
+    """Convert errors from logs of another form to a ``UserError``, which names the expected format ``what``."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -51,20 +51,20 @@ def reading(shown: str, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The predictions of a file, not checked yet."""
+    """The predictions of a file, before checks."""
 
     table: pa.Table
     judge: str | None = None
-    """The program that has judged the answers, if the file has its verdicts."""
+    """The program that judged the answers, if the file has its verdicts."""
     notes: tuple[str, ...] = ()
-    """What was assumed."""
+    """Notes on assumptions."""
     curves: Sequence[str] = ()
-    """``(rows,)``: which of several curves a row is of, each a variant of its own; empty for one curve."""
+    """``(rows,)``: the curve of each row; each curve becomes a variant. Empty for one curve."""
     files: tuple[Path, ...] = ()
-    """The files that the predictions are of, if that is not the named one alone."""
+    """The files with the predictions, if not only the named one."""
 
     def of_variant(self, variant: str) -> pa.Table:
-        """The table, in which each of several curves is a variant of its own."""
+        """The table, with one variant per curve."""
         if not self.curves:
             return self.table
         return self.table.append_column("variant", pa.array([f"{variant}-{curve}" for curve in self.curves]))
@@ -72,7 +72,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer in a harness's log; None where the log does not say."""
+    """One answer in a harness's log; None for missing values."""
 
     test_id: str
     gold: str | None
@@ -88,11 +88,11 @@ class Sample:
     text: str | None = None
     """The whole answer, if ``prediction`` was extracted from it."""
     own_choices: bool | None = None
-    """Whether the row has choices of its own, which were answered as texts."""
+    """Whether the row has its own choices, which were answered as texts."""
     tokens: Mapping[str, int | None] = field(default_factory=dict)
-    """Counts by column: ``prompt_tokens`` include cached ones, ``answer_tokens`` those of reasoning."""
+    """Counts by column: ``prompt_tokens`` include cached tokens, ``answer_tokens`` include reasoning."""
     curve: str = ""
-    """What tells several judgements of one answer apart: a filter, a scorer, an epoch."""
+    """Distinguishes several judgements of one answer: a filter, a scorer, an epoch."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Further columns: scores of the harness's metrics."""
 
@@ -108,7 +108,7 @@ class Log:
     model: str | None = None
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
-    """The files that it was read from, if that is not the named one alone."""
+    """The files that were read, if not only the named one."""
 
 
 COLUMNS = ("test_id", "gold", "prediction", "correct", "k", "draw", "perturbation", "question", "text", "own_choices")
@@ -117,7 +117,7 @@ COLUMNS = ("test_id", "gold", "prediction", "correct", "k", "draw", "perturbatio
 def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
     """The table of a log's samples.
 
-    Raises ``UserError`` if the log is empty, or says neither task, model nor k and they are not stated.
+    Raises ``UserError`` if the log is empty, or if task, model or k are neither in the log nor stated.
     """
     if not log.samples:
         raise UserError(f"{shown}: has no samples")
@@ -133,7 +133,7 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
     for sample in log.samples:
         row: dict[str, Any] = {name: getattr(sample, name) for name in COLUMNS}
         if tuple(sample.scores) in graded:
-            row["correct"] = None  # 0 and 1 of a graded score are no verdicts
+            row["correct"] = None  # 0 and 1 of a graded score are not verdicts
         row["golds"] = list(sample.golds) if len(sample.golds) > 1 else None
         rows.append({**row, **sample.tokens, **sample.scores, **of_log})
     present = {name for row in rows for name, value in row.items() if value is not None}
@@ -143,12 +143,12 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
 
 
 def verdict(value: Any) -> bool | None:
-    """Whether a score says right or wrong: 1, 0, true, false; None for any other."""
+    """Whether a score is right (1, true) or wrong (0, false); None for any other."""
     return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
 
 
 def own_scores(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Those of a harness's scores that this program has a column for, as shares of 1."""
+    """A harness's scores for which this program has a column, as shares of 1."""
     known = score_columns()
     return {
         name: float(value)

@@ -45,7 +45,7 @@ def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
     rows = (cells for _, cells in csv_rows(text, shown, delimiter))
     header = next(rows, [])
     check_names(header, shown)
-    exported = tuple(header[: len(FIRST)]) == FIRST  # by this program, with formulas made harmless
+    exported = tuple(header[: len(FIRST)]) == FIRST  # written by this program, with escaped formulas
     header = [formula_of(name) if exported else name for name in header]
     chunks: list[list[pa.Array]] = [[] for _ in header]
     while batch := list(islice(rows, BATCH_ROWS)):

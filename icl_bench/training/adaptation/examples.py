@@ -30,15 +30,15 @@ class Lesson:
 
     ids: Ids
     learnt: tuple[tuple[int, int], ...] | None = None
-    """Ranges of the target tokens; None for all after the first."""
+    """Ranges of the tokens with a loss; None for all after the first."""
     ends: tuple[int, ...] = ()
-    """Where its demonstrations end, if it has any, or the parts that stand apart."""
+    """The ends of its demonstrations, if it has any, or of parts that see only themselves."""
     apart: bool = False
     """Whether its parts see only themselves."""
 
 
 class Source(Protocol):
-    """Where sequences come from: long texts, or conversations."""
+    """A source of sequences: long texts, or conversations."""
 
     @property
     def hashes(self) -> tuple[str, ...]:
@@ -49,13 +49,13 @@ class Source(Protocol):
         """Mean number of tokens of a training sequence."""
 
     def lesson(self, number: int) -> Lesson:
-        """Training sequence ``number``, without end."""
+        """Training sequence ``number``; sequences are unlimited."""
 
     def held_lessons(self) -> list[Lesson]:
         """Held-out sequences, whose loss is reported."""
 
     def notes(self, sequences: float) -> list[str]:
-        """What a user should know before a training of so many sequences."""
+        """Notes for the user before a training of this number of sequences."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ class PackedTexts:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean number of tokens of a sequence; texts fill all of them."""
+        """Mean number of tokens of a sequence. Texts fill all of them."""
         return self.length
 
     def sequence(self, number: int) -> Ids:
-        """Training sequence ``number``; texts repeat without end."""
+        """Training sequence ``number``; texts repeat without limit."""
         turn, start = divmod(number * self.length, self.tokens)
         ids = self._turn(turn)[start : start + self.length]
         if len(ids) < self.length:
@@ -128,7 +128,7 @@ class PackedTexts:
         return self._passes[number]
 
     def lesson(self, number: int) -> Lesson:
-        """Training sequence ``number``, of which all tokens are learnt."""
+        """Training sequence ``number``, with a loss on all tokens."""
         return Lesson(self.sequence(number))
 
     def held_lessons(self) -> list[Lesson]:
@@ -136,7 +136,7 @@ class PackedTexts:
         return list(map(Lesson, self.held_sequences()))
 
     def notes(self, sequences: float) -> list[str]:
-        """What a user should know before a training of so many sequences."""
+        """Notes for the user before a training of this number of sequences."""
         notes = [
             f"{len(self.hashes):,} texts have {self.tokens:,} tokens to train on, and {self.held_tokens:,} held out"
         ]
@@ -162,7 +162,7 @@ def _framed(ids: Sequence[int], tokenizer: Any) -> np.ndarray:
 class DemonstrationSequences:
     """Sequences filled with demonstrations of a task; their answers are the targets.
 
-    Demonstrations are rows of the pool, never test rows, and are drawn anew for each sequence.
+    Demonstrations are rows of the pool, never test rows, and are sampled for each sequence.
     """
 
     task: TokenizedTask
@@ -181,7 +181,7 @@ class DemonstrationSequences:
         """Sequence ``number``. Raises ``UserError`` if no demonstration fits."""
         rows = self.task.pool.rows
         order = generator(self.seed, "demonstrations", number).permutation(rows)
-        room = self.length - len(self.task.encoder.bos) - 8  # tokens that a join may add
+        room = self.length - len(self.task.encoder.bos) - 8  # tokens that may be added at joins
         count = int(np.searchsorted(np.cumsum(self._sizes[order]), room, side="right"))
         if count < 1:
             raise UserError(f"--length {self.length}: no demonstration of {self.task.data.spec.name} fits")

@@ -1,6 +1,6 @@
-"""Conversations to learn from: instruction tuning (Zebra; Song et al. 2023, section 4).
+"""Conversations as training data: instruction tuning (Zebra; Song et al. 2023, section 4).
 
-Each row of a file is a conversation, written by the model's chat template. Its answers are the targets. Several
+Each row of a file is a conversation, written with the model's chat template. Its answers are the targets. Several
 conversations are packed into one sequence, and see only themselves.
 """
 
@@ -27,7 +27,7 @@ from icl_bench.training.adaptation.examples import HELD, HELD_SEQUENCES, Lesson
 from icl_bench.wording import counted, listed_or, plain, short
 
 DAY = "2024-07-26"
-"""The date that a chat template may write, so that a training does not depend on its day."""
+"""The date for chat templates, so that a training does not depend on its day."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -45,13 +45,13 @@ class Instructions:
     """The largest number of tokens of a sequence."""
     seed: int = 0
     too_long: int = 0
-    """Number of conversations that were left out, because a sequence does not hold them."""
+    """Number of conversations that are left out because they exceed a sequence."""
     longest: int = 0
     """Tokens of the longest conversation of the file."""
     dated: bool = False
     """Whether the chat template may write a date."""
     reading: tuple[str, ...] = ()
-    """How the file was read, if a user should know."""
+    """Notes for the user on how the file was read."""
     _passes: list[list[list[int]]] = field(default_factory=list, compare=False)
     """The conversations of each sequence of each pass so far."""
 
@@ -82,11 +82,11 @@ class Instructions:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean number of tokens of a sequence of the first pass; packing leaves places unfilled."""
+        """Mean number of tokens of a sequence of the first pass. Packing leaves sequences partly empty."""
         return self.tokens / len(self._turn(0))
 
     def lesson(self, number: int) -> Lesson:
-        """Training sequence ``number``; conversations repeat without end."""
+        """Training sequence ``number``; conversations repeat without limit."""
         turn = 0
         while number >= len(packs := self._turn(turn)):
             number -= len(packs)
@@ -101,7 +101,7 @@ class Instructions:
         return self._passes[number]
 
     def _packs(self, lessons: Sequence[Lesson], order: Sequence[int]) -> list[list[int]]:
-        """Which conversations are in each sequence: as many of the order as fit."""
+        """The conversations of each sequence, filled in order."""
         packs: list[list[int]] = []
         room = 0
         for i in order:
@@ -119,7 +119,7 @@ class Instructions:
         return [packed([self.held[i] for i in pack]) for pack in packs[:HELD_SEQUENCES]]
 
     def notes(self, sequences: float) -> list[str]:
-        """What a user should know before a training of so many sequences."""
+        """Notes for the user before a training of this number of sequences."""
         answers = sum(last - first for lesson in self.conversations for first, last in lesson.learnt or ())
         notes = [
             *self.reading,
@@ -152,7 +152,7 @@ def packed(lessons: Sequence[Lesson]) -> Lesson:
 
 @dataclass(frozen=True)
 class ConversationWriter:
-    """Turns rows into tokens by a model's chat template."""
+    """Encodes rows as tokens with a model's chat template."""
 
     chat: ChatTemplate
     tokenizer: Any
@@ -167,7 +167,7 @@ class ConversationWriter:
         return cls(chat, tokenizer, special_texts(tokenizer))
 
     def lesson(self, row: StoredRow) -> Lesson:
-        """The tokens of a row, and where its answers stand, each with the end of its turn.
+        """The tokens of a row, and the ranges of its answers, each with the end of its turn.
 
         A token that spans the start of an answer belongs to the answer. Raises ``UserError`` with the row.
         """
@@ -186,14 +186,14 @@ class ConversationWriter:
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         ranges = [self._answer(messages, i, text) for i in answers]
         ids, offsets = with_offsets(self.tokenizer, text, split_special_tokens=False)
-        # a token's start may leave out its blank, and its end is behind the start of its text in any tokenizer
+        # a token's start may exclude its blank, but its end is after the start of its text in any tokenizer
         starts, ends = zip(*offsets, strict=True)
         first = np.searchsorted(ends, [begin + 1 for begin, _ in ranges])
         last = np.searchsorted(starts, [end for _, end in ranges])
         return Lesson(ids, tuple(zip(first.tolist(), last.tolist(), strict=True)))
 
     def _answer(self, messages: Sequence[Message], place: int, text: str) -> tuple[int, int]:
-        """Where an answer with its end stands in the conversation's text, in characters."""
+        """The range of an answer with its end in the conversation's text, in characters."""
         prompt = self.chat.render(messages[:place])
         through = self.chat.render(messages[: place + 1], answer_follows=False)
         content = messages[place]["content"].strip()
@@ -204,7 +204,7 @@ class ConversationWriter:
                 "after the prompt; adapt cannot train with such a template"
             )
         end = at + len(content)
-        # what the template writes behind the answer, whether or not the conversation goes on
+        # the template's text after the answer, whether or not the conversation continues
         ending = ending_of(commonprefix([through[end:], text[end:]]), self.special)  # noqa: RUF071 - texts, not paths
         if ending is None:
             raise UserError(
@@ -214,7 +214,7 @@ class ConversationWriter:
 
 
 def messages_in(row: StoredRow) -> list[Message]:
-    """The conversation of a row, whose texts can be tokenized. Raises ``UserError`` with the row."""
+    """The conversation of a row with texts that can be tokenized. Raises ``UserError`` with the row."""
     try:
         messages = messages_of(row.cells)
     except UserError as error:
@@ -241,7 +241,7 @@ def messages_of(cells: Mapping[str, Any]) -> list[Message]:
 
 
 def _checked(messages: Any) -> list[Message]:
-    """Turns with a known role and a text, of which the last is an answer."""
+    """Validate the turns: known roles, texts, and an answer at the end."""
     if not isinstance(messages, list) or not messages:
         raise UserError(f"messages: expected a list of turns, not {short(messages)}")
     found: list[Message] = []

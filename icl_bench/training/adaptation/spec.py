@@ -21,14 +21,14 @@ LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
 """Highest learning rate: the paper's for all weights (004, section 3.1), ``finetune``'s for LoRA."""
 
 INSTRUCTION_RATE = 2e-5
-"""The same for instruction tuning of all weights (004, section 4.2)."""
+"""Highest learning rate for instruction tuning of all weights (004, section 4.2)."""
 
 LEAST_RATE = 0.1
 """Final learning rate as a share of the highest (004, section 3.1)."""
 
 
 def parse_tokens(text: str) -> int:
-    """Read a number like 500k or 1M. Raises ``UserError``."""
+    """Parse a number like 500k or 1M. Raises ``UserError``."""
     match = re.fullmatch(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?([kKmMbB]?)", text)
     size = float(match[1] + "." + (match[2] or "0")) if match else 0.0
     tokens = int(size * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[3].lower()] if match else 0)

@@ -68,7 +68,7 @@ class AdaptedModel(nn.Module):
         """
         super().__init__()
         self.network = network
-        self._wrapped = [wrapped]  # in a list, so that its weights, which are the network's, are not registered twice
+        self._wrapped = [wrapped]  # in a list, so that the network's weights are not registered twice
         self.counts = dict.fromkeys(COUNTS, 0)
         self._pattern, self._windows = pattern, layer_windows(network.config.get_text_config())
         self._plain = Sparsity.of(pattern, self._windows)
@@ -87,8 +87,8 @@ class AdaptedModel(nn.Module):
     ) -> dict[str, Tensor]:
         """Mean loss of the labelled tokens of sequences of equal length, ``(rows, tokens)``.
 
-        ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` is where demonstrations end, or where parts end
-        that see only themselves, each from position 0 (``apart``).
+        ``labels`` are the token ids, or :data:`IGNORED`; ``ends`` are the ends of demonstrations, or with ``apart``, of
+        parts that see only themselves, each from position 0.
         """
         sparsity, positions = self._plain, None
         if apart:
@@ -150,7 +150,7 @@ class Adaptation(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, **dict.fromkeys(COUNTS, 0), "losses": []})
-    """Record of the training: seconds, the model's counts, losses on held-out texts by step in nats a token."""
+    """Record of the training: seconds, the model's counts, losses on held-out texts by step in nats per token."""
 
     @classmethod
     def prepare(cls, spec: AdaptationSpec, say: Say = lambda _: None) -> Adaptation:
@@ -207,7 +207,7 @@ class Adaptation(LongTraining):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole training: at least those of ``--tokens``; of conversations about as many."""
+        """Tokens of the whole training: at least ``--tokens``; for conversations approximately."""
         return round(self.sequences * self.examples.texts.mean_tokens)
 
     def notes(self) -> list[str]:
@@ -225,7 +225,7 @@ class Adaptation(LongTraining):
 
     @property
     def steps(self) -> int:
-        """See ``LongTraining``: as many as read the tokens of ``--tokens``."""
+        """See ``LongTraining``: the number that reads the tokens of ``--tokens``."""
         return math.ceil(self.spec.tokens / (self.examples.texts.mean_tokens * self.spec.batch))
 
     @property
@@ -292,7 +292,7 @@ class Adaptation(LongTraining):
     def _flops(self, model: AdaptedModel, counts: Mapping[str, int]) -> float:
         """Operations of a training with these ``COUNTS``.
 
-        Logits are computed a second time for the backward pass, and layers too with ``--recompute``.
+        Logits are computed a second time for the backward pass, and with ``--recompute`` so are layers.
         """
         shape, (tokens, keys, predicted) = self._architecture, (counts[name] for name in COUNTS)
         frozen, recompute = self.spec.method == "lora", self.spec.recompute
@@ -308,9 +308,8 @@ class Adaptation(LongTraining):
     def _needs(self, model: AdaptedModel) -> str:
         """Requirements of the training in words: parameters, memory, time.
 
-        In the forward pass a layer keeps about 34 bytes a token and unit of its width in 16 bits
-        (Korthikanti et al. 2023, equation 2, without attention scores), or only its input if it is
-        recomputed.
+        In the forward pass a layer keeps about 34 bytes per token and unit of its width in 16 bits (Korthikanti et al.
+        2023, equation 2, without attention scores), or only its input if it is recomputed.
         """
         spec, config = self.spec, model.network.config.get_text_config()
         learnt = sum(p.numel() for p in model.learnt().values())
@@ -362,7 +361,7 @@ class Adaptation(LongTraining):
 
 
 def _source(spec: AdaptationSpec, model: Model, tokenizer: Any, say: Say) -> Source:
-    """The texts or conversations to learn from. Raises ``UserError``."""
+    """The source of training data: texts or conversations. Raises ``UserError``."""
     if spec.instructions is not None:
         say("reading conversations")
         return Instructions.read(spec.instructions, model, tokenizer, spec.length, spec.seed)

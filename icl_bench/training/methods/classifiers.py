@@ -1,4 +1,4 @@
-"""Classifiers of scikit-learn on vectors: fitted, asked for probabilities and kept."""
+"""Classifiers of scikit-learn on vectors: fitting, probabilities and storage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from icl_bench.errors import CellError
 
 CLASSIFIER_FILE = "classifier.joblib"
-"""The fitted classifier in a kept folder. Its classes are places in the task's labels."""
+"""The fitted classifier in a kept folder. Its classes are indices into the task's labels."""
 
 
 def linear_classifier() -> Any:
-    """Logistic regression on standardised vectors; all else is scikit-learn's default (L2, C=1)."""
+    """Logistic regression on standardised vectors, with scikit-learn's defaults (L2, C=1)."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

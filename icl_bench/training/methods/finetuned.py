@@ -64,7 +64,7 @@ class FullFinetuning(TrainingMethod):
         }
 
     def cost(self, examples: Examples) -> LearningCost:
-        """See ``TrainingMethod``; without those of the head and of adapters, which are few."""
+        """See ``TrainingMethod``. Omits the few operations of the head and of adapters."""
         recipe, shape, pattern, test = self.recipe, self.run.architecture, self.run.pattern, examples.test
         seed = self.run.spec.seed + examples.draw
         planned = FinetuningResult(

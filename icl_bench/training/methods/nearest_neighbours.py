@@ -12,7 +12,7 @@ from icl_bench.training.methods.classifiers import fitted_probabilities
 from icl_bench.training.methods.on_embeddings import OnEmbeddings
 
 NEIGHBOUR_COUNTS = (1, 3, 5, 10)
-"""Numbers of neighbours to choose from."""
+"""Candidate numbers of neighbours."""
 
 
 class NearestNeighbours(OnEmbeddings):

@@ -1,4 +1,4 @@
-"""What methods on sentence embeddings share: they need no language model."""
+"""Base of methods on sentence embeddings, which need no language model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OnEmbeddings(TrainingMethod):
     def classify(
         self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
     ) -> tuple[np.ndarray, Mapping[str, Any]]:
-        """Probabilities of each label, ``(test, labels)``, and what the cell's file says of the training."""
+        """Probabilities of each label, ``(test, labels)``, and the training's record in the cell's file."""
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""

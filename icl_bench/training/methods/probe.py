@@ -141,6 +141,6 @@ class Probe(TrainingMethod):
         ]
 
     def _flops(self, batches: Iterable[Sequence[Ids]]) -> float:
-        """Operations of the states of batches of queries, padding included."""
+        """Operations of the states of batches of queries, including padding."""
         shape, spans = self.run.architecture, self.run.pattern.spans(self.run.architecture.windows)
         return sum(forward_flops(shape, *batch_of(spans, list(map(len, batch)))) for batch in batches)

@@ -1,4 +1,4 @@
-"""Training rows of a decoder that reads vectors: rows of a task's pool with texts beside them."""
+"""Training rows of a decoder that reads vectors: rows of a task's pool with additional texts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class VectorRow:
 class VectorExamples:
     """Training and validation rows; the query of each is a row of the pool.
 
-    If the task has passages, the texts are the row's first ``vectors`` passages. Else they are
-    demonstrations, drawn anew from the other rows for each row and epoch, after ``text`` demonstrations
-    that stay text. Rows that the first ``spare_draws`` draws of random selection show up to ``spare_k``
-    are neither trained on nor drawn.
+    If the task has passages, the texts are the row's first ``vectors`` passages. Else they are demonstrations, sampled
+    from the other rows for each row and epoch, after ``text`` demonstrations that stay text. Rows that the first
+    ``spare_draws`` draws of random selection show up to ``spare_k`` are neither trained on nor sampled.
     """
 
     task: TokenizedTask
@@ -42,10 +41,11 @@ class VectorExamples:
     spare_k: int = 0
     spare_draws: int = 1
     most: int | None = None
-    """Maximum number of query rows, for training and for choosing the checkpoint; None for all remaining
-    ones. Demonstrations are drawn from all remaining rows."""
+    """Maximum number of query rows, for training and for selecting the checkpoint; None for all remaining rows.
+    Demonstrations are sampled from all remaining rows.
+    """
     without: float = 0.0
-    """Share of the rows that are read without vectors, drawn anew for each epoch."""
+    """Share of the rows that are read without vectors, sampled for each epoch."""
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -81,13 +81,13 @@ class VectorExamples:
         return self._used - self._held
 
     def epoch(self, number: int, places: Sequence[int]) -> list[VectorRow]:
-        """Rows of an epoch, by their places in its random order."""
+        """Rows of an epoch, by position in its random order."""
         order = generator(self.seed, "vectors", "epoch", number).permutation(self.rows)
         return self._rows([int(self._order[self._held :][order[i]]) for i in places], str(number))
 
     @cached_property
     def validation(self) -> list[VectorRow]:
-        """Rows on which the checkpoint is chosen."""
+        """Rows on which the checkpoint is selected."""
         return self._rows(self._order[: self._held].tolist(), "validation")
 
     def all_texts(self) -> Iterator[str]:
@@ -123,7 +123,7 @@ class VectorExamples:
         return bool(generator(self.seed, "vectors", "without", purpose, index).random() < self.without)
 
     def _beside(self, index: int, purpose: str) -> np.ndarray:
-        """Train indices of the demonstrations beside a row, without the row itself."""
+        """Train indices of the demonstrations next to a row, without the row itself."""
         count = self.text + (0 if self.has_passages else self.vectors)
         rng = generator(self.seed, "vectors", purpose, index)
         others = self._order[self._held :] if purpose == "validation" else self._order

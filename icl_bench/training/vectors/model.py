@@ -29,9 +29,9 @@ COUNTS = (
     "vectors_seen",
     "predicted_tokens",
 )
-"""Tokens and vectors without padding; then what is computed, padding included: tokens, vectors, tokens
-of batches with vectors, pairs of a token and a key, and of a token and a vector, in all layers, and
-tokens whose logits are computed."""
+"""Tokens and vectors without padding; then computed amounts including padding: tokens, vectors, tokens of batches with
+vectors, pairs of a token and a key, and of a token and a vector, in all layers, and tokens whose logits are computed.
+"""
 
 
 class VectorModel(nn.Module):
@@ -47,9 +47,9 @@ class VectorModel(nn.Module):
         *,
         of_all: bool = False,
     ) -> None:
-        """``readers`` is None without vectors; ``trained`` is a copy of the encoder's network; ``known``
-        holds the encoder's vector of each text. With ``of_all``, the tokens of prompts are learnt too, so that
-        few logits at once are in memory.
+        """``readers`` is None without vectors; ``trained`` is a copy of the encoder's network; ``known`` has the
+        encoder's vector of each text. With ``of_all``, the loss includes the prompts' tokens, and few logits are in
+        memory at once.
         """
         super().__init__()
         self.network, self.readers, self.trained = network, readers, trained
@@ -65,7 +65,7 @@ class VectorModel(nn.Module):
 
     @property
     def added(self) -> tuple[int, int]:
-        """Weights of added matrices that each token passes through, and each vector."""
+        """Numbers of weights in added matrices that each token, and each vector, passes through."""
         return (0, 0) if self.readers is None else self.readers.counts()
 
     @property
@@ -74,7 +74,7 @@ class VectorModel(nn.Module):
         return 0 if self.readers is None else sum(r.projector.weight.numel() for r in self.readers.readers)
 
     def _vectors(self, texts: Sequence[Sequence[str]], readers: VectorReaders) -> tuple[Tensor, Tensor]:
-        """Vectors of each row, ``(rows, vectors, width)``, and which of them exist."""
+        """Vectors of each row, ``(rows, vectors, width)``, and a mask of existing ones."""
         device, width = readers.readers[0].gate.device, readers.width
         most = max(map(len, texts))
         seen = torch.tensor([[i < len(row) for i in range(most)] for row in texts], device=device)
@@ -140,8 +140,8 @@ class VectorModel(nn.Module):
 def collated(rows: Sequence[VectorRow], pad: int, loss: str = "answer") -> dict[str, Any]:
     """A batch for :class:`VectorModel`.
 
-    Labelled are the answers, or with the loss of a ``sequence`` all tokens behind the first, which nothing
-    predicts (Chen et al. 2024, equation 2).
+    Labels are the answers, or with the loss of a ``sequence`` all tokens after the first, which cannot be predicted
+    (Chen et al. 2024, equation 2).
     """
     whole = [(*row.prompt, *row.answer) for row in rows]
     learnt = [both[1:] if loss == "sequence" else row.answer for row, both in zip(rows, whole, strict=True)]

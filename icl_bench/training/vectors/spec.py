@@ -137,7 +137,7 @@ class VectorSpec(Options):
     def decisive(self) -> dict[str, object]:
         """Settings that decide the trained weights, besides data and model."""
         left_out = {"out", "data_dir", "device"}
-        for name in ("loss", "without_vectors"):  # trainings from before there was a choice
+        for name in ("loss", "without_vectors"):  # trainings from before the option existed
             if getattr(self, name) == type(self).model_fields[name].default:
                 left_out.add(name)
         return self.model_dump(mode="json", exclude=left_out)

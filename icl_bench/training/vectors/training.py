@@ -50,7 +50,7 @@ BEST_WEIGHTS = "best.safetensors"
 """File of the best weights so far, in the folder of unfinished work."""
 
 GATE_RATE = 10.0
-"""Learning rate of the gates as a multiple of other weights'; a gate is one number a layer."""
+"""Learning rate of the gates as a multiple of other weights'; a gate is one number per layer."""
 
 WARM_UP = 0.05
 
@@ -84,8 +84,7 @@ class VectorTraining(LongTraining):
     device: str
     dtype: str
     log: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, **dict.fromkeys(COUNTS, 0), "losses": []})
-    """Record of the training: seconds, the model's counts, losses on validation rows by step in nats a
-    token."""
+    """Record of the training: seconds, the model's counts, losses on validation rows by step in nats per token."""
 
     @classmethod
     def prepare(cls, spec: VectorSpec, say: Say = lambda _: None) -> VectorTraining:
@@ -196,7 +195,7 @@ class VectorTraining(LongTraining):
         return VectorModel(network, readers, self.encoder, trained, known, of_all=self.spec.loss == "sequence")
 
     def _needs(self, model: VectorModel) -> str:
-        """Requirements of the training in words: parameters, memory besides activations, time."""
+        """Requirements of the training as text: parameters, memory besides activations, time."""
         learnt = sum(p.numel() for p in model.learnt().values())
         kept = sum(p.numel() * p.element_size() for p in model.parameters())
         # gradients and Adam's two moments, in float32
@@ -213,8 +212,8 @@ class VectorTraining(LongTraining):
     def _flops(self, model: VectorModel) -> float:
         """Operations of the training, without the encoder and validation rows.
 
-        The decoder's input has gradients even where it is frozen, because readers stand before its first
-        layer. Vectors have them only if the encoder is trained.
+        The decoder's input has gradients even if it is frozen, because readers precede its first layer. Vectors have
+        them only if the encoder is trained.
         """
         shape, count, (of_tokens, of_vectors) = self._architecture, self.log, model.added
         frozen = self.spec.train == "added"
