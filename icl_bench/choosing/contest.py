@@ -431,10 +431,10 @@ class Contest:
                 else:
                     self._learned[place, draw] = answers
                     self.outcome.names[learner.identity(draw).name] = learner.identity(draw).spec
-        if missing and learner.needs_model:
-            runner.release()
         for done, draw in enumerate(missing):
             self._check_affordable(learner, entrant, setting.entrant, len(missing) - done, began)
+            if learner.needs_model:
+                runner.release()
             self._on_training(setting.name, draw)
             start = time.monotonic()
             one = learner.train(runner.store, draw)
