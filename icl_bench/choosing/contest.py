@@ -54,7 +54,7 @@ from icl_bench.wording import counted, few, plain
 INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
-"""Rounds double: in each, every draw's demonstrations are read anew."""
+"""Rounds double: in each, every draw's demonstrations are read again."""
 NOT_TRIED = "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch)"
 """What a race does not have."""
 SETTLES = 10
@@ -326,7 +326,7 @@ class Contest:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
 
     def _give_budgets(self) -> None:
-        """Let requests to servers spend from the race's purse, where it has tokens or money."""
+        """Let requests to servers spend from the race's budget, if it is of tokens or money."""
         unit = self.spec.spend.unit
         for one in self.entrants:
             if not one.here and unit != "time":
@@ -534,7 +534,7 @@ class Contest:
     # -- the budget -----------------------------------------------------------------------------------
 
     def _count(self, entrant: Entrant, cell: CellPlan, one: Outcome) -> None:
-        """Count what one request to a runner did. Copies of an earlier draw's answers say nothing of a server."""
+        """Count what one request to a runner did. Copies of an earlier draw's answers do not count."""
         if not entrant.here and not cell.same_prompts:
             entrant.served.add(one.answers, one.answer_tokens, one.cached_tokens)
         self.outcome.add(one)
@@ -616,7 +616,7 @@ class Contest:
         return _first(asks, low) if low else None
 
     def _check_first_look(self) -> None:
-        """Raise ``UserError`` if the budget is surely too small for a first look at every setting."""
+        """Raise ``UserError`` if the budget cannot cover a first look at every setting."""
         spend = self.spec.spend
         if spend.unit == "time":
             return

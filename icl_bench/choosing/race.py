@@ -1,20 +1,20 @@
 """A race of candidates: what to ask next, who is out, when to stop, and the answer at any moment.
 
-Every candidate is asked along one schedule of (draw, row) pairs, so that its state is one number: how
-far it came. Position t asks row ``t % rows`` with draw ``(row + pass) % draws``: each row once before any
-row twice, and each draw as often as the others. Rows and draws are to be in random order. Differences are
+All candidates follow one schedule of (draw, row) pairs, so the state of a candidate is one number: its position
+in the schedule. Position t asks row ``t % rows`` with draw ``(row + pass) % draws``: each row once before any
+row twice, and each draw as often as the others. Rows and draws must be in random order. Differences are
 paired by row and draw.
 
 The leader is the best so far. A candidate is out while the evidence says that the leader is not worse
 than it by more than the margin, and the race is decided when all others are out (a race in the sense of
 Maron & Moore 1997, Artif. Intell. Rev. 11; the rule to ask the leader and those that might still beat it is
 LUCB's, Kalyanakrishnan et al. 2012, ICML). If the leader changes, all are compared with the new one and
-whoever is not out runs on: nobody is out by a chain of comparisons, whose margins would add up.
+those that are not out continue: no candidate is out by a chain of comparisons, whose margins would add up.
 
 With costs, the choice is the cheapest candidate that is not worse than any other by more than the margin. A
 candidate that is cheaper than the leader is not out before it is within the margin (error 5%) of all others, or
-surely worse than one of them. So a dear candidate is out when it is surely not better by more than the margin,
-a cheap one when it is surely worse.
+significantly worse than one of them. So an expensive candidate is out when it is shown not to be better by more than
+the margin, a cheap one when it is significantly worse.
 
 Error: a wrong exclusion of the truly best candidate, and a choice that is worse than it by more than the
 margin, need wrong evidence in one of its comparisons with the others. There are ``candidates - 1`` of them, so
@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is to be decided, and how surely."""
+    """What the race decides, and its error probability."""
 
     rows: int
     draws: int
@@ -68,7 +68,7 @@ class Rules:
     first: int = FIRST_LOOK
     """Positions of the first round, if the rows are so many."""
     growth: float = 0.15
-    """How much further a round goes than the one before. Where a draw's demonstrations have to be read anew in
+    """The ratio of one round's rows to those of the round before. Where a draw's demonstrations are read again in
     each round, fewer and larger rounds cost less; evidence holds at any time."""
 
 
@@ -101,8 +101,8 @@ class Standing:
     cheaper: bool
     """Whether it costs less than the choice and is not worse than it by more than the margin."""
     why: Why | None = None
-    """Why it is out: surely worse than another; not better by more than the margin, and dearer than the choice; not
-    better by more than the margin; or withdrawn."""
+    """Why it is out: significantly worse than another; not better by more than the margin, and dearer than the choice;
+    not better by more than the margin; or withdrawn."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Answer:
 
     choice: int
     decided: bool
-    """Whether the choice is within the margin of the best, but for the error."""
+    """Whether the choice is within the margin of the best, up to the error probability."""
     standings: tuple[Standing, ...]
     """In the order of the candidates."""
     cheaper_open: int = 0
@@ -170,7 +170,7 @@ class Race:
 
     @property
     def looked(self) -> bool:
-        """Whether each candidate was asked, but for those that were withdrawn."""
+        """Whether each candidate was asked, except withdrawn ones."""
         return bool((self.asked > 0)[~self._withdrawn].all())
 
     @property
@@ -263,11 +263,11 @@ class Race:
         return np.flatnonzero(self._state().running)
 
     def choice(self) -> int:
-        """Return the cheapest that is surely within the margin of the best, or else the leader."""
+        """Return the cheapest that is shown to be within the margin of the best, or else the leader."""
         return self._state().choice
 
     def decided(self) -> bool:
-        """Return whether the choice is within the margin of the best, but for the error."""
+        """Return whether the choice is within the margin of the best, up to the error probability."""
         return self._state().sure
 
     def _state(self) -> _State:
@@ -312,7 +312,7 @@ class Race:
         return _State(choice, sure, running, cheaper)
 
     def _worse(self, i: int, others: Sequence[int] | np.ndarray) -> bool:
-        """Whether one of others is surely better than a candidate.
+        """Whether one of others is significantly better than a candidate.
 
         An error here loses money, not accuracy, so each comparison has the whole error for itself; it counts only with
         the evidence that the other is not worse by more than the margin, whose errors are those of the race.

@@ -14,8 +14,8 @@ from icl_bench.results.stored_meta import RacedSetting, RaceMeta, RaceRound, Rac
 class Record:
     """Writes a race's file after each round and at its end.
 
-    A race that goes on repeats its first rounds from stored answers. Its file stays as it is until the race has come
-    as far, so that a kill in between loses nothing. A file of other rounds is replaced.
+    A resumed race repeats its first rounds from stored answers. Its file does not change until the race has repeated
+    them, so that a kill in between loses nothing. A file of other rounds is replaced.
     """
 
     def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], **further: str) -> None:

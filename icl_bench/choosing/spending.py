@@ -79,7 +79,7 @@ def read_spend(given: Any) -> Any:
 
 @dataclass
 class Account:
-    """A budget, and what is spent of it. Requests to servers spend from the same purse as this machine."""
+    """A budget, and what is spent of it. Requests to servers and this machine spend from the same budget."""
 
     spend: Spend
     purse: Purse = field(init=False)

@@ -66,7 +66,7 @@ MOST_LISTED = 1000
 
 
 OF_ROWS = ("word", "correct", "gold", "prediction")
-"""Filters of single rows, which say nothing of the point beside."""
+"""Filters of single rows, which do not apply to the other point."""
 
 
 MOST_OPTIONS = 400
@@ -180,7 +180,7 @@ class Predictions:
     def find(self, filters: Mapping[str, str]) -> np.ndarray:
         """Positions of the predictions that all filters let through, in order.
 
-        Filters are those of :meth:`options` and ``word``, which stands in a test id, a question or
+        Filters are those of :meth:`options` and ``word``, a part of a test id, a question or
         an answer; one of an unknown value lets none through.
         """
         kept = np.ones(len(self), dtype=bool)
@@ -346,7 +346,7 @@ class Predictions:
         partners = _partners(*with_draw, beside)
         without = self._keys(here, same), self._keys(beside, same)
         any_draw = _partners(*without, beside)
-        # of one that is not drawn there is one draw, which stands beside every draw of the other
+        # a setting that is not drawn has one draw, which is paired with every draw of the other
         loose = ~drawn[here] | ((any_draw >= 0) & ~drawn[np.maximum(any_draw, 0)])
         return np.where((partners < 0) & loose, any_draw, partners)
 
