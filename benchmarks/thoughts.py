@@ -39,13 +39,15 @@ MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemm
 ARMS = {
     "direct": "no thought",
     "people's": "rationales by people",
+    "people's, longer": "rationales by people, up to 256 tokens",
     "own": "rationales by the model",
     "inputs": "inputs alone, then a thought",
 }
 """Arm -> what the table calls it. A thought without demonstrations is the point k = 0 of ``people's``."""
-LIMITS = {"gsm8k": 200}
-"""The most tokens of a thought, where cells of several limits are stored (all others: 96)."""
-LIMIT = 96
+LIMITS = {("gsm8k", "smollm2-135m-instruct"): 200}
+"""The maximum number of tokens of a thought, by data and model; :data:`LIMIT` for all others."""
+LIMIT, LONGER = 96, 256
+"""The second one is an arm of its own."""
 
 KEPT = (
     *("arm", "task", "model", "select", "order", "attention", "k", "draw", "test_id", "gold", "prediction", "correct"),
@@ -60,11 +62,13 @@ def arm_of(meta: CellMeta) -> str | None:
     name = base_of(meta.spec.task)
     if facts.thoughts is None:
         return "direct"
-    if facts.thoughts["limit"] != LIMITS.get(name, LIMIT):
+    limit = facts.thoughts["limit"]
+    if limit not in (LIMITS.get((name, meta.spec.model), LIMIT), LONGER):
         return None
     if facts.perturbation is not None:
         return "inputs"
-    return "own" if facts.rationales is not None else "people's"
+    arm = "own" if facts.rationales is not None else "people's"
+    return f"{arm}, longer" if limit == LONGER else arm
 
 
 def base_of(task: str) -> str:
