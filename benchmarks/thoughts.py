@@ -126,7 +126,8 @@ def table(found: pd.DataFrame) -> list[str]:
             for arm, shown in ARMS.items():
                 of = found[(found["base"] == base) & (found["model"] == name) & (found["arm"] == arm)].sort_values("k")
                 if len(of):
-                    cells = [task, model, shown, *(_cell(of, k) for k in (0, 3, 4, 16, 64)), _written(of)]
+                    cells = [task, model, shown, *(_cell(of, k) for k in (0, 3, 4, 16, 64))]
+                    cells += [_span(of["computed"]), _span(of["written"])]
                     lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -139,8 +140,8 @@ def _cell(of: pd.DataFrame, k: int) -> str:
     return f"{percent(row['score'])} ({percent(row['ci_low'])} to {percent(row['ci_high'])})"
 
 
-def _written(of: pd.DataFrame) -> str:
-    low, high = of["written"].min(), of["written"].max()
+def _span(values: pd.Series[float]) -> str:
+    low, high = values.min(), values.max()
     return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
