@@ -25,7 +25,7 @@ from icl_bench.tasks.task_files import load_task
 from icl_bench.text_files import write_whole
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "terminal.svg"
-COMMAND = "choose --data docstrings.csv --model gemma3-270m --k 0,5,20 --draws 3 --method none --queries 20000"
+COMMAND = "choose --data docstrings.csv --model gemma3-270m --k 0,5,20 --draws 3 --method none --margin 5 --spend 3m"
 WIDTH = 108
 THEME = TerminalTheme((13, 17, 23), (230, 237, 243), [(13, 17, 23)] * 8, [(230, 237, 243)] * 8)
 """Light on dark, readable on both grounds of GitHub."""

@@ -168,7 +168,7 @@ def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
     there = predictions(tmp_path)[["k", "draw"]].itertuples(index=False, name=None)
     assert set(there) == {(1, draw) for draw in range(3)}
     assert len(list(tmp_path.rglob("*.failed.json"))) == 3
-    assert sum("given up" in note for note in told.notes) == 3
+    assert sum("gave up" in note for note in told.notes) == 3
     assert any("Traceback" in note for note in told.notes) == (fault == "raise")
     (faults / fault).unlink()
     again, _ = carried_out(folder / "faulty.yaml", tmp_path)
