@@ -28,7 +28,6 @@ from icl_bench.metrics.scores import (
 )
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import SETTING
-from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -254,7 +253,7 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 def _unspoken(points: pd.DataFrame) -> str | None:
     """Why the saturation of a curve is not reported; None if it is."""
     if len(points) < LEAST_POINTS:
-        return f"{counted(len(points), 'k')} tested, needs {LEAST_POINTS}"
+        return f"needs {LEAST_POINTS} values of k, has {len(points)}"
     if not points["score"].max() > 0:
         return "no answer is correct"
     if (points["metric"] == ACCURACY).all() and at_chance(points):

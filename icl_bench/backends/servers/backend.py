@@ -692,7 +692,7 @@ def _invalid_answer(error: ValidationError, kind: str, content: str) -> str:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return (
-            f"the server answered with {kind} {content[:80]!r}; "
+            f"the server answered with something that is not JSON: {kind} {content[:80]!r}; "
             "is --base-url the address of its interface, like https://host/v1?"
         )
     where = ".".join(map(str, first["loc"])) or "the answer"

@@ -135,7 +135,7 @@ def test_advice_takes_the_cheapest_way_of_all_models() -> None:
     assert table.loc[table["advised"], ["model", "select"]].to_numpy().tolist() == [["local", "lora"]]
     assert (table["verdict"] == "best").sum() == 1
     told = "\n".join(lines(table, budget))
-    assert told.startswith("t, all models, whatever it costs:\n  take local · lora, drawn, k=2 (67.0%, 2 s a query)")
+    assert told.startswith("t, all models, whatever it costs:\n  use local · lora, drawn, k=2 (67.0%, 2 s a query)")
     assert advise(rows, paid, Budget(queries=1000))["advised"].sum() == 2, "one of each model"
 
 
@@ -171,7 +171,7 @@ def test_a_server_is_paid_by_token_and_this_machine_by_the_hour(tmp_path: Path) 
 def test_the_hour_of_a_machine_must_have_a_price_beside_a_server(tmp_path: Path) -> None:
     results = folder(tmp_path)
     for prices in (Prices(1, 1, 1), Prices.parse("auto")):
-        with pytest.raises(UserError, match="--price: local: no server bills what runs on a machine of yours"):
+        with pytest.raises(UserError, match="--price: local: models on your own machine have no price per token"):
             frontier_of_folder(results, 10, prices, across=True)
     assert len(frontier_of_folder(results, 10, Prices(1, 1, 1))) == 4, "each model by itself, as before"
 

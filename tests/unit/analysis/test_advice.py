@@ -261,7 +261,7 @@ def test_imports_without_operations_or_cached_tokens_are_ranked_by_the_tokens_th
     table = advise(rows, cost(rows, {}), budget)
     assert verdicts(table) == {("bm25", 5): "as good", ("bm25", 50): "best"}
     text = said(table, budget)
-    assert f"take bm25, relevance, k=5 (69.0%, {amount})" in text
+    assert f"use bm25, relevance, k=5 (69.0%, {amount})" in text
     assert "not known" not in text
 
 
@@ -270,7 +270,7 @@ def test_seconds_are_ranked_by_before_tokens_where_operations_are_not_known():
     points = point(shares(0.69), 900, k=10, cell="2400"), point(shares(0.70), 30, k=20, cell="4800")
     table = advised(*points, budget=budget)
     assert verdicts(table) == {("random", 10): "as good", ("random", 20): "best"}
-    assert "take random, drawn, k=10 (69.0%, 1 s a query)" in said(table, budget)
+    assert "use random, drawn, k=10 (69.0%, 1 s a query)" in said(table, budget)
 
 
 @pytest.mark.parametrize("number", [0, -1, float("nan"), float("inf")])
@@ -373,7 +373,7 @@ def test_free_text_is_judged_by_its_scores():
     pd.testing.assert_frame_equal(advise(scores, cost(rows, {}), ANY), table)
     assert verdicts(table) == {("random", 1): "worse", ("random", 5): "best"}
     assert set(table["metric"]) == {"rougeL"}
-    assert re.search(r"take random, drawn, k=5 \(7\d\.\d% ROUGE-L, computes 60 of", said(table))
+    assert re.search(r"use random, drawn, k=5 \(7\d\.\d% ROUGE-L, computes 60 of", said(table))
 
 
 def test_frames_with_categories_and_other_orders_give_the_same():
@@ -537,7 +537,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
     first, second, third, last = text.splitlines()
     assert first == "t · m, up to 2,000 computed tokens a query:"
     assert second.startswith(
-        "  take random, drawn, k=100 (69.0%, computes 30 of 900 tokens): it loses less than 5 "
+        "  use random, drawn, k=100 (69.0%, computes 30 of 900 tokens): it loses less than 5 "
         "points to the best point, whichever that is (p=0.0"
     )
     assert ", one-sided, Holm over 2 cheaper points); against the best found -1.0 points, 95% " in second
@@ -552,7 +552,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
 
 def test_it_is_said_when_the_best_is_to_be_taken_and_why():
     text = said(advised(point(shares(0.3), 30, k=1), point(shares(0.7), 60, k=5)))
-    assert text.startswith("t · m, whatever it costs:\n  take random, drawn, k=5 (70.0%, computes 60 of 5,000 tokens)")
+    assert text.startswith("t · m, whatever it costs:\n  use random, drawn, k=5 (70.0%, computes 60 of 5,000 tokens)")
     assert "every cheaper point is worse than the best" in text
     text = said(advised(point(shares(0.3), 30, k=1)))
     assert "no cheaper point could be tested" in text
@@ -568,7 +568,7 @@ def test_it_is_said_when_the_data_do_not_tell():
     table = advised(*points)
     assert list(verdicts(table).values()) == [*["not distinguishable"] * 3, "best"]
     text = said(table)
-    assert "take random, drawn, k=4 (71.0%, computes 30 of 5,000 tokens): the best found\n" in text
+    assert "use random, drawn, k=4 (71.0%, computes 30 of 5,000 tokens): the best found\n" in text
     assert "the best point cannot be determined: another may be better by 5 poi" in text
     assert (
         "whether a cheaper point is enough cannot be determined: random, drawn, k=3 (70.0%, computes 20 of "
@@ -581,7 +581,7 @@ def test_it_is_said_when_the_data_do_not_tell():
     assert "(as may" not in text
     # the wild ones aside, it is told
     text = said(advised(*points[2:]))
-    assert "take random, drawn, k=3 (70.0%, computes 20 of 5,000 tokens): it loses less" in text
+    assert "use random, drawn, k=3 (70.0%, computes 20 of 5,000 tokens): it loses less" in text
     assert "the best found is random, drawn, k=4 (71.0%, computes 30 of" in text
 
 
@@ -605,7 +605,7 @@ def test_a_cost_is_told_as_the_budget_counts_it():
     )
     budget = Budget(seconds=5)
     text = said(advised(*points, budget=budget), budget)
-    assert text.startswith("t · m, up to 5 s a query:\n  take random, drawn, k=20 (69.0%, 1 s a query)")
+    assert text.startswith("t · m, up to 5 s a query:\n  use random, drawn, k=20 (69.0%, 1 s a query)")
     assert "the best found is random, drawn, k=10 (70.0%, 2 s a query)" in text
     assert text.endswith("1 point left out: their seconds are unknown")
     budget = Budget(tokens=2000, queries=10)
@@ -613,7 +613,7 @@ def test_a_cost_is_told_as_the_budget_counts_it():
     (row,) = table.to_dict("records")
     # 30 of the prompt, three of the answer, and a tenth of what is shared
     assert row["computed_tokens"] == pytest.approx(30 + 3 + 4970 / 10)
-    assert "take random, drawn, k=10 (70.0%, 530 computed tokens a query)" in said(table, budget)
+    assert "use random, drawn, k=10 (70.0%, 530 computed tokens a query)" in said(table, budget)
 
 
 def test_points_that_no_advice_can_be_about_are_counted():
@@ -637,7 +637,7 @@ def test_an_attention_that_is_not_the_full_one_is_named():
 
 def test_two_settings_that_differ_in_their_variant_alone_are_told_apart():
     text = said(advised(point(shares(0.3), 30, k=1), point(shares(0.7), 30, k=1, variant="w")))
-    assert "take random, drawn, k=1, variant w (70.0%" in text
+    assert "use random, drawn, k=1, variant w (70.0%" in text
 
 
 def test_a_choice_that_has_seen_the_queries_is_said_to_have_seen_them():
@@ -668,7 +668,7 @@ def test_summary_advises_from_what_was_run_and_nothing_that_is_not_plain(
     ):
         runner(plan(tmp_path / "task", "2,4", **changes), results, FakeBackend()).run()
     text = told(capsys, "--results", str(results), "--advice", "any")
-    assert text.startswith("cards · small, whatever it costs:\n  take ")
+    assert text.startswith("cards · small, whatever it costs:\n  use ")
     table = json.loads(told(capsys, "--results", str(results), "--advice", "tokens=90", "--json"))
     assert table["budget"] == "up to 90 computed tokens a query"
     points = {(row["select"], row["k"]) for row in table["advice"]}

@@ -429,13 +429,13 @@ def test_facts_of_an_export_that_cannot_be_read_are_not_used(check: Check, folde
     pq.write_table(table.replace_schema_metadata({EXPORT_META: b"{"}), tmp_path / "torn.parquet")
     import_predictions(tmp_path / "torn.parquet", tmp_path / "theirs")
     run(tmp_path / "now", 0.8, dtype="bfloat16")
-    refused(check(tmp_path / "theirs", tmp_path / "now"), "nothing is known of the data")
+    refused(check(tmp_path / "theirs", tmp_path / "now"), "the data behind these imported predictions")
 
 
 def test_a_baseline_without_facts_is_refused(check: Check, folders: Path, tmp_path: Path):
     table = pq.read_table(folders / "base.parquet").replace_schema_metadata()
     pq.write_table(table, tmp_path / "old.parquet")
-    refused(check(tmp_path / "old.parquet", folders / "good"), "says nothing of the data", "export")
+    refused(check(tmp_path / "old.parquet", folders / "good"), "does not record the data", "export")
     export_results(folders / "good", tmp_path / "b.csv")
     refused(check(tmp_path / "b.csv", folders / "good"), "CSV holds no facts")
 

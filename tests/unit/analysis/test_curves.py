@@ -221,8 +221,8 @@ def test_a_curve_whose_every_interval_holds_chance_has_no_saturation_worth_telli
 
 def test_few_ks_or_no_right_answer_have_no_saturation_worth_telling():
     (found,) = saturation(points({1: 0.4, 5: 0.5, 10: 0.6})).itertuples()
-    assert (found.spoken, found.reason) == (False, "3 ks tested, needs 4")
+    assert (found.spoken, found.reason) == (False, "needs 4 values of k, has 3")
     (found,) = saturation(points({1: 0.4})).itertuples()
-    assert found.reason == "1 k tested, of at least 4"
+    assert found.reason == "needs 4 values of k, has 1"
     (found,) = saturation(points(dict.fromkeys(RISING, 0.0))).itertuples()
     assert (found.spoken, found.reason, found.k) == (False, "no answer is correct", 1)

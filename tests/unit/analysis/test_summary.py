@@ -116,7 +116,7 @@ def spoken(table: pd.DataFrame) -> tuple[bool, str | None]:
 
 
 def test_fewer_than_four_ks_say_nothing_of_saturation():
-    assert spoken(curve([0.1, 0.7, 0.8], [1, 5, 10])) == (False, "3 ks tested, needs 4")
+    assert spoken(curve([0.1, 0.7, 0.8], [1, 5, 10])) == (False, "needs 4 values of k, has 3")
     assert spoken(curve([0.1, 0.7, 0.8, 0.8], [1, 5, 10, 25])) == (True, None)
 
 
@@ -310,7 +310,7 @@ def test_json_holds_plain_values_and_null_for_what_is_undefined(tmp_path: Path):
             "within_window": True,
             "metric": "accuracy",
             "spoken": False,
-            "reason": "2 ks tested, of at least 4",
+            "reason": "needs 4 values of k, has 2",
         }
     ]
 

@@ -574,7 +574,7 @@ SERVED: dict[str, tuple[list[object], str]] = {
     "bad address": (["--base-url", "here"], "--base-url: not an address"),
     "an argument without a value": (["--server-arg", "seed"], "--server-arg seed: expected NAME=VALUE"),
     "an argument of the program": (["--server-arg", "n=2"], "--server-arg n: is set by the program"),
-    "a key in the address": (["--base-url", "http://me:sk@here/v1"], "--base-url: must hold no key"),
+    "a key in the address": (["--base-url", "http://me:sk@here/v1"], "--base-url: must not contain a key"),
     "no tokenizer": (["--base-url", "http://127.0.0.1:9/v1"], "needs --tokenizer"),
     "unknown tokenizer": (
         ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "qwen3"],

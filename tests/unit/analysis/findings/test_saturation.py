@@ -61,7 +61,7 @@ def test_what_is_said_of_saturation_names_the_likely_ks():
     assert re.fullmatch(
         r"(saturated at|whether it is saturated by) k = .*\(90% of resamples: k = 5 to (10|50 or beyond)\)", said
     )
-    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not estimated: 3 ks tested, needs 4"]
+    assert told(curve({1: 0.3, 5: 0.82, 10: 0.85})) == ["saturation not estimated: needs 4 values of k, has 3"]
 
 
 def test_a_curve_that_rises_to_its_end_is_not_saturated_and_one_of_noise_cannot_be_told():
@@ -72,7 +72,7 @@ def test_a_curve_that_rises_to_its_end_is_not_saturated_and_one_of_noise_cannot_
         told(frame(*(scored(answers(rng, (1, 3, 20), 0.5)[0], k=k) for k in (1, 5, 10, 25))))[0] for _ in range(20)
     ]
     assert not any(text.startswith("not saturated") for text in noise)
-    assert any(text.startswith("whether it is saturated by k = 25 cannot be told (90% of resamples") for text in noise)
+    assert any(text.startswith("whether it is saturated by k = 25 is undetermined (90% of resamples") for text in noise)
 
 
 def test_at_the_smallest_tested_k_a_curve_may_have_been_saturated_before():

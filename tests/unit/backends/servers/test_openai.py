@@ -213,13 +213,13 @@ def with_usage(**usage: Any) -> dict[str, Any]:
 
 
 ODD: dict[str, tuple[Any, str]] = {
-    "a page": (PAGE, r"answered with text/html.*'<!doctype html> <html>.*--base-url"),
-    "a page called JSON": (Body(PAGE.content), r"no JSON but .*'<!doctype html>"),
-    "nothing": (Body(b""), "no JSON but .*''"),
-    "half of it": (Body(b'{"choices": [{"te'), "no JSON but"),
-    "not UTF-8": (Body(b'{"choices": [{"text": "\xff"}]}'), "no JSON but"),
-    "half a character": (Body(rb'{"choices": [{"text": "\ud800"}]}'), "no JSON but"),
-    "very deep": (Body(b"[" * 100_000), "no JSON but"),
+    "a page": (PAGE, r"not JSON: text/html.*'<!doctype html> <html>.*--base-url"),
+    "a page called JSON": (Body(PAGE.content), r"not JSON: .*'<!doctype html>"),
+    "nothing": (Body(b""), "not JSON: .*''"),
+    "half of it": (Body(b'{"choices": [{"te'), "not JSON: "),
+    "not UTF-8": (Body(b'{"choices": [{"text": "\xff"}]}'), "not JSON: "),
+    "half a character": (Body(rb'{"choices": [{"text": "\ud800"}]}'), "not JSON: "),
+    "very deep": (Body(b"[" * 100_000), "not JSON: "),
     "a list": ([], "instead of text"),
     "null": (None, "instead of text"),
     "a number": (3, "instead of text"),
@@ -321,8 +321,8 @@ def test_an_unreachable_server_is_named():
         ("localhost:8000", "not an address"),
         ("http://", "not an address"),
         ("http://host:port/v1", "not an address"),
-        (f"https://user:{KEY}@host/v1", "must hold no key"),
-        (f"https://host/v1?key={KEY}", "must hold no key"),
+        (f"https://user:{KEY}@host/v1", "must not contain a key"),
+        (f"https://host/v1?key={KEY}", "must not contain a key"),
     ],
 )
 def test_an_address_that_is_none_or_holds_a_key_is_refused_without_repeating_it(url: str | None, said: str):

@@ -173,7 +173,7 @@ def test_a_server_that_adds_a_token_to_ids_fails_the_cell(
 
     with serving(adds) as server:
         at_server(server.url, write_task(tmp_path), tiny, tmp_path / "results", k="9")
-    assert re.search(r"the server counts \d+ tokens of a prompt of \d+ token ids", capsys.readouterr().err)
+    assert re.search(r"the server counts \d+ tokens for a prompt of \d+ token ids", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -928,7 +928,7 @@ def test_a_small_error_of_attention_is_found_in_every_format(dtype, folders, tok
         ({"block_indices": torch.zeros(1)}, r"the argument 'block_indices', which is not supported"),
         ({"is_causal": False}, r"the argument 'is_causal'"),
         ({"anything": 0.5}, r"the argument 'anything'"),
-        ({"attention_mask": torch.zeros(1)}, r"a mask of its own"),
+        ({"attention_mask": torch.zeros(1)}, r"uses its own mask"),
         ({"step": None}, r"does not pass options"),
     ],
 )
