@@ -549,7 +549,7 @@ def test_azures_version_of_the_interface_is_a_query_of_every_request() -> None:
         PROVIDERS["openai"].where("https://host/openai/v1/?api-version=2026-01-01")
         == "https://host/openai/v1?api-version=2026-01-01"
     )
-    with pytest.raises(UserError, match="query but"):
+    with pytest.raises(UserError, match="query other than"):
         PROVIDERS["openai"].where("https://host/v1?api-version=1&key=2")
 
 

@@ -176,7 +176,7 @@ def test_a_model_whose_attention_is_made_otherwise_is_refused():
             super().__init__()
             self.qkv_proj = torch.nn.Linear(4, 12)
 
-    with pytest.raises(UserError, match="Fused: its attention is not made of q_proj, k_proj"):
+    with pytest.raises(UserError, match="Fused cannot read vectors: its attention is not made of q_proj, k_proj"):
         CrossAttention(Fused())
 
 
