@@ -230,7 +230,7 @@ class ChooseSpec(BackendSpec):
             if type(self).declared()[name].option.repeated:
                 own[name] = (*own.get(name, ()), value)
             elif name in own:
-                raise UserError(f"--engine {plain(text)}: {flag(name)} of {plain(model)} is there twice")
+                raise UserError(f"--engine {plain(text)}: {flag(name)} of {plain(model)} appears twice")
             else:
                 own[name] = value
         return found

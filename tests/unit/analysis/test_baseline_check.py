@@ -437,7 +437,7 @@ def test_a_baseline_without_facts_is_refused(check: Check, folders: Path, tmp_pa
     pq.write_table(table, tmp_path / "old.parquet")
     refused(check(tmp_path / "old.parquet", folders / "good"), "does not record the data", "export")
     export_results(folders / "good", tmp_path / "b.csv")
-    refused(check(tmp_path / "b.csv", folders / "good"), "CSV holds no facts")
+    refused(check(tmp_path / "b.csv", folders / "good"), "CSV file has no facts")
 
 
 def broken(table: pa.Table, how: str) -> pa.Table:

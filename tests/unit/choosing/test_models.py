@@ -192,7 +192,7 @@ def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which
         (("--engine", "n:backend=vllm"), "expected MODEL:NAME=VALUE with one of the models (m)"),
         (("--engine", "m:bakend=vllm"), "bakend is no option of a model; did you mean backend"),
         (("--engine", "m:k=3"), "k is no option of a model"),
-        (("--engine", "m:context=5", "--engine", "m:context=6"), "--context of m is there twice"),
+        (("--engine", "m:context=5", "--engine", "m:context=6"), "--context of m appears twice"),
         (("--engine", "m:context=x"), "--context x: expected a whole number"),
         (("--calibrate", "contextual", "--score", "exact"), "--calibrate contextual: choose supports only batch"),
         (("--calibrate", "batch"), "--calibrate batch"),

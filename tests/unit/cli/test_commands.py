@@ -323,7 +323,7 @@ def test_per_label_is_another_way_to_say_k(icl: Run, sweep: tuple[Any, ...]):
 def test_a_mixed_sweep_runs_what_makes_sense_and_names_the_rest(icl: Run, sweep: tuple[Any, ...]):
     words = [*sweep, "--select", "random,bm25,hybrid:3", "--order", "drawn,by-label"]
     reasons = (
-        "left out: bm25, drawn: order drawn: bm25 demonstrations are ranked, not drawn",
+        "left out: bm25, drawn: order drawn: bm25 demonstrations are ranked, not sampled",
         "left out: hybrid:3, k=1: --select hybrid:3: k=1 has no room for 3",
     )
     planned = icl("plan", *words)
@@ -482,7 +482,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),
     "unknown select": (["--select", "bm52"], "--select bm52.*did you mean bm25"),
     "own > k": (["--k", "1", "--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
-    "own of none": (["--select", "hybrid:0"], "a whole number from 1 up, like hybrid:20"),
+    "own of none": (["--select", "hybrid:0"], "a whole number from 1, like hybrid:20"),
     "unknown similarity": (["--select", "hybrid:1,by=dens"], "by=dens: not a similarity.*dense"),
     "too many centroids": (
         ["--k", "41", "--select", "centroids"],
@@ -503,7 +503,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "no such encoder": (["--select", "dense", "--encoder", "./x"], r"encoder \./x: no such folder"),
     "unknown demonstrations": (["--perturbation", "label-only"], "--perturbation label-only.*did you mean labels-only"),
     "noise": (["--perturbation", "labels:noise=1.2"], "share of wrong labels from 0 to 1"),
-    "nothing left": (["--k", "1", "--perturbation", "nearest-removed:10"], "of k=1 nothing would be left"),
+    "nothing left": (["--k", "1", "--perturbation", "nearest-removed:10"], "leaves no demonstration of k=1"),
     "nothing to remove from": (
         ["--k", "3", "--select", "bm25", "--perturbation", "nearest-removed:10"],
         "takes from demonstrations that all queries share",
@@ -529,8 +529,8 @@ BAD: dict[str, tuple[list[object], str]] = {
         "--concurrency: applies to --backend openai, anthropic or google only, this is transformers",
     ),
     "chat style": (["--chat", "turn"], "--chat turn: expected turns or single"),
-    "system without chat": (["--system", "x"], "--system: is for prompts of a chat; give --chat"),
-    "argument without chat": (["--chat-arg", "a=1"], "--chat-arg: is for prompts of a chat"),
+    "system without chat": (["--system", "x"], "--system: needs a chat; add --chat"),
+    "argument without chat": (["--chat-arg", "a=1"], "--chat-arg: needs a chat"),
     "argument without value": (["--chat", "turns", "--chat-arg", "a"], "--chat-arg a: expected NAME=VALUE"),
     "system file": (["--chat", "turns", "--system", "@/no/file"], "--system @/no/file: cannot be read"),
     "turns without answers": (
@@ -580,7 +580,7 @@ SERVED: dict[str, tuple[list[object], str]] = {
         ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "qwen3"],
         "--tokenizer 'qwen3': not a known model.*did you mean qwen2.5",
     ),
-    "dtype": (["--base-url", "http://127.0.0.1:9/v1", "--dtype", "float32"], "--dtype: the server's"),
+    "dtype": (["--base-url", "http://127.0.0.1:9/v1", "--dtype", "float32"], "--dtype: set by the server"),
     "device": (["--base-url", "http://127.0.0.1:9/v1", "--device", "cpu"], "--device: applies to"),
     "exact": (
         ["--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "x", "--score", "exact", "--hold", "json"],

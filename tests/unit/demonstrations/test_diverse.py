@@ -330,7 +330,7 @@ def test_a_list_keeps_options_with_their_selector():
         ("diverse:mmr-shared,sample=0", "sample=0: input should be greater than or equal to 1"),
         ("diverse:mmr,sample=5", "sample= is an option of diverse:mmr-shared, diverse:bertscore-shared and"),
         ("diverse:bertscore-shared,theta=0.5", "theta= is an option of diverse:dpp and diverse:dpp-shared only"),
-        ("diverse:mmr+hybrid:3", r"diverse:mmr cannot stand before \+hybrid:S"),
+        ("diverse:mmr+hybrid:3", r"diverse:mmr cannot be combined with \+hybrid:S"),
         ("random+diverse:mmr", r"cannot read random \+ diverse:mmr"),
         ("hybrid:3,by=diverse:mmr", "by=diverse:mmr: not a similarity"),
     ],

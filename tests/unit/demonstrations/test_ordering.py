@@ -75,7 +75,7 @@ def test_random_demonstrations_have_no_relevance(text):
 
 @pytest.mark.parametrize("select", ["bm25", "bertscore"])
 def test_retrieved_demonstrations_are_not_drawn_and_the_user_is_told_what_to_write(select):
-    with pytest.raises(UserError, match=f"{select} .* not drawn;\\s+write relevance"):
+    with pytest.raises(UserError, match=f"{select} .* not sampled;\\s+write relevance"):
         Order.parse("drawn").check_allowed(SelectorSpec.parse(select))
 
 

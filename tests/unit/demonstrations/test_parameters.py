@@ -122,7 +122,7 @@ def test_an_option_that_both_parts_have_belongs_to_the_one_that_it_follows(text:
         ("mine:3,by=words,by=letters", "by= is given twice"),
         ("mine+hybrid:5", "size is missing"),
         ("random,share=1", "share= is an option of mine only"),
-        ("random:3+hybrid:5", "random:3 cannot stand before"),
+        ("random:3+hybrid:5", "random:3 cannot be combined with"),
         ("two:3", "selector Two: first and second have no default"),
     ],
 )

@@ -81,13 +81,13 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("", "--select '': not a selector; known: balanced, balanced\\+hybrid:S"),
         ("by=dense", "--select by=dense: not a selector"),
         ("centriods,of=queries", "did you mean centroids"),
-        ("hybrid", "a whole number from 1 up, like hybrid:20"),
-        ("hybrid:", "a whole number from 1 up"),
-        ("hybrid:0", "a whole number from 1 up"),
-        ("hybrid:-3", "a whole number from 1 up"),
-        ("hybrid:2.5", "a whole number from 1 up"),
-        ("hybrid:٣", "a whole number from 1 up"),
-        ("hybrid:" + "9" * 5000, "a whole number from 1 up"),
+        ("hybrid", "a whole number from 1, like hybrid:20"),
+        ("hybrid:", "a whole number from 1"),
+        ("hybrid:0", "a whole number from 1"),
+        ("hybrid:-3", "a whole number from 1"),
+        ("hybrid:2.5", "a whole number from 1"),
+        ("hybrid:٣", "a whole number from 1"),
+        ("hybrid:" + "9" * 5000, "a whole number from 1"),
         ("hybrid:20,by=cosine", "by=cosine: not a similarity; known: bertscore, bm25, dense"),
         ("hybrid:20,by=", "by='': not a similarity"),
         ("hybrid:20,by=bm52", "did you mean bm25"),
@@ -99,16 +99,16 @@ def test_split_drops_what_is_empty_and_leaves_mistakes_to_be_read():
         ("random,of=queries", "of= is an option of centroids only"),
         ("dense,of=queries", "of= is an option of centroids only"),
         ("centroids,of=query", "of=query: not known; did you mean queries"),
-        ("bm25+hybrid:20", "bm25 cannot stand before \\+hybrid:S; known: balanced, centroids"),
-        ("centroids+balanced+hybrid:20", "only one selector can stand before"),
-        ("hybrid:20+centroids", "cannot read hybrid:20 \\+ centroids; a \\+ goes with hybrid alone"),
-        ("random:3", "a number with hybrid and per-label"),
-        ("hybrid:20+hybrid:30", "hybrid:20 cannot stand before"),
+        ("bm25+hybrid:20", "bm25 cannot be combined with \\+hybrid:S; known: balanced, centroids"),
+        ("centroids+balanced+hybrid:20", "only one selector can be combined with"),
+        ("hybrid:20+centroids", "cannot read hybrid:20 \\+ centroids; only hybrid takes a \\+"),
+        ("random:3", "only hybrid and per-label a number"),
+        ("hybrid:20+hybrid:30", "hybrid:20 cannot be combined with"),
         ("+", "cannot read '' \\+ ''"),
         ("\0", "not a selector"),
-        ("per-label", "per-label says how many demonstrations of each label"),
-        ("per-label:0", "a whole number from 1 up, like per-label:2"),
-        ("hybrid:per-label", "per-label says how many demonstrations of each label"),
+        ("per-label", "per-label: how many demonstrations of each label"),
+        ("per-label:0", "a whole number from 1, like per-label:2"),
+        ("hybrid:per-label", "per-label: how many demonstrations of each label"),
         ("per-label:2,by=bm", "by=bm: not a similarity; did you mean bm25"),
         ("per-label:2,of=queries", "of= is an option of centroids only"),
         ("centroids+per-label:2", "cannot read centroids \\+ per-label:2"),
@@ -157,7 +157,7 @@ def test_what_is_shared_nested_retrieved_and_encoded():
     assert where("embeds") == [t for t in WRITTEN if "centroids" in t or "dense" in t or t in nearest_embedded]
     assert where("says_k") == ["per-label:2", "per-label:2,by=bm25"]
     assert where("sees_queries") == where("caution") == [t for t in WRITTEN if "queries" in t]
-    assert "look at the test queries" in str(found["centroids,of=queries"].caution)
+    assert "texts of the test queries were used" in str(found["centroids,of=queries"].caution)
 
 
 def test_the_last_s_of_k_are_the_querys_own():
@@ -172,7 +172,7 @@ def test_so_many_of_each_label_are_as_many_as_there_are_labels():
     hybrid = SelectorSpec.parse("hybrid:per-label:2")
     assert (hybrid.own_count(50, 7), hybrid.shared_count(50, 7)) == (14, 36)
     assert SelectorSpec.parse("per-label:3").fewest(7) == 21
-    with pytest.raises(UserError, match=r"no room for 14 .* own \(2 of each of 7 labels\); ask for"):
+    with pytest.raises(UserError, match=r"no room for 14 .* own \(2 of each of 7 labels\); use a k of"):
         hybrid.own_count(13, 7)
     with pytest.raises(UserError, match="per-label:2: this task's answers are free text"):
         SelectorSpec.parse("hybrid:per-label:2").check_allowed(labelled=False)

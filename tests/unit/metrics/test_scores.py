@@ -204,7 +204,7 @@ def test_what_a_metric_returns_is_taken_where_it_is_a_share_of_1_for_each_answer
     for values in ([0, 1, 0], [[0], [1]], 0.5):
         with pytest.raises(CellError, match=shape):
             scores.checked_scores("own", values, 2)
-    said = r"^metric own: scores are shares of 1 \(no percentages, no gaps\), and one is "
+    said = r"^metric own: scores must be shares from 0 to 1 \(no percentages, no gaps\), and one is "
     for values, one in (([0, 45.2, 99], "45.2"), ([NONE, 0, 0], "nan"), ([0, 1, -1.01], "-1.01")):
         with pytest.raises(CellError, match=f"{said}{one}$"):
             scores.checked_scores("own", values, 3)

@@ -86,5 +86,5 @@ def test_code_in_a_models_folder_never_runs(load, theirs, tmp_path):
 
 
 def test_a_model_that_needs_its_own_code_is_refused_in_words(theirs):
-    with pytest.raises(UserError, match=r"Python code of its own folder.*--backend openai"):
+    with pytest.raises(UserError, match=r"Python code from its own folder.*--backend openai"):
         registry.resolve(str(theirs))

@@ -262,7 +262,7 @@ def test_prompts_that_are_rendered_whole_tell_no_ends_and_pair_up(tmp_path: Path
     ("style", "system", "arguments", "said"),
     [
         (None, "x", ["a=1"], r"^--system: needs a chat; add --chat turns or --chat single$"),
-        (None, None, ["a=1"], r"^--chat-arg: is for prompts of a chat; give --chat turns or"),
+        (None, None, ["a=1"], r"^--chat-arg: needs a chat; add --chat turns or"),
         ("turn", None, [], r"^--chat turn: expected turns or single$"),
         ("turns", None, ["a"], r"^--chat-arg a: expected NAME=VALUE$"),
         ("turns", None, ["a b=1"], r"^--chat-arg a b=1: expected NAME=VALUE$"),
@@ -343,7 +343,7 @@ def test_without_system_turns_a_tasks_beginning_stands_in_the_first_users(
 
 
 def test_a_system_turn_that_the_template_leaves_out_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match=r"^--system: the chat template of model mine leaves out system turns"):
+    with pytest.raises(UserError, match=r"^--system: the chat template of model mine ignores system turns"):
         Model(tmp_path, SILENT, qwen_tokenizer).form(ChatSettings(style="turns", system="Be brief."))
 
 

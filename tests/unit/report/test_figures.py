@@ -109,7 +109,7 @@ def test_panels_share_one_figure_with_one_legend(report: Report, tmp_path: Path)
 def test_a_name_that_needs_more_room_than_there_is_is_not_cut_but_said(report: Report, tmp_path: Path):
     long = "a selector with a name that goes on and on and on and on and on and on"
     style = FigureStyle(width=2.5, formats=("svg",), names={"bm25": long})
-    with pytest.warns(UserWarning, match=r"--width 2\.5: \S+ is \d\.\d inches wide, because its names need the room"):
+    with pytest.warns(UserWarning, match=r"--width 2\.5: \S+ is \d\.\d inches wide, because its names need the space"):
         written = write_figures(report, tmp_path, style)
     assert any(long in texts(path.read_text()) for path in written)
 
@@ -171,12 +171,12 @@ def test_a_circle_of_two_arcs_is_made_of_curves_on_it(r: float, x: float, y: flo
     ("name", "content", "says"),
     [
         ("n.yaml", "small", "needs lines like gemma3-270m: Gemma 3"),
-        ("n.yaml", "small: 3", "small: needs a text in place of it"),
-        ("n.json", '{"small": ""}', "small: needs a text in place of it"),
+        ("n.yaml", "small: 3", "small: needs a text to show instead"),
+        ("n.json", '{"small": ""}', "small: needs a text to show instead"),
         ("n.yaml", "a: x\nb: x", "a and b are both x"),
         ("n.yaml", "a: [", "n.yaml:1: not YAML"),
         ("n.csv", "small\n", "n.csv:1: needs two columns, name and shown; has 1 cell"),
-        ("n.csv", "small,a\rb\n", "not CSV"),
+        ("n.csv", "small,a\rb\n", "1 cells, but the header has 2"),
         ("n.csv", "name,shown\na,x\na,y\n", "a has two names"),
         ("none.yaml", None, "none.yaml: cannot be read"),
     ],

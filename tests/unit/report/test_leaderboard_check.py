@@ -160,7 +160,7 @@ def test_a_point_of_several_variants_is_compared_with_its_own(stored: Path, tmp_
     done = checked(stored / "board.csv", tmp_path / "neither")
     assert done.code == 2
     assert re.fullmatch(
-        r"error: \S+neither: wines tiny random drawn k=\d is there with several variants, .+\n", done.err
+        r"error: \S+neither: wines tiny random drawn k=\d has several variants, .+\n", done.err
     )
 
 

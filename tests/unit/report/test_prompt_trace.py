@@ -76,7 +76,7 @@ def test_a_prompt_file_of_a_jinja_template_has_one_place_for_the_query_as_the_te
     runner(made, tmp_path / "results", FakeBackend()).run()
     shown = find_prediction(tmp_path / "results", {"task": "cards", "k": 3, "draw": 0})
     said = write_prompt(shown, tmp_path / "prompt.txt")
-    assert "put the query as the task's input template writes it in place of {input} behind" in said
+    assert "put the query as the task's input template writes it in place of {input} after" in said
     text = (tmp_path / "prompt.txt").read_text()
     assert text.replace("{input}", made.task.data.test[0].fields["input"]) == shown.prompt
 

@@ -111,7 +111,7 @@ def test_without_results_beside_them_lm_evals_samples_need_k(tmp_path: Path):
     assert "the model is taken from the folder's name: org/model" in done.notes[0]
     renamed = shutil.copy(file, tmp_path / "mine.jsonl")
     said = refusal(Path(renamed), tmp_path / "other")
-    assert said.endswith("do not say the task; set it with --task, --model and --k")
+    assert said.endswith("do not state the task; set it with --task, --model and --k")
 
 
 def of_lm_eval(number: int, target: str, choices: list[str], chosen: int, **more: Any) -> dict[str, Any]:
@@ -481,7 +481,7 @@ def test_cut_prompts_and_perturbations_of_helm_are_said(tmp_path: Path):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path):
-    assert "no run of HELM: has neither scenario_state.json nor" in refusal(tmp_path, tmp_path / "r")
+    assert "not a run of HELM: it has neither scenario_state.json nor" in refusal(tmp_path, tmp_path / "r")
 
 
 # -- Every Eval Ever ----------------------------------------------------------------------------
@@ -526,7 +526,7 @@ def test_samples_of_every_eval_ever_are_read_from_either_file(tmp_path: Path):
     file = dumped(tmp_path / f"{UUID}.json", aggregate)
     assert imported(file, tmp_path / "other")[1]["correct"].tolist() == [True, False]
     del aggregate["detailed_evaluation_results"]
-    assert "has aggregates alone" in refusal(dumped(tmp_path / "b.json", aggregate), tmp_path / "r")
+    assert "has only aggregates" in refusal(dumped(tmp_path / "b.json", aggregate), tmp_path / "r")
 
 
 def test_turns_of_every_eval_ever_end_with_the_answer(tmp_path: Path):
@@ -565,7 +565,7 @@ def test_a_file_of_samples_that_was_cut_is_refused(tmp_path: Path):
     file = dumped(tmp_path / f"{UUID}.json", {**aggregate, "detailed_evaluation_results": about})
     assert "has 3 samples, and" in refusal(file, tmp_path / "r")
     file = dumped(tmp_path / "b.json", {**aggregate, "detailed_evaluation_results": [about]})
-    assert "has aggregates alone" in refusal(file, tmp_path / "r")
+    assert "has only aggregates" in refusal(file, tmp_path / "r")
 
 
 def test_a_damaged_archive_of_inspect_is_one_line(tmp_path: Path):

@@ -600,7 +600,7 @@ def test_an_export_that_is_imported_beside_its_cells_counts_no_cell_twice(own: P
     before, table = read_results(own), summarise_folder(own).as_json()
     export_results(own, tmp_path / name)
     done = import_predictions(tmp_path / name, own)
-    said = rf"{stored(done).name}: 8 of its 8 cells are in other files too .*left out"
+    said = rf"{stored(done).name}: 8 of its 8 cells are also in other files .*left out"
     with pytest.warns(UserWarning, match=said):
         pd.testing.assert_frame_equal(read_results(own), before)
     with pytest.warns(UserWarning, match=said):
@@ -613,7 +613,7 @@ def test_of_an_import_only_the_cells_that_are_elsewhere_too_are_left_out(own: Pa
     frame = pd.read_parquet(tmp_path / "all.parquet").drop(columns="cell")
     more = pd.concat([frame.astype({"task": str}), made_up(variant="v")])
     import_predictions(write(more, tmp_path / "more.parquet"), own)
-    with pytest.warns(UserWarning, match="8 of its 12 cells are in other files too"):
+    with pytest.warns(UserWarning, match="8 of its 12 cells are also in other files"):
         found = read_results(own)
     assert len(found) == len(before) + 12
     assert not found.duplicated([*KEY, "variant"]).any()
@@ -813,7 +813,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, w
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
     (tmp_path / "folder.csv").mkdir()
-    assert "a folder, and no run of HELM" in refusal(tmp_path / "folder.csv")
+    assert "a folder, but not a run of HELM" in refusal(tmp_path / "folder.csv")
     assert "cannot be read: No such file" in refusal(tmp_path / "none.csv")
 
 

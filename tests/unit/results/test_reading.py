@@ -434,7 +434,7 @@ def test_a_part_of_a_folder_has_the_values_that_are_asked_for_alone(tmp_path: Pa
 def test_a_value_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path):
     for task in ("zoo", "cards"):
         finish(tmp_path, task=task)
-    said = rf"^results folder {tmp_path}: nothing of task 'xyz' \(has: cards, zoo\)$"
+    said = rf"^results folder {tmp_path}: has no task 'xyz' \(it has: cards, zoo\)$"
     with pytest.raises(UserError, match=said):
         read_some(tmp_path, {"task": "xyz"})
 

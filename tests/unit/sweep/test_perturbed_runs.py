@@ -286,7 +286,7 @@ def test_their_own_curves_are_printed_after_a_run_and_in_the_summary(tmp_path: P
     [
         ("labels:noise=1.5", "6", {}, "share of wrong labels from 0 to 1"),
         ("labels:shuffled", "6", {}, "not known; did you mean"),
-        ("nearest-removed:10", "1", {}, "of k=1 nothing would be left"),
+        ("nearest-removed:10", "1", {}, "leaves no demonstration of k=1"),
         ("labels:noise=0.3", "6", FREE_TEXT, "answers are free text"),
     ],
 )

@@ -229,7 +229,7 @@ def test_an_unknown_selector_is_refused_with_the_nearest(tmp_path: Path):
 def test_an_order_that_a_selector_cannot_have_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match="no relevance"):
         plan(tmp_path, orders=["relevance"])
-    with pytest.raises(UserError, match="ranked, not drawn"):
+    with pytest.raises(UserError, match="ranked, not sampled"):
         plan(tmp_path, selects=["bm25"], orders=["drawn"])
     with pytest.raises(UserError, match="free text"):
         plan(tmp_path, orders=["by-label"], **FREE_TEXT)

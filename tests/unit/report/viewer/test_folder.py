@@ -30,8 +30,8 @@ def until(condition: Callable[[], bool], seconds: float) -> None:
 @pytest.mark.parametrize(
     ("only", "says"),
     [
-        ({"task": "wines"}, "nothing of task 'wines' (has: cards)"),
-        ({"task": "cards", "model": "large"}, "nothing of model 'large' (has: small)"),
+        ({"task": "wines"}, "has no task 'wines' (it has: cards)"),
+        ({"task": "cards", "model": "large"}, "has no model 'large' (it has: small)"),
     ],
 )
 def test_a_task_or_model_that_is_not_there_is_refused(tmp_path: Path, only: dict[str, str], says: str):
