@@ -282,7 +282,7 @@ def test_fewer_than_three_draws_are_no_key_finding_and_say_so(tmp_path: Path, dr
     few = {1: "1 draw, try --draws 3", 2: "2 draws, try --draws 5"}[draws]
     assert said["Sorting"].endswith(f": too little data at k = 5 ({few}).")
     highest = "the highest, by random at k = 5, has too little data"
-    assert said["Best"] == f"undetermined: the highest, {highest} ({few})."
+    assert said["Best"] == f"undetermined: {highest} ({few})."
 
 
 def test_a_page_is_made_where_some_points_have_outlying_draws(tmp_path: Path):
@@ -668,7 +668,7 @@ def test_the_command_writes_the_page_of_one_task(results: Path, tmp_path: Path):
         (lambda t: ["--out", t], "is a folder; give a file"),
         (lambda t: ["--out", t / "no" / "r.html"], "there is no folder"),
         (lambda t: ["--figures", t / "file"], "is a file; give a folder"),
-        (lambda _: ["--task", "other"], "nothing of task 'other'"),
+        (lambda _: ["--task", "other"], "has no task 'other'"),
         (lambda t: ["--data-dir", t / "none"], "the data folder"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_picture_of_it_has_its_number_below(report: Report):
 
 
 def test_it_is_no_point_whose_demonstrations_are_drawn(report: Report):
-    assert any(note.startswith("2 of 2 points with demonstrations") for note in report.notes)
+    assert any(note.startswith("2 of 2 points with randomly drawn demonstrations") for note in report.notes)
 
 
 def test_it_is_one_tested_point_of_all_curves(report: Report):

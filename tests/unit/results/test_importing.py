@@ -698,7 +698,7 @@ REFUSED_ANYWHERE: dict[str, tuple[pd.DataFrame, str]] = {
     "an empty name": (made_up(model=["m", ""] * 6), "column model: 6 values missing, .*row 2"),
     "repeats": (pd.concat([made_up()] * 2), "12 rows repeat .* attention, k, draw, test_id; the first is row 13"),
     "one repeat": (made_up().iloc[[*range(12), 7]], "1 row repeats an earlier one .* is row 13"),
-    "percentages": (made_up(rouge1=45.2), "column rouge1: '?45.2'? in row 1; expected a share of 1"),
+    "percentages": (made_up(rouge1=45.2), "column rouge1: '?45.2'? in row 1; expected a share from 0 to 1"),
     "no probability": (made_up(probability="high"), "column probability: 'high' in row 1; expected a probability"),
     "endless margin": (made_up(margin=float("inf")), "column margin: '?inf'? in row 1; expected a probability"),
     "a percentage": (

@@ -466,7 +466,7 @@ def test_a_value_that_no_race_has_is_refused_with_those_of_the_races(tmp_path: P
     assert read_some(tmp_path, {"task": "trec", "model": "small"}).predictions.empty
     for wanted, said in (
         ({"task": "zz"}, r"has no task 'zz' \(it has: trec\)$"),
-        ({"task": "trec", "model": "zz"}, r"nothing of model 'zz' \(has: small\)$"),
+        ({"task": "trec", "model": "zz"}, r"has no model 'zz' \(it has: small\)$"),
     ):
         with pytest.raises(UserError, match=said):
             read_some(tmp_path, wanted)

@@ -206,7 +206,7 @@ def test_an_export_is_imported_again_with_its_scores(folder: Path, tmp_path: Pat
 def test_a_score_in_percent_is_not_imported(tmp_path: Path):
     axes = "qa,m,random,drawn,1,0"
     (tmp_path / "own.csv").write_text(f"task,model,select,order,k,draw,test_id,gold,prediction,f1\n{axes},a,x,y,50\n")
-    with pytest.raises(UserError, match="column f1: '50' in row 1; expected a share of 1"):
+    with pytest.raises(UserError, match="column f1: '50' in row 1; expected a share from 0 to 1"):
         import_predictions(tmp_path / "own.csv", tmp_path / "results")
 
 

@@ -504,6 +504,6 @@ def test_a_cell_whose_demonstrations_have_the_models_labels_is_not_asked_in_part
     made = plan(tmp_path / "task", "2", draws=1, perturbation="labels:model")
     (group,) = (one for one in made.groups if one.labels is not None)
     one = runner(made, tmp_path / "results", FakeBackend())
-    with pytest.raises(CellError, match="labels of its demonstrations are unknown"):
+    with pytest.raises(CellError, match="labels for its demonstrations are unknown"):
         one.ask(group, group.cells[0], [made.task.data.test[0].id], Outcome())
     assert not (tmp_path / "results").exists()

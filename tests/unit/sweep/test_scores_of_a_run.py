@@ -123,7 +123,7 @@ def test_a_metric_is_given_the_gold_answers_first_and_what_was_said_second(resul
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ([50.0, 0, 0, 0, 0], "shares of 1 .* one is 50"),
+        ([50.0, 0, 0, 0, 0], "shares from 0 to 1 .* one is 50"),
         ([np.nan, 0, 0, 0, 0], "no gaps.* one is nan"),
         ([-2.0, 0, 0, 0, 0], "one is -2"),
         ([0.5], r"5 answers have scores of shape \(1,\)"),

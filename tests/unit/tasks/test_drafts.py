@@ -235,7 +235,7 @@ def test_class_numbers_of_a_parquet_file_are_guessed_and_decided_by_their_names(
     draft = draft_task(path)
     assert draft.said[1] == "label: column kind, by guess; also possible: stars (--label)"
     assert "labels.empty: 15 rows without a label are left out" in draft.said
-    assert any("are one ('Billing' and 'billing')" in said for said in draft.said)
+    assert any("are merged ('Billing' and 'billing')" in said for said in draft.said)
     assert set(draft.data.labels) < {*kinds}
 
 
