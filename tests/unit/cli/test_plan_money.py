@@ -118,7 +118,9 @@ def test_this_machine_is_paid_by_the_hour() -> None:
 def test_a_plan_without_a_price_of_its_model_is_refused_before_it_is_printed() -> None:
     ended = in_process.run_command(*plan_words("smollm2-135m-instruct", "--price", "auto"))
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith("error: --price: smollm2-135m-instruct: models on your own machine have no price per token")
+    assert ended.err.startswith(
+        "error: --price: smollm2-135m-instruct: models on your own machine have no price per token"
+    )
     assert len(ended.err.splitlines()) == 1
 
 

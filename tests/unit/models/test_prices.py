@@ -117,7 +117,9 @@ def test_without_the_package_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_runs_here_has_a_price_of_its_hour_alone() -> None:
-    with pytest.raises(UserError, match=r"--price: local: models on your own machine have no price per token; add hour="):
+    with pytest.raises(
+        UserError, match=r"--price: local: models on your own machine have no price per token; add hour="
+    ):
         Prices.parse("auto").of_model("local", None)
     assert Prices.parse("auto,hour=3").of_model("local", None) == Prices(hour=3)
     assert Prices.parse("hour=3").of_seconds(1800) == 1.5

@@ -159,9 +159,7 @@ def test_a_point_of_several_variants_is_compared_with_its_own(stored: Path, tmp_
     folder(tmp_path / "neither", predictions(0.8, seed=5), other)
     done = checked(stored / "board.csv", tmp_path / "neither")
     assert done.code == 2
-    assert re.fullmatch(
-        r"error: \S+neither: wines tiny random drawn k=\d has several variants, .+\n", done.err
-    )
+    assert re.fullmatch(r"error: \S+neither: wines tiny random drawn k=\d has several variants, .+\n", done.err)
 
 
 def set_cell(name: str, value: str) -> Any:

@@ -89,7 +89,7 @@ def test_the_headline_says_of_how_many_points_it_is_the_highest(tmp_path: Path):
     assert f"({100 * row.ci_low:.1f} to {100 * row.ci_high:.1f}) by random at k = 25, the" in text
     assert "highest of 3 tested points (100 test rows, 3 draws); interval corrected" in text
     assert {one.topic: one.text for one in said.sentences}["Saturation"].startswith(
-        "random: saturation not estimated: 3 ks"
+        "random: saturation not estimated: needs 4"
     )
 
 
