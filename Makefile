@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
 	@echo
-	@echo "What is finished is kept: with a further k, only that is computed."
+	@echo "Finished cells are kept. With a further k, only its cells are computed."
 	@echo
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10,100 --draws 3 --test-size 100 --results results/demo
 	@echo

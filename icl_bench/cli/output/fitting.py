@@ -289,16 +289,20 @@ GAP = 2
 
 
 def _block(heads: list[ColumnHead], columns: list[list[TableCell]], width: int) -> list[ColumnBlock] | None:
-    """All columns side by side, names folded as far as needed; None if they are too wide."""
-    widths = [_widest(head, column, lambda line: [line]) for head, column in zip(heads, columns, strict=True)]
+    """All columns side by side, names folded as far as needed; None if they are too wide.
+
+    The widest column is folded first; of equally wide ones, one that is folded already.
+    """
+    widths = whole = [_widest(head, column, lambda line: [line]) for head, column in zip(heads, columns, strict=True)]
     room = width - GAP * (len(heads) - 1)
     if sum(widths) > room:
         least = [_least(head, column) for head, column in zip(heads, columns, strict=True)]
         if sum(least) > room:
             return None
+        widths = list(whole)
         while sum(widths) > room:
-            at = max((at for at in range(len(heads)) if widths[at] > least[at]), key=widths.__getitem__)
-            widths[at] -= 1
+            foldable = (at for at in range(len(heads)) if widths[at] > least[at])
+            widths[max(foldable, key=lambda at: (widths[at], widths[at] < whole[at]))] -= 1
     return [_laid(heads, columns, widths)]
 
 
