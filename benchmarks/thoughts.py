@@ -79,6 +79,7 @@ def base_of(task: str) -> str:
 def pack(folders: Sequence[Path], out: Path = STORED) -> int:
     """Export the cells of results folders into one file. Returns the number of predictions."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     tables = []
@@ -89,7 +90,7 @@ def pack(folders: Sequence[Path], out: Path = STORED) -> int:
             arms = {meta.cell: arm_of(meta) for _, meta in finished_cells(folder)}
             table = pq.read_table(file)
             table = table.append_column("arm", pa.array([arms[cell] for cell in table["cell"].to_pylist()]))
-            table = table.filter(pa.compute.is_valid(table["arm"]))
+            table = table.filter(pc.is_valid(table["arm"]))
             tables.append(table.select([name for name in KEPT if name in table.column_names]))
     joined = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     pq.write_table(joined.replace_schema_metadata(None), out, compression="zstd", compression_level=19)

@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 from support.browser import drawn, texts, visible, wait
 from support.fakes import FakeBackend, plan, runner
-from support.places import predictions
+from support.places import imported_page
 
 from icl_bench.analysis.frontier import frontier_of_folder, undominated
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.models.prices import Prices
 from icl_bench.report import write_report
 from icl_bench.report.page import SCRIPTS, own_file
-from icl_bench.results.importing import import_predictions
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Predictions of which nobody knows where they ran, with their tokens."""
-    folder = tmp_path_factory.mktemp("imports")
-    predictions().to_csv(folder / "made.csv", index=False)
-    import_predictions(folder / "made.csv", folder / "results")
-    write_report(folder / "results", folder / "report.html")
-    return folder
+    return imported_page(tmp_path_factory.mktemp("imports")).parent
 
 
 Opened = Callable[..., Any]

@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 from support.browser import DOWN, ENTER, drawn, focus, press, set_to, settled, texts, visible, wait
 from support.needs import missing
-from support.places import predictions
-
-from icl_bench.report import write_report
-from icl_bench.results.importing import import_predictions
+from support.places import imported_page
 
 pytestmark = pytest.mark.slow
 
@@ -26,11 +23,7 @@ AXE = "axe-core@4.10.3"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("places")
-    predictions().to_csv(folder / "made.csv", index=False)
-    import_predictions(folder / "made.csv", folder / "results")
-    write_report(folder / "results", folder / "report.html")
-    return folder / "report.html"
+    return imported_page(tmp_path_factory.mktemp("places"))
 
 
 Opened = Callable[..., Any]

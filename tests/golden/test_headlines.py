@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pandas as pd
 import pytest
+from support.benchmarks import benchmark
 
 from icl_bench.analysis.all_findings import Findings
 
@@ -17,11 +18,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def headlines() -> Iterator[ModuleType]:
     """The program that makes the page's tables."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        import headlines
-
-        yield headlines
+    with benchmark("headlines") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pandas as pd
 import pytest
+from support.benchmarks import benchmark
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,11 +16,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def thoughts() -> Iterator[ModuleType]:
     """The program that makes the page's table."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        import thoughts
-
-        yield thoughts
+    with benchmark("thoughts") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
+
+from icl_bench.report import write_report
+from icl_bench.results.importing import import_predictions
 
 TOKENS = {1: 30.0, 5: 90.0, 20: 400.0}
 
@@ -34,3 +39,11 @@ def predictions() -> pd.DataFrame:
         for right in [(test * 7 + draw + k + len(model + select)) % 23 < 5 + k // 2 + (6 if select == "bm25" else 0)]
     ]
     return pd.DataFrame(rows)
+
+
+def imported_page(folder: Path) -> Path:
+    """The page of these predictions, imported into ``folder / "results"``."""
+    predictions().to_csv(folder / "made.csv", index=False)
+    import_predictions(folder / "made.csv", folder / "results")
+    write_report(folder / "results", folder / "report.html")
+    return folder / "report.html"

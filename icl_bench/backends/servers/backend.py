@@ -393,7 +393,7 @@ class ServerBackend:
             return UserError(self.connection.without_key(said))
         if self._temperature is not None and _refused_argument(error, {"temperature"}):
             said = f"--temperature {self._temperature:g}: the server refuses it ({failure_reason(error)})"
-            said += f"; reasoning models are sampled only at {DEFAULT_TEMPERATURE:g} alone: take --temperature 1"
+            said += f"; reasoning models sample only at temperature {DEFAULT_TEMPERATURE:g}: use --temperature 1"
             return UserError(self.connection.without_key(said))
         return self._failure(f"the server refuses the request ({failure_reason(error)})")
 

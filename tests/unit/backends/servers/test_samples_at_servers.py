@@ -67,7 +67,7 @@ def test_a_temperature_that_is_refused_ends_the_run_with_what_to_do(message: str
     with serving(refusing("temperature", message)) as server, pytest.raises(UserError) as error:
         answers(server_backend(server.url, endpoint="chat"))
     assert str(error.value).startswith("--temperature 0.7: the server refuses it (")
-    assert str(error.value).endswith("; reasoning models are sampled only at 1 alone: take --temperature 1")
+    assert str(error.value).endswith("; reasoning models sample only at temperature 1: use --temperature 1")
     assert "\n" not in str(error.value)
 
 
