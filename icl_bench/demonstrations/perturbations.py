@@ -427,7 +427,7 @@ def _count(text: str, option: str, option_text: str, example: str) -> int:
     """The number of ``,option=N``. Raises ``UserError``."""
     found = re.fullmatch(rf"\s*,\s*{option}\s*=\s*0*([1-9][0-9]{{0,8}})\s*", text, re.ASCII)
     if found is None:
-        raise UserError(f"{option_text}: {option} is a whole number of demonstrations from 1, like {example}")
+        raise UserError(f"{option_text}: {option} is a whole number of demonstrations of at least 1, like {example}")
     return int(found[1])
 
 

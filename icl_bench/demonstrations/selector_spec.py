@@ -374,7 +374,7 @@ def _parse_count(count: str, option_text: str, meaning: str, example: str) -> in
     """Parse a number of demonstrations. Raises ``UserError``."""
     if not _COUNT.fullmatch(count):
         raise UserError(
-            f"{option_text}: how many demonstrations {meaning}? Expected a whole number from 1, like {example}"
+            f"{option_text}: how many demonstrations {meaning}? Expected a whole number of at least 1, like {example}"
         )
     return int(count)
 

@@ -54,7 +54,7 @@ def csv_columns() -> tuple[str, ...]:
 
 DIGITS = 6
 
-NO_LINE = "nothing for a leaderboard: it has only upper bounds, halves of a label space or perturbed demonstrations"
+NO_LINE = "nothing for a leaderboard, only upper bounds, halves of a label space or perturbed demonstrations"
 
 NAMES = (("version", "version"), ("data_hash", "data"), ("variant", "variant"))
 """The last columns of the displayed table, with their titles."""
@@ -73,7 +73,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
     Points that are not comparable are left out: upper bounds, whose checkpoint was selected on the test rows, halves of
     a label space, which are easier tasks, and perturbed demonstrations.
 
-    Raises ``UserError`` if there is no such folder, or no finished cell in it.
+    Raises ``UserError`` if there is no such folder, no finished cell in it, or only points that are left out.
     """
     from icl_bench.analysis.curves import curves, saturation
     from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw

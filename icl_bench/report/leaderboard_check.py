@@ -110,7 +110,7 @@ def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 
 def _whole(text: str, where: str, least: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) < least:
-        raise UserError(f"{where}: {short(text)}; expected a whole number from {least}")
+        raise UserError(f"{where}: {short(text)}; expected a whole number of at least {least}")
     return int(text)
 
 

@@ -71,6 +71,7 @@ def _number(word: str, option: str, like: str, least: int = 1) -> int:
     number = r"0*[1-9][0-9]{0,8}"
     if not re.fullmatch(number if least else rf"0|{number}", word, re.ASCII):
         raise UserError(
-            f"{option} {plain(word[:20])}: not a number of demonstrations; give whole numbers from {least}, like {like}"
+            f"{option} {plain(word[:20])}: not a number of demonstrations; give whole numbers of at least "
+            f"{least}, like {like}"
         )
     return int(word)

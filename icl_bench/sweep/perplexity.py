@@ -98,7 +98,10 @@ class Perplexity:
                     f"or add --rope-scale {math.ceil(lengths[-1] / model.context_tokens)} (or 1, to read beyond it "
                     "with the positions as they are)"
                 )
-            notes.append(f"{model.name} was trained on positions up to {reach:,}; larger ones are extrapolated")
+            notes.append(
+                f"{model.name} reads up to {reach:,} tokens within the positions of its training; larger "
+                "positions are extrapolated"
+            )
         tokenizer = load_tokenizer(model)
         say("counting tokens")
         for file in files:
@@ -200,7 +203,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     words = comma_list(text)
     for word in words:
         if not re.fullmatch(r"[0-9]{1,9}", word) or int(word) < 2:
-            raise UserError(f"--lengths {plain(word)}: give numbers of tokens from 2, like 1024,2048")
+            raise UserError(f"--lengths {plain(word)}: give numbers of tokens of at least 2, like 1024,2048")
     if not words:
         raise UserError("--lengths: empty; give numbers of tokens like 1024,2048")
     return tuple(sorted({int(word) for word in words}))

@@ -37,7 +37,12 @@ class RationalesOptions(RunOptions):
         default=0.7, ge=0.01, le=100
     )
     rows: Annotated[
-        int, Option("Rows of the pool that are tried, in the order of a seeded permutation.", TASK, "N")
+        int,
+        Option(
+            "Rows of the pool that are tried, in a seeded random order (of the train split, if pool.file is set).",
+            TASK,
+            "N",
+        ),
     ] = Field(default=256, ge=1)
     keep: Annotated[
         Literal["right", "all", "wrong"],

@@ -71,12 +71,14 @@ class RationaleRun:
         check_task(task.data.spec, options.keep)
         say("choosing rows of the pool")
         data, order = rows_to_try(task, options)
-        close = near_rows([data.train[i] for i in order], data.test_pool)
-        shown = near_rows([data.train[i] for i in order], task.data.train) - close if data is not task.data else set()
+        candidates = [data.train[i] for i in order]
+        close = near_rows(candidates, data.test_pool)
+        shown = near_rows(candidates, task.data.train) - close if data is not task.data else set()
         apart = [i for i in order if data.train[i].id not in close | shown]
         chosen = apart[: options.rows]
         if not chosen:
-            raise UserError(f"task {data.spec.name}: each row of its pool is nearly a test row; none is left to try")
+            also = " or a worked example" if shown else ""
+            raise UserError(f"task {data.spec.name}: each row to try is nearly a test row{also}; none is left")
         left = np.sort(np.array(apart[options.rows :], dtype=int)) if data is task.data else task.pool.rows
         if options.k > len(left):
             raise UserError(
@@ -101,17 +103,17 @@ class RationaleRun:
 
     def notes(self) -> list[str]:
         """Notes for the user before the run."""
-        options, count = self.options, len(self.rows)
+        options, worked = self.options, self.sweep.task.data.spec.pool.file is not None
+        of = "of the train split" if worked else "of the pool"
+        same = "is the same or nearly the same"
         texts = [
-            f"{counted(count, 'row')} of the pool, {counted(options.samples, 'sample')} each at {options.temperature:g}"
+            f"{counted(len(self.rows), 'row')} {of}, {counted(options.samples, 'sample')} each at "
+            f"{options.temperature:g}"
         ]
-        if self.near:
-            verb = "is" if self.near == 1 else "are"
-            texts.append(
-                f"{counted(self.near, 'row')} of the pool {verb} left out: a test row is the same or nearly the same"
-            )
-        if self.shown:
-            texts.append(f"rows left out because a worked example is the same or nearly the same: {self.shown}")
+        for count, other in ((self.near, "test row"), (self.shown, "worked example")):
+            if count:
+                verb = "is" if count == 1 else "are"
+                texts.append(f"{counted(count, 'row')} {of} {verb} left out: a {other} {same}")
         return texts
 
     def write(self) -> tuple[RationaleOrigin, list[Path]]:

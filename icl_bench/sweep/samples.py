@@ -103,7 +103,10 @@ def majority(samples: Sequence[Prediction], form: Callable[[str], str]) -> Predi
 
 
 def singles(prediction: Prediction, limit: int = 0) -> list[Prediction]:
-    """Split a prediction into its samples, each with its own tokens. ``limit`` is the limit of thoughts, in tokens."""
+    """Copies of a prediction, one per sample, each with that sample's tokens.
+
+    ``limit`` is the limit of thoughts, in tokens.
+    """
     if prediction.sample_tokens is None:
         return [prediction]
     count = len(prediction.sample_tokens)

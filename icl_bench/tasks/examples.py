@@ -397,7 +397,7 @@ def _repeated_choice_notes(places: Sequence[str]) -> list[str]:
     if not places:
         return []
     count = f"{len(places):,} row{' has' if len(places) == 1 else 's have'}"
-    return [f"{count} a choice twice, under two letters one of which is right (first {places[0]})"]
+    return [f"{count} a choice twice, under two letters, one of which is right (first {places[0]})"]
 
 
 def _thought_notes(spec: TaskSpec) -> list[str]:

@@ -466,7 +466,7 @@ class RationaleOrigin(Frozen):
     kept: int
     """Rows with a rationale."""
     cut: int = 0
-    """Rows of ``kept`` whose rationale was truncated at the token limit, because no complete one was right."""
+    """Rows of ``kept`` whose rationale was truncated at the token limit, because no complete one qualified."""
     kept_of_label: dict[str, tuple[int, int]] | None = None
     """Label -> rows kept and tried; None for free text."""
     near_duplicates: int = 0

@@ -125,6 +125,6 @@ class FinetuneSpec(Options):
         for name in self.method:
             TRAINING_METHODS[name].check_installed()
         if 0 in self.k.numbers:
-            raise UserError("--k 0: training needs examples; give numbers from 1, like 10,100,1000")
+            raise UserError("--k 0: training needs examples; give numbers of at least 1, like 10,100,1000")
         if self.k.largest:
             raise UserError("--k: max and auto are for prompts; give numbers, like 10,100,1000")

@@ -208,7 +208,7 @@ def risk_coverage(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_thresholds(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFrame:
-    """For each label, the threshold above which answers with it have the wanted accuracy.
+    """For each label, the threshold from which on answers with it have the wanted accuracy.
 
     ``frame`` is as for :func:`abstention`, and so are the two thresholds. They need :func:`fewest_rows` test
     rows with this answer in each half of the test examples; with fewer they are missing.

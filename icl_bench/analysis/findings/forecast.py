@@ -78,7 +78,7 @@ def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float 
     observation there, as ``forecast`` (median), low and high (90%), for the same number of draws on the same test
     examples; ``gain``, gain_low and gain_high, relative to ``score``. With ``wanted``, a share: ``wanted_chance``, the
     chance that the curve itself is at or above the wanted score at ``next_k``; ``k_even`` and ``k_likely``, the
-    smallest k above which, up to ``next_k``, this chance is at least a half and at least 90%; NaN if there is none.
+    smallest k from which, up to ``next_k``, this chance stays at least a half and at least 90%; NaN if there is none.
     ``reason`` is why there is no forecast: too few k, too narrow a range of k, a single draw of random demonstrations
     (the variance of draws is then unknown), or a wide interval.
 

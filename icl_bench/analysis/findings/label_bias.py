@@ -38,8 +38,9 @@ def label_bias(frame: pd.DataFrame) -> pd.DataFrame:
     """The distance between the frequencies of predicted labels and of right labels, over all labels.
 
     Columns: the setting, k; total_variation, half the sum over labels of ``|predicted - gold|``: the share of answers
-    that would have to change for the frequencies to be equal; label, the most overpredicted one, and excess, by how
-    much. Small samples differ by chance, so compare bias only between points with equal numbers of predictions.
+    that would have to change for predicted and right labels to be equally frequent, label by label; label, the most
+    overpredicted one, and excess, by how much. Small samples differ by chance, so compare bias only between points with
+    equal numbers of predictions.
     """
     shares = label_frequencies(frame)
     shares["excess"] = shares["predicted"] - shares["gold"]

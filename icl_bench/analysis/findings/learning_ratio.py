@@ -60,7 +60,7 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
     and its unperturbed ``score``; the loss without the nearest and farthest, shares of 1, with 95% limits by resampling
     draws and test examples together; the ``ratio`` with limits; draws, test_rows and interval_over (with one draw, test
     examples only: the ratio for other demonstrations is then unknown). Without a ratio there is a ``reason``: the loss
-    without the farthest is not significantly above 0, so the quotient is undefined.
+    without the farthest is not significantly above 0, so the quotient is not reported.
     """
     import pandas as pd
 

@@ -121,7 +121,7 @@ def print_plan(study: Study, console: Console) -> None:
         *(f"{model} on {backend}: {_whole(cells)}" for (model, backend), cells in engines.items()),
         *notes,
         *unplanned_lines(study),
-        f"{study.file.name}: {_whole(every)}{' and what is unknown' if study.unplanned else ''}",
+        f"{study.file.name}: {_whole(every)}{' plus the parts above that are not known' if study.unplanned else ''}",
     )
 
 

@@ -163,8 +163,8 @@ class Adaptation(LongTraining):
         if spec.length > reach:
             scale = math.ceil(spec.length / model.context_tokens)
             raise UserError(
-                f"--length {spec.length:,}: {model.name} was trained on positions up to "
-                f"{reach:,}; take a smaller length, or add --rope-scale {scale}"
+                f"--length {spec.length:,}: {model.name} reads up to {reach:,} tokens within the positions of its "
+                f"training; take a smaller length, or add --rope-scale {scale}"
             )
         if (before := adapted_to(model.source)) is not None and before != spec.pattern:
             raise UserError(

@@ -467,8 +467,8 @@ BAD: dict[str, tuple[list[object], str]] = {
     "unknown task": (["--task", "bankng77"], "'bankng77'.*did you mean banking77"),
     "unknown model": (["--model", "gemma3-270"], "'gemma3-270'.*did you mean gemma3-270m"),
     "task file missing": (["--task", "no.yaml"], "no.yaml: cannot be read"),
-    "k of two digits 0": (["--k", "00"], "--k 00: not a number of demonstrations.*whole numbers from 0"),
-    "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers from 0"),
+    "k of two digits 0": (["--k", "00"], "--k 00: not a number of demonstrations.*whole numbers of at least 0"),
+    "k below 0": (["--k", "-1"], "--k -1: not a number of demonstrations.*whole numbers of at least 0"),
     "k of 0, changed": (
         ["--k", "0", "--perturbation", "labels:permuted"],
         "--perturbation labels:permuted: a prompt of k=0 has no demonstrations to change; leave 0",
@@ -482,7 +482,7 @@ BAD: dict[str, tuple[list[object], str]] = {
     "k too large": (["--k", "41"], "nothing fits: k=41 is more than the pool's 40"),
     "unknown select": (["--select", "bm52"], "--select bm52.*did you mean bm25"),
     "own > k": (["--k", "1", "--select", "hybrid:2"], "--select hybrid:2: k=1 has no room for 2"),
-    "own of none": (["--select", "hybrid:0"], "a whole number from 1, like hybrid:20"),
+    "own of none": (["--select", "hybrid:0"], "a whole number of at least 1, like hybrid:20"),
     "unknown similarity": (["--select", "hybrid:1,by=dens"], "by=dens: not a similarity.*dense"),
     "too many centroids": (
         ["--k", "41", "--select", "centroids"],

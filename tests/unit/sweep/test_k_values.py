@@ -40,7 +40,7 @@ def test_no_demonstrations_are_asked_for_by_number_alone():
 
 @pytest.mark.parametrize("text", ["0", "1,0"])
 def test_none_of_each_label_are_refused(text: str):
-    with pytest.raises(UserError, match=r"--per-label 0: .* give whole numbers from 1"):
+    with pytest.raises(UserError, match=r"--per-label 0: .* give whole numbers of at least 1"):
         parse_per_label(text)
 
 

@@ -256,7 +256,9 @@ def test_worked_examples_are_shown_and_rows_of_the_train_split_are_tried(ask: As
     tried = {e.fields["text"] for e in load_data(load_task(tmp_path / "own.yaml")).train}
     assert tried == {row(i)["text"] for i in range(10) if i != 3}
     assert len(frame) == 9
-    assert "a worked example is the same or nearly the same: 1" in " ".join(ended.err.split())
+    assert "1 row of the train split is left out: a worked example is the same or nearly the same" in " ".join(
+        ended.err.split()
+    )
     (meta,) = (meta for _, meta in finished_cells(tmp_path / "own.cells"))
     assert len(meta.demonstration_ids or ()) == 3
     values = yaml.safe_load((tmp_path / "own.yaml").read_text())

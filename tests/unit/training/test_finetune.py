@@ -701,7 +701,7 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
         (["--learning-rate", "-1"], "--learning-rate -1.0: expected more than 0"),
         (["--learning-rate", "nan"], "--learning-rate nan: expected more than 0"),
         (["--k", "max"], "max and auto are for prompts"),
-        (["--k", "0,10"], "--k 0: training needs examples; give numbers from 1"),
+        (["--k", "0,10"], "--k 0: training needs examples; give numbers of at least 1"),
         (["--k", "99"], "--k 99: the pool has 40 examples"),
         (["--k", "x"], "not a number of demonstrations"),
     ],
