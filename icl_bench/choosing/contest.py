@@ -30,6 +30,7 @@ from icl_bench.choosing.costs import (
     planned_tokens,
     query_cost,
     rate_of,
+    unknown_cost,
 )
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.learners import DRAWS, LARGEST_SHARE, Learner, learners_of
@@ -171,7 +172,7 @@ class Contest:
     _learned: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
     """Scores of all test rows by id, by the place of a setting that learns and the draw."""
     _paces: dict[tuple[int, str], float] = field(default_factory=dict)
-    """Seconds an operation that trainings of a model and method took."""
+    """Seconds an operation that the first training of a model and method took."""
     _on_training: Callable[[str, int], None] = field(default=lambda _setting, _draw: None)
     _had: float = 0.0
     """The share of the first round's tokens that was answered before this command."""
@@ -252,27 +253,21 @@ class Contest:
     @property
     def costs(self) -> QueryCosts:
         """What a query of each setting takes, and all once, by ``MEASURES``: ``(settings, 4)`` each."""
-        each, once = [], []
-        for setting in self.settings:
-            entrant = self.entrants[setting.entrant]
-            if setting.learner is not None:
-                costs = learning_cost(setting.learner.cost, entrant.prices, entrant.speed)
-                each.append(costs[0])
-                once.append(costs[1])
-                continue
-            tokens = planned_tokens([cell for _, cell in setting.cells])
-            if not entrant.here and entrant.sweep.spec.scoring == "exact":  # may need the whole prompt for each label
-                each.append(np.full(4, np.nan))
-                once.append(np.full(4, np.nan))
-                continue
-            served = entrant.served
-            if served.answers:  # thoughts are as long as they are, and not every server caches
-                tokens = tokens._replace(answer=served.answer_tokens / served.answers)
-            caches = not served.answers or bool(served.cached_tokens)
-            costs = query_cost(entrant.sweep, entrant.prices, tokens, setting.compute, entrant.speed, caches)
-            each.append(costs[0])
-            once.append(costs[1])
+        each, once = zip(*map(self._cost, self.settings), strict=True)
         return QueryCosts(np.array(each), np.array(once))
+
+    def _cost(self, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
+        """What a query of a setting takes, and all once, by ``MEASURES``: ``(4,)`` each."""
+        entrant = self.entrants[setting.entrant]
+        if setting.learner is not None:
+            return learning_cost(setting.learner.cost, entrant.prices, entrant.speed)
+        if not entrant.here and entrant.sweep.spec.scoring == "exact":  # may need the whole prompt for each label
+            return unknown_cost(), unknown_cost()
+        tokens, served = planned_tokens([cell for _, cell in setting.cells]), entrant.served
+        if served.answers:  # thoughts are as long as they are, and not every server caches
+            tokens = tokens._replace(answer=served.answer_tokens / served.answers)
+        caches = not served.answers or bool(served.cached_tokens)
+        return query_cost(entrant.sweep, entrant.prices, tokens, setting.compute, entrant.speed, caches)
 
     def _price(self) -> None:
         """Tell the race what its candidates cost."""
@@ -370,8 +365,8 @@ class Contest:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
             finally:
                 self._count(entrant, cell, one)
+                self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
             self._known[id(cell)] |= set(names)
-            self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
             if one.answers:
                 last, read = group, cell.prefix_tokens
             if self.spec.spend.unit == "time":
@@ -430,23 +425,34 @@ class Contest:
                     missing.append(draw)
                 else:
                     self._learned[place, draw] = answers
-                    self.outcome.names[learner.identity(draw).name] = learner.identity(draw).spec
+                    self.outcome.add(learner.train(runner.store, draw))  # trains nothing, names its cells
         for done, draw in enumerate(missing):
             self._check_affordable(learner, entrant, setting.entrant, len(missing) - done, began)
             if learner.needs_model:
-                runner.release()
+                self._release_others(learner, runners)
             self._on_training(setting.name, draw)
             start = time.monotonic()
             one = learner.train(runner.store, draw)
-            self._paces[setting.entrant, learner.method] = (time.monotonic() - start) / learner.cost.all_flops
-            self._pay_training(learner, entrant)
+            seconds = time.monotonic() - start
+            self._pay_training(learner, entrant, began)
             self.outcome.add(one)
             if one.failed:
                 raise CellError(f"draw {draw}: {next(iter(one.failed.values()))}")
+            if one.computed:
+                self._paces.setdefault((setting.entrant, learner.method), seconds / learner.cost.all_flops)
             answers = learner.answers(runner.store, draw)
             if answers is None:
                 raise CellError(f"draw {draw}: another process trains it; run the same command again")
             self._learned[place, draw] = answers
+
+    def _release_others(self, learner: Learner, runners: Sequence[Runner]) -> None:
+        """Release the models on this machine, except what earlier trainings of the learner's model hold."""
+        for entrant, runner in zip(self.entrants, runners, strict=True):
+            if entrant.here:  # a server's connection remembers what the server refused
+                runner.release()
+        for one in self.settings:
+            if one.learner is not None and one.learner.finetuning is not learner.finetuning:
+                one.learner.finetuning.release()
 
     def _check_affordable(self, learner: Learner, entrant: Entrant, model: int, trainings: int, began: float) -> None:
         """Raise ``CellError`` if so many trainings take more than their part of the budget that is left."""
@@ -467,12 +473,14 @@ class Contest:
                 f"of what is left of --spend ({spend.at_least(self.account.left)})"
             )
 
-    def _pay_training(self, learner: Learner, entrant: Entrant) -> None:
+    def _pay_training(self, learner: Learner, entrant: Entrant, began: float) -> None:
         """Pay for a training; time is taken from the clock."""
         if self.spec.spend.unit == "tokens":
             self.account.purse.spent += learner.cost.all_tokens
         elif self.spec.spend.unit == "money":
             self._pay_time(entrant)
+        else:
+            self._is_spent(began)
 
     def _questions_of(self, asks: Sequence[Ask]) -> Iterator[tuple[int, int, PlannedGroup, CellPlan, Sequence[str]]]:
         """What a round asks of prompts: candidate, draw, cell and rows.
@@ -606,7 +614,7 @@ class Contest:
 
     def _fit(self, asks: Sequence[Ask]) -> Sequence[Ask] | None:
         """A round of which the budget has enough left: all of it or its beginning; None if not one position fits."""
-        left, size = self.account.left, min(ask.stop - ask.start for ask in asks)
+        left, size = max(self.account.left, 0.0), min(ask.stop - ask.start for ask in asks)
         if self._estimate(asks) <= left:
             return asks
         low, high = 0, size

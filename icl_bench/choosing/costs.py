@@ -99,7 +99,7 @@ def query_cost(
     own, shared, answer = tokens
     if not caches:
         own, shared = own + shared, 0.0
-    each, once = _unknown(), _unknown()
+    each, once = unknown_cost(), unknown_cost()
     each[0], once[0] = own + answer, shared
     if compute:
         each[1] = np.mean([cost.query_flops for cost in compute])
@@ -117,14 +117,15 @@ def learning_cost(
     cost: LearningCost, prices: Prices | None, rate: Callable[[], float | None]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same of a method that learns: once is its training. Prices are those of an hour."""
-    each, once = _unknown(), _unknown()
+    each, once = unknown_cost(), unknown_cost()
     each[:2], once[:2] = (cost.query_tokens, cost.query_flops), (cost.tokens, cost.flops)
     if prices is not None:
         _add_time(each, once, prices, rate())
     return each, once
 
 
-def _unknown() -> np.ndarray:
+def unknown_cost() -> np.ndarray:
+    """What a query takes if nothing is known, by ``MEASURES``: ``(4,)`` of NaN."""
     return np.full(len(MEASURES), np.nan)
 
 

@@ -142,7 +142,10 @@ def _prepared(
     finetuning = Finetuning.prepare(FinetuneSpec(**own, model=model, method=tuple(methods), k=[1, *sizes], draws=draws))
     if not sizes:
         pool = len(finetuning.task.pool)
-        raise UserError(f"--train-k auto begins with {LEAST} of the pool's {pool:,} rows; give --train-k")
+        raise UserError(
+            f"--train-k auto: --k has no number from {LEAST} below the pool's {pool:,} rows, and the pool is too small "
+            f"for {ROUND[0]} rows and {VALIDATION_ROWS} for validation; give --train-k"
+        )
     if missing := {*rows} - {row.id for row in finetuning.task.data.test}:
         raise UserError(f"{counted(len(missing), 'test row')} of the race cannot be asked after a training")
     return finetuning

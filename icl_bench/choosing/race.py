@@ -104,6 +104,11 @@ class Standing:
     """Why it is out: significantly worse than another; not better by more than the margin, and dearer than the choice;
     not better by more than the margin; or withdrawn."""
 
+    @property
+    def raced(self) -> bool:
+        """Whether it was not withdrawn."""
+        return self.why != "left out"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -225,7 +230,7 @@ class Race:
         self._withdrawn[candidate] = True
         if self._withdrawn.all():
             raise ValueError("a race needs a candidate")
-        self._leader, self._judged = -1, None
+        self._forget()
 
     def means(self) -> np.ndarray:
         """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
@@ -421,7 +426,8 @@ class Race:
     def _reach(self) -> np.ndarray:
         """Return how far each came; one without draws that has all rows is as far as any."""
         complete = ~self._drawn & (self.asked == self.length)
-        reach = np.where(complete, max(int(self.asked[~complete].max(initial=0)), 1), self.asked)
+        others = self.asked[~complete & ~self._withdrawn]
+        reach = np.where(complete, max(int(others.max(initial=0)), 1), self.asked)
         return np.where(self._withdrawn, 0, reach)
 
     def _grown(self, asked: int) -> int:

@@ -81,7 +81,7 @@ def do_each(
 def _each(
     works: Sequence[tuple[str, Callable[[], Done]]], say: Callable[[str], None]
 ) -> tuple[list[Done], UserError | None]:
-    """Call ``do`` for each of these named jobs, like :func:`do_each`."""
+    """Call each of these named jobs, with the errors of :func:`do_each`."""
     if len(works) == 1:
         return [works[0][1]()], None
     done, left = [], []

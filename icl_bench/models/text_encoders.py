@@ -301,6 +301,13 @@ def reading_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Pa
     return Reading(int(cut), int(window), float(unknown))
 
 
+def cost_cached(texts: Sequence[str], encoder: SentenceEncoder, cache_dir: Path) -> EncoderCost | None:
+    """:meth:`SentenceEncoder.cost` of texts, cached."""
+    entry = cache_dir / f"cost-{key_of([fingerprint(encoder.source), *texts])}"
+    tokens, flops = cached_array(entry, lambda: np.array(encoder.cost(texts) or (np.nan, np.nan)))
+    return None if np.isnan(tokens) else EncoderCost(float(tokens), float(flops))
+
+
 @cache
 def fingerprint(source: str) -> str:
     """A hash of the model's files and of the libraries that read them, in hex.

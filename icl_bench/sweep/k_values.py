@@ -64,6 +64,8 @@ def parse_train_k(text: str) -> tuple[int, ...]:
         return ()
     if not words:
         raise UserError("--train-k: empty; give whole numbers, like 100,1000, or auto")
+    if "auto" in words:
+        raise UserError("--train-k: give either auto or numbers, not both")
     return tuple(sorted({_number(word, "--train-k", "100,1000, or auto") for word in words}))
 
 

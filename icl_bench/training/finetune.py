@@ -120,9 +120,11 @@ class Finetuning:
         return Examples(self.task, draw, k, self.spec.validation)
 
     def train(self, store: Store, method: str, examples: Examples) -> Outcome:
-        """Train one cell unless it is finished. Raises ``UserError``."""
+        """Train one cell unless it is finished. The outcome names the finished cells. Raises ``UserError``."""
         outcome = Outcome()
         self._run(store, self.methods[method], examples, outcome, lambda _: None)
+        for name in store.gone(list(outcome.names)):
+            del outcome.names[name]
         return outcome
 
     def release(self) -> None:

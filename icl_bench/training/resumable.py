@@ -307,7 +307,7 @@ def watcher(
         def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             step, loss = state.global_step, float(more["metrics"]["eval_loss"])
             if not math.isfinite(loss):
-                raise CellError(f"the loss on the validation rows is NaN; {AGAIN}")
+                raise CellError(f"the loss on the validation rows is infinite or NaN; {AGAIN}")
             if any(at["step"] == step for at in log["losses"]) or step % course.look_each:
                 return  # resuming evaluates once more, which would count as a further selection
             if loss < min((at["validation"] for at in log["losses"]), default=math.inf):
@@ -321,7 +321,7 @@ def watcher(
             if loss is None:
                 return
             if not math.isfinite(float(loss)):
-                raise CellError(f"the loss is NaN after step {step:,}; {AGAIN}")
+                raise CellError(f"the loss is infinite or NaN after step {step:,}; {AGAIN}")
             taken = time.perf_counter() - self.began
             left = taken / max(1, step - self.first) * (course.steps - step)
             rate = model.counts["tokens"] / max(taken, 1e-9)

@@ -367,7 +367,7 @@ def _watcher(
             logits = predict(model, test, pad, 2 * batch, dtype)
             self.test_seconds += time.perf_counter() - start
             if not np.isfinite(logits).all():
-                raise CellError(f"after epoch {len(done.test) + 1} the logits are NaN")
+                raise CellError(f"after epoch {len(done.test) + 1} the logits are infinite or NaN")
             if keep is not None and chosen > max(done.validation, default=-1.0):
                 model.save_pretrained(keep)
             done.validation.append(chosen)
@@ -377,6 +377,7 @@ def _watcher(
         def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
             loss = (more.get("logs") or {}).get("loss")
             if loss is not None and not math.isfinite(float(loss)):
-                raise CellError(f"the loss is NaN after epoch {state.epoch:.0f}; take a smaller --learning-rate")
+                after = f"after epoch {state.epoch:.0f}"
+                raise CellError(f"the loss is infinite or NaN {after}; take a smaller --learning-rate")
 
     return Watcher()

@@ -29,7 +29,7 @@ WHY = {
     "left out": "left out",
 }
 """Why a setting was dropped, in words: shown to be worse than another one, shown not to be better than the choice by
-more than the margin, or because it could not be trained.
+more than the margin, or because it could not be trained, also within the remaining budget.
 """
 
 
@@ -120,7 +120,7 @@ def _rank(race: RaceMeta, place: int) -> tuple[bool, bool, float]:
 
 
 def _dropped_after(race: RaceMeta, place: int) -> int | None:
-    """The number of answers of all settings when this one was finally dropped; None if it is still running."""
+    """The number of answers of all settings when this one was finally dropped; None if it was not dropped."""
     since = list(takewhile(lambda one: one.standings[place].out, reversed(race.rounds)))
     return since[-1].predictions if since else None
 

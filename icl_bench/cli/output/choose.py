@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from icl_bench.analysis.query_cost import MEASURES
@@ -17,6 +17,7 @@ from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
+from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
 from icl_bench.sweep.this_run import cleaned
 from icl_bench.wording import counted, counted_queries, percent, three_digits
@@ -67,7 +68,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     measure = title(contest.sweep.task.first_measure)
     yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
     yield f"Cost: {cost(contest, answer.choice)}"
-    others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.why != "left out"]
+    others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.raced]
     if others:
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
@@ -92,7 +93,7 @@ DEMONSTRATIONS = {
 """Selector -> the content of its prompts."""
 
 LEARNING = {
-    "knn": "a query has the label of the most similar of {} examples, by sentence embeddings, without a language model",
+    "knn": "the most similar of {} examples vote on the label, by sentence embeddings, without a language model",
     "encoder-probe": "a linear classifier of sentence embeddings learns from {} examples, without a language model",
     "probe": "a linear classifier of the model's states learns from {} examples",
     "lora": "the model is fine-tuned on {} examples (LoRA)",
@@ -110,7 +111,7 @@ def _means(setting: Setting) -> str:
 
 
 def why(contest: Contest, answer: Answer) -> str:
-    """The reason of the choice, or why the race is undecided."""
+    """The reason for the choice, or why the race is undecided."""
     count, margin = len(_raced(answer)), f"{contest.spec.margin:g} points"
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
@@ -150,14 +151,14 @@ def unknown(contest: Contest, answer: Answer) -> str:
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
     """The methods of ``--method`` and ``full`` that were not in the race."""
     pairs = zip(contest.settings, answer.standings, strict=True)
-    raced = {setting.select for setting, one in pairs if setting.learner is not None and one.why != "left out"}
+    raced = {setting.select for setting, one in pairs if setting.learner is not None and one.raced}
     known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])
     return [name for name in known if name not in raced]
 
 
 def _raced(answer: Answer) -> list[Standing]:
     """The standings of settings that were not withdrawn."""
-    return [one for one in answer.standings if one.why != "left out"]
+    return [one for one in answer.standings if one.raced]
 
 
 def _rank(standing: Standing) -> tuple[bool, float]:
@@ -232,16 +233,9 @@ def _finetune_words(
     spec, model = learners[0].finetuning.spec, contest.entrants[settings[0].entrant].asked_for
     words = ["icl-bench", "finetune", "--task", str(contest.spec.task), "--model", model]
     words += ["--method", ",".join(dict.fromkeys(one.method for one in learners))]
-    words += [
-        "--k",
-        ",".join(map(str, sorted({one.k for one in learners}))),
-        "--draws",
-        str(draws or learners[0].draws),
-    ]
-    for name, option in spec.declared().items():
-        value = getattr(spec, name)
-        if name not in {"task", "model", "method", "k", "draws"} and value not in (None, option.field.default):
-            words += [option.flag, str(value)]
+    words += ["--k", ",".join(map(str, sorted({one.k for one in learners})))]
+    words += ["--draws", str(draws or learners[0].draws)]
+    words += _option_words(spec, {}, {"task", "model", "method", "k", "draws"})
     return [*words, *place_words(results)]
 
 
@@ -252,10 +246,18 @@ def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) ->
     words = ["icl-bench", "run", "--task", str(spec.task), "--model", entrant.asked_for, "--k", shots]
     if selectors := ",".join(dict.fromkeys(one.select for one in settings if one.k)):
         words += ["--select", selectors]
-    own = spec.of_model(entrant.asked_for)
+    words += _option_words(spec, spec.of_model(entrant.asked_for), {*OF_THE_RACE, "task", "k", "select"})
+    return [*words, *place_words(results)]
+
+
+def _option_words(spec: Options, own: Mapping[str, Any], without: Collection[str]) -> list[str]:
+    """The options that differ from their defaults, ``without`` some; ``own`` are values in place of the
+    specification's.
+    """
+    words: list[str] = []
     for name, option in spec.declared().items():
         value = own.get(name, getattr(spec, name))
-        if name in {*OF_THE_RACE, "task", "k", "select"} or value == option.field.default or value is None:
+        if name in without or value in (None, option.field.default):
             continue
         if option.option.repeated:
             words += [word for one in value for word in (option.flag, str(one))]
@@ -263,7 +265,7 @@ def _run_words(contest: Contest, settings: Sequence[Setting], results: Place) ->
             words += [option.flag, ",".join(map(str, value))]
         else:
             words += [option.flag, str(value)]
-    return [*words, *place_words(results)]
+    return words
 
 
 def prompt_words(contest: Contest, setting: Setting, results: Place) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.models.text_encoders import PACKAGED
+from icl_bench.models.text_encoders import PACKAGED, cost_cached, reading_cached
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.tasks.examples import Example
 from icl_bench.training.examples import Examples
@@ -31,14 +31,16 @@ class OnEmbeddings(TrainingMethod):
     def notes(self) -> list[str]:
         """See ``TrainingMethod``."""
         data = self.run.task.data
-        reading = self.run.embeddings.encoder.reading(self._inputs([*data.train, *data.test]))
+        texts = self._inputs([*data.train, *data.test])
+        reading = reading_cached(texts, self.run.embeddings.encoder, self.run.task.pool.cache_dir)
         return reading.notes(PACKAGED, "embeds", hint="")
 
     def cost(self, examples: Examples) -> LearningCost | None:
         """See ``TrainingMethod``."""
-        encoder, test = self.run.embeddings.encoder, self._inputs(self.run.task.data.test)
-        train = encoder.cost(self._learned(examples))
-        queries = encoder.cost(test)
+        encoder, folder = self.run.embeddings.encoder, self.run.task.pool.cache_dir
+        test = self._inputs(self.run.task.data.test)
+        train = cost_cached(self._learned(examples), encoder, folder)
+        queries = cost_cached(test, encoder, folder)
         if train is None or queries is None:
             return None
         return LearningCost(

@@ -34,6 +34,9 @@ from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner
 from icl_bench.tasks.examples import Example
+from icl_bench.training.examples import Examples
+from icl_bench.training.interface import Learned
+from icl_bench.training.methods.probe import Probe
 
 HERE = ("--device", "cpu", "--dtype", "float32")
 SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "3")
@@ -178,6 +181,20 @@ def test_the_answers_of_a_request_that_is_stopped_are_counted(
     contest = raced({"task": str(task), "model": str(tiny), **options}, tmp_path / "results", Display(quiet=True))
     assert contest.ended == ended
     assert contest.outcome.answers == sum(asked.values())
+
+
+def test_the_answers_of_an_interrupted_request_are_paid(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RaceProgress, "predicted", stopped)
+    options = {"k": "0,1", "select": "random", "device": "cpu", "dtype": "float32", "spend": "1Mtokens"}
+    contest = raced({"task": str(task), "model": str(tiny), **options}, tmp_path / "results", Display(quiet=True))
+    done = contest.outcome
+    assert done.answers > 0
+    assert contest.spent >= done.prompt_tokens - done.cached_tokens + done.answer_tokens > 0
 
 
 def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_are_kept(
@@ -430,6 +447,30 @@ def test_a_round_is_cut_to_the_time_that_is_left_so_that_its_answers_count(
         assert (record["decided"], record["ended"]) == (False, "the time is spent")
         assert record["predictions"] == sum(asked.values())
         assert 0.8 * seconds < record["budget"]["spent"] <= seconds + 1e-6
+
+
+def test_after_a_training_a_round_is_cut_to_the_time_that_is_left(
+    words: tuple[object, ...],
+    tmp_path: Path,
+    asked: Counter[tuple[str, str]],
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learn = Probe.learn
+
+    def slow(self: Probe, examples: Examples, keep: Path | None) -> list[Learned]:
+        clock[0] += 13.0 * (examples.draw == 2)
+        return learn(self, examples, keep)
+
+    monkeypatch.setattr(Probe, "learn", slow)
+    trained = ("--method", "probe", "--train-k", "12")
+    # the first round takes 10.5 s, its trainings 3, 3 and 16 s, a whole second round 4.5 s
+    racing = ("choose", *words, *trained, "--margin", "0.01", "--spend", "36s", "--json")
+    record = json.loads(said(*racing, "--results", tmp_path / "results"))
+    assert (record["decided"], record["ended"]) == (False, "the time is spent")
+    counted = sum(one["predictions"] for one in record["settings"] if one["select"] != "probe")
+    assert counted == sum(count for (cell, _), count in asked.items() if "probe" not in Path(cell).name)
+    assert counted > 5 * 21
 
 
 @pytest.mark.usefixtures("clock")

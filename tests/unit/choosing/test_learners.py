@@ -11,11 +11,19 @@ import pandas as pd
 import pytest
 from support import fakes
 from support.in_process import run_command, said
+from support.models import llama_tokenizer, tiny_checkpoint
 
+from icl_bench.choosing.contest import Contest
 from icl_bench.choosing.learners import sizes_of
 from icl_bench.choosing.options import ChooseSpec
-from icl_bench.results.reading import read_results
+from icl_bench.choosing.race import Ask
+from icl_bench.errors import CellError
+from icl_bench.results.reading import finished_cells, read_races, read_results
+from icl_bench.sweep.runner import Runner
+from icl_bench.sweep.sweep import Sweep
+from icl_bench.training.examples import Examples
 from icl_bench.training.finetune import LABELS, Finetuning
+from icl_bench.training.interface import Learned
 from icl_bench.training.methods.finetuned import Lora
 from icl_bench.training.methods.nearest_neighbours import NearestNeighbours
 from icl_bench.training.methods.probe import Probe
@@ -56,6 +64,13 @@ def choose(words: tuple[object, ...], *more: object, results: Path) -> dict[str,
     return dict(json.loads(ended.out))
 
 
+def prepared(tmp_path: Path, tiny: Path, changes: dict[str, Any] | None = None, **options: Any) -> Contest:
+    """A race on a task with these changes, before its first question."""
+    task = fakes.write_task(tmp_path / "task", test_rows=30, **changes or {})
+    common = {"k": "0", "device": "cpu", "dtype": "float32", "draws": 2, "model": str(tiny)}
+    return Contest.prepare(ChooseSpec(task=str(task), **common | options), lambda _: None, tmp_path / "results")
+
+
 def test_a_trained_setting_has_the_cells_of_finetune_and_nothing_is_trained_twice(
     words: tuple[object, ...], tmp_path: Path, trained: list[tuple[str, int, int]]
 ) -> None:
@@ -67,6 +82,11 @@ def test_a_trained_setting_has_the_cells_of_finetune_and_nothing_is_trained_twic
     assert sorted(trained) == sorted(each)
     assert settings["lora, k=12"]["flops_per_query"] > settings["probe, k=12"]["flops_per_query"]
     assert record["predictions_of_full_sweep"] == 30 + 3 * 2 * 30
+    (race,) = read_races(tmp_path / "raced")
+    assert sum("lora-paper" in cell for cell in race.cells) == 2
+    stored = {name.removesuffix(".parquet") for name, _ in finished_cells(tmp_path / "raced")}
+    partial = {str(path.relative_to(tmp_path / "raced")) for path in (tmp_path / "raced").rglob("*.journal.jsonl")}
+    assert set(race.cells) == stored | {name.partition(".journal")[0] for name in partial}
 
     alone = ("--method", "probe,lora", "--k", "12", "--draws", "2", "--quiet")
     said("finetune", *words, *alone, "--results", tmp_path / "raced")
@@ -83,6 +103,8 @@ def test_a_trained_setting_has_the_cells_of_finetune_and_nothing_is_trained_twic
     again = choose(words, *methods, results=tmp_path / "raced")
     assert not trained
     assert again["settings"] == record["settings"]
+    (resumed,) = read_races(tmp_path / "raced")
+    assert resumed.cells == race.cells
 
 
 def test_the_scores_of_a_trained_setting_are_those_of_its_draws(words: tuple[object, ...], tmp_path: Path) -> None:
@@ -124,8 +146,6 @@ def test_what_cannot_be_trained_or_is_too_dear_is_left_out_by_name_and_the_other
     why: str,
 ) -> None:
     def broken(*_: object) -> None:
-        from icl_bench.errors import CellError
-
         raise CellError("this method cannot")
 
     monkeypatch.setattr(Lora, "learn", broken)
@@ -142,31 +162,111 @@ def test_what_cannot_be_trained_or_is_too_dear_is_left_out_by_name_and_the_other
 
 
 @pytest.mark.parametrize(
-    ("changes", "more", "reason"),
+    ("changes", "more", "reason", "racing"),
     [
-        (fakes.FREE_TEXT, (), "probe, lora: task cards is free text; fine-tuning needs labels"),
-        ({}, ("--train-k", "12", "--price", "input=1,cached=0.1,output=2"), "a training has no price of tokens"),
-        ({}, ("--train-k", "1"), "probe, k=1, lora, k=1: the examples to train on have one label"),
-        ({}, ("--train-k", "40"), "lora, k=40: k=40 is the whole pool"),
-        ({}, ("--train-k", "500"), "probe, k=500, lora, k=500: the pool has 40 examples"),
-        ({}, (), "probe, lora: --train-k auto begins with 25 of the pool's 40 rows"),
+        (fakes.FREE_TEXT, (), "probe, lora: task cards is free text; fine-tuning needs labels", set()),
+        ({}, ("--train-k", "12", "--price", "input=1,cached=0.1,output=2"), "a training has no price of tokens", set()),
+        ({}, ("--train-k", "1"), "probe, k=1, lora, k=1: the examples to train on have one label", set()),
+        ({}, ("--train-k", "40"), "lora, k=40: k=40 is the whole pool", {"probe"}),
+        ({}, ("--train-k", "500"), "probe, k=500, lora, k=500: the pool has 40 examples", set()),
+        (
+            {},
+            (),
+            "probe, lora: --train-k auto: --k has no number from 25 below the pool's 40 rows, and the pool is too small "
+            "for 100 rows and 100 for validation; give --train-k",
+            set(),
+        ),
     ],
 )
 def test_methods_that_do_not_fit_are_named_with_the_reason(
-    tmp_path: Path, tiny: Path, changes: dict[str, Any], more: tuple[str, ...], reason: str
+    tmp_path: Path, tiny: Path, changes: dict[str, Any], more: tuple[str, ...], reason: str, racing: set[str]
 ) -> None:
-    from icl_bench.choosing.contest import Contest
-
-    task = fakes.write_task(tmp_path / "task", test_rows=30, **changes)
-    options: dict[str, Any] = {"k": "0", "method": "probe,lora", "device": "cpu", "dtype": "float32", "draws": 2}
-    options |= {
+    options = {
         one.removeprefix("--").replace("-", "_"): value for one, value in zip(more[::2], more[1::2], strict=True)
     }
-    contest = Contest.prepare(
-        ChooseSpec(task=str(task), model=str(tiny), **options), lambda _: None, tmp_path / "results"
-    )
+    contest = prepared(tmp_path, tiny, changes, method="probe,lora", **options)
     assert any(reason in text for text in contest.left_out), contest.left_out
-    assert {one.select for one in contest.settings if one.learner} <= {"probe"}
+    assert {one.select for one in contest.settings if one.learner} == racing
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds so far of a race, in which nothing takes time by itself."""
+    now = [0.0]
+    monkeypatch.setattr("icl_bench.choosing.contest.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_the_time_of_trainings_is_estimated_from_the_first_one_of_the_method(
+    tmp_path: Path, tiny: Path, clock: list[float], trained: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Probe.learn
+
+    def first_slowly(self: Probe, examples: Examples, keep: Path | None) -> list[Learned]:
+        clock[0] += 20.0 * (len(trained) == 1)  # later ones have the states of the test rows
+        return learn(self, examples, keep)
+
+    monkeypatch.setattr(Probe, "learn", first_slowly)
+    contest = prepared(tmp_path, tiny, method="probe", train_k="12,30", spend="100s")
+    contest.run(tmp_path / "results")
+    assert trained == [("probe", 12, 0), ("probe", 12, 1)]
+    (left_out,) = contest.left_out
+    assert left_out.startswith("probe, k=30: 2 trainings would take about ")
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_time_of_a_training_that_failed_estimates_no_other(
+    tmp_path: Path, tiny: Path, trained: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise CellError("this method cannot")
+
+    monkeypatch.setattr(Probe, "learn", broken)
+    contest = prepared(tmp_path, tiny, method="probe", train_k="12,30", spend="100s")
+    flops = [one.learner.cost.all_flops for one in contest.settings if one.learner]
+    vars(contest.entrants[0])["rate"] = sum(flops) / 50  # half of the budget is between two trainings of each k
+    contest.run(tmp_path / "results")
+    assert trained == [("probe", 12, 0)]
+    assert [why.partition(" would take")[0] for why in contest.left_out] == [
+        "probe, k=12: draw 0: this method cannot",
+        "probe, k=30: 2 trainings",
+    ]
+
+
+def test_one_model_of_several_is_in_memory_while_it_is_trained(
+    tmp_path: Path, tiny: Path, trained: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny_checkpoint(tmp_path / "other", "llama", llama_tokenizer())
+    runners: list[Runner] = []
+    make, learn = Sweep.runner, Probe.learn
+
+    def made(self: Sweep, *given: Any) -> Runner:
+        runners.append(make(self, *given))
+        return runners[-1]
+
+    loaded: list[tuple[int, int]] = []
+
+    def observed(self: Probe, examples: Examples, keep: Path | None) -> list[Learned]:
+        others = [one.learner.finetuning.methods["probe"] for one in contest.settings if one.learner]
+        probes = {id(one) for one in others if one is not self and "_states" in vars(one)}
+        loaded.append((sum(one._backend is not None for one in runners), len(probes)))
+        return learn(self, examples, keep)
+
+    monkeypatch.setattr(Sweep, "runner", made)
+    monkeypatch.setattr(Probe, "learn", observed)
+    contest = prepared(tmp_path, tiny, model=[str(tiny), str(other)], method="probe", train_k="12,30")
+    contest.run(tmp_path / "results")
+    assert [k for _, k, _ in trained] == [12] * 4 + [30] * 4, "the models take turns"
+    assert loaded == [(0, 0)] * 8
+
+
+def test_a_round_of_trained_settings_alone_needs_nothing_of_the_budget(tmp_path: Path, tiny: Path) -> None:
+    contest = prepared(tmp_path, tiny, method="probe", train_k="12")
+    prompts, probe = [Ask(0, 0, 20)], [Ask(len(contest.settings) - 1, 0, 20)]
+    contest.entrants[0].estimated, contest.entrants[0].took = 1.0, 1.0
+    contest.account.purse.spent = contest.spec.spend.amount + 1
+    assert contest._fit(probe) == probe
+    assert contest._fit(prompts) is None
 
 
 def test_by_default_methods_learn_from_as_many_examples_as_prompts_show_and_a_round_number() -> None:
@@ -207,6 +307,23 @@ def test_an_encoder_takes_two_operations_a_parameter_and_token() -> None:
     weights = 6 * (12 * width * width + 13 * width)
     for cost in (short, long):
         assert cost.flops == 2 * weights * cost.tokens + 4 * 6 * width * cost.tokens**2
+
+
+def test_what_an_encoder_reads_and_takes_is_known_without_loading_it_again(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from icl_bench.models.text_encoders import SentenceEncoder
+
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+
+    def found(part: str) -> tuple[list[str], list[Any]]:
+        contest = prepared(tmp_path / part, tiny, method="knn,encoder-probe", train_k="12")
+        return contest.notes_on_learning, [one.learner.cost for one in contest.settings if one.learner]
+
+    first = found("first")
+    assert len(first[1]) == 2
+    monkeypatch.setattr(SentenceEncoder, "load", None)
+    assert found("again") == first
 
 
 def test_methods_say_whether_they_compute_with_the_model() -> None:

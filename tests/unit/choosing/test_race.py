@@ -387,3 +387,24 @@ def test_a_withdrawn_candidate_is_neither_chosen_nor_waited_for() -> None:
     race.withdraw(1)
     with pytest.raises(ValueError, match="needs a candidate"):
         race.withdraw(0)
+
+
+def test_the_answer_after_a_withdrawal_is_about_the_others() -> None:
+    race = Race([Candidate("a"), Candidate("b")], Rules(rows=40, draws=1))
+    for i, score in enumerate((1.0, 0.0)):
+        race.tell(Ask(i, 0, 20), np.full(20, score))
+    assert race.answer().choice == race.choice() == 0
+    race.withdraw(0)
+    answer = race.answer()
+    assert answer.choice == race.choice() == 1
+    assert [one.why for one in answer.standings] == ["left out", None]
+
+
+def test_a_withdrawn_candidate_does_not_decide_how_far_a_complete_one_came() -> None:
+    race = Race([Candidate("complete", drawn=False), Candidate("b"), Candidate("gone")], Rules(rows=20, draws=3))
+    race.tell(Ask(0, 0, 20), np.zeros(20))
+    race.tell(Ask(1, 0, 20), np.ones(20))
+    for start in (0, 20):
+        race.tell(Ask(2, start, start + 20), np.zeros(20))
+    race.withdraw(2)
+    assert race.leader() == 1

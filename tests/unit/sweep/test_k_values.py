@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icl_bench.errors import UserError
-from icl_bench.sweep.k_values import LADDER, KValues, parse_per_label
+from icl_bench.sweep.k_values import LADDER, KValues, parse_per_label, parse_train_k
 
 
 def test_numbers_are_sorted_and_counted_once():
@@ -55,3 +55,10 @@ def test_what_is_no_number_of_demonstrations_is_refused_by_name(word: str):
 def test_an_empty_list_is_refused(text: str):
     with pytest.raises(UserError, match="--k: empty"):
         KValues.parse(text)
+
+
+def test_examples_to_train_on_are_numbers_or_auto():
+    assert parse_train_k("1000,100,100") == (100, 1000)
+    assert parse_train_k("auto") == ()
+    with pytest.raises(UserError, match="--train-k: give either auto or numbers, not both"):
+        parse_train_k("100,auto")

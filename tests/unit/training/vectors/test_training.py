@@ -397,7 +397,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
 
 def test_losses_that_are_no_numbers_end_it_in_one_line(tmp_path: Path, tiny: Path):
     spec = asked(tmp_path, tiny, learning_rate=1e30)
-    with pytest.raises(UserError, match=r"is NaN.*smaller --learning-rate"):
+    with pytest.raises(UserError, match=r"is infinite or NaN.*smaller --learning-rate"):
         VectorTraining.prepare(spec).run()
 
 
