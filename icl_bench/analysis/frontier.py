@@ -383,7 +383,7 @@ FRONTIERS_ACROSS = Finding(
         "run another model on the same test rows",
         "As above, with the points of all models in one chart and one set of verdicts, by seconds: prompts of a model "
         "behind a server beside trainings of a local one. Verdicts are corrected for the points of all models. "
-        "For money, enter prices above, or use icl-bench summary --frontier --across models --price.",
+        "For money, enter prices below, or use icl-bench summary --frontier --across models --price.",
         place=6,
     ),
 )
