@@ -165,7 +165,7 @@ def compare(
                 part.loc[within, f"p_{measure}"] = found.p
                 part.loc[within, f"verdict_{measure}"] = found.verdicts
     table = pd.concat(parts, ignore_index=True)[FRONTIER]
-    return Compared(table, taken, served == 0, tuple(tested))
+    return Compared(table, taken, served, tuple(tested))
 
 
 class Tested(NamedTuple):
@@ -184,8 +184,8 @@ class Compared(NamedTuple):
     """The points for the first number of queries, then the same points for the next number."""
     taken: QueryCosts
     """Costs of each point by ``PARTS``."""
-    here: np.ndarray
-    """Which points were answered by the user's machine: ``(points,)`` bool."""
+    served: np.ndarray
+    """The share of each point's cells that a server answered: ``(points,)``, NaN if unknown."""
     tested: tuple[Tested, ...]
 
 
