@@ -365,11 +365,11 @@ class _Aligned:
     grids: list[Grid]
     """The grid of each point. Points that lack too many scores keep all their examples."""
     others: np.ndarray
-    """Positions of the points: ``(points,)``."""
+    """Which points lack too many scores: ``(points,)`` bool."""
     tests: list[np.ndarray]
     """The codes of the examples that each point should have: ``(test,)``."""
     scores: np.ndarray
-    """The name of the score's column."""
+    """The score of each prediction."""
 
 
 def _aligned(kept: pd.DataFrame, by: Sequence[str]) -> _Aligned:

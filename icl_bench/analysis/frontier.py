@@ -92,20 +92,6 @@ def undominated(scores: np.ndarray, costs: np.ndarray) -> np.ndarray:
     return found
 
 
-def frontier(
-    predictions: pd.DataFrame,
-    costs: pd.DataFrame,
-    queries: Sequence[int],
-    prices: PricesOf | None,
-    across: bool = False,
-    facts: FactsOf = NO_FACTS,
-) -> pd.DataFrame:
-    """The table of :func:`compare`: every point of each task and model with its score, its costs and whether it is
-    dominated.
-    """
-    return compare(predictions, costs, queries, prices, across, facts).table
-
-
 def compare(
     predictions: pd.DataFrame,
     costs: pd.DataFrame,
@@ -179,7 +165,7 @@ def compare(
                 part.loc[within, f"p_{measure}"] = found.p
                 part.loc[within, f"verdict_{measure}"] = found.verdicts
     table = pd.concat(parts, ignore_index=True)[FRONTIER]
-    return Compared(table, taken, served == 0, tuple(tested))
+    return Compared(table, taken, served, tuple(tested))
 
 
 class Tested(NamedTuple):
@@ -198,8 +184,8 @@ class Compared(NamedTuple):
     """The points for the first number of queries, then the same points for the next number."""
     taken: QueryCosts
     """Costs of each point by ``PARTS``."""
-    here: np.ndarray
-    """Which points were answered by the user's machine: ``(points,)`` bool."""
+    served: np.ndarray
+    """The share of each point's cells that a server answered: ``(points,)``, NaN if unknown."""
     tested: tuple[Tested, ...]
 
 
@@ -245,15 +231,15 @@ def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
     often each was asked.
 
     If the demonstrations of each k begin those of the next, the one-time cost is that of the largest k. The seconds of
-    a nested sweep add up to it.
+    a nested sweep, and the hours, add up to it.
     """
     count = np.sum(~np.isnan(times))
     reach = np.array([np.sum(times > rung) / count for rung in range(len(ladder.places))])
     each, once = (part[ladder.places] for part in taken)
     shared = once.sum(axis=0)
     if _nested(ladder.setting):
-        seconds = np.array(PARTS) == "seconds"
-        shared = np.where(seconds, shared, once[-1])
+        measured = np.isin(PARTS, ("seconds", "hour"))
+        shared = np.where(measured, shared, once[-1])
     return QueryCosts((reach[:, None] * each).sum(axis=0), shared)
 
 
@@ -283,7 +269,7 @@ def _points(predictions: pd.DataFrame) -> pd.DataFrame:
 def frontier_of_folder(
     results: Place, queries: int, prices: Prices | None, only: Mapping[str, str] | None = None, across: bool = False
 ) -> pd.DataFrame:
-    """:func:`frontier` of a results folder, or of its part with these values (task, model).
+    """The table of :func:`compare` for a results folder, or of its part with these values (task, model).
 
     Halves of a label space and perturbed demonstrations are left out, as in advice. ``attrs["prices"]`` of the table
     has the prices of each model. Raises ``UserError`` if nothing is left, or a model has no price
@@ -295,7 +281,8 @@ def frontier_of_folder(
         raise UserError(f"results folder {plain(results)}: no finished cell to compare")
     costs = cost(frame, {cell: CellCost.of(meta) for cell, meta in stored.cells.items()})
     priced = None if prices is None else prices_of(stored, prices, across)
-    table = with_rows_left_out(frontier(frame, costs, [queries], priced, across, stored.variants), stored.cells)
+    table = compare(frame, costs, [queries], priced, across, stored.variants).table
+    table = with_rows_left_out(table, stored.cells)
     table.attrs |= {"prices": as_records(priced)}
     return table
 
@@ -396,7 +383,7 @@ FRONTIERS_ACROSS = Finding(
         "run another model on the same test rows",
         "As above, with the points of all models in one chart and one set of verdicts, by seconds: prompts of a model "
         "behind a server beside trainings of a local one. Verdicts are corrected for the points of all models. "
-        "Money needs prices: icl-bench summary --frontier --across models --price.",
+        "For money, enter prices below, or use icl-bench summary --frontier --across models --price.",
         place=6,
     ),
 )

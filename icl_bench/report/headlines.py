@@ -26,7 +26,7 @@ class Sentence(NamedTuple):
     text: str
     """The text with its numbers, intervals and data."""
     clause: str
-    """The finding without numbers."""
+    """The finding without scores, intervals and data."""
 
 
 @dataclass(frozen=True)

@@ -615,13 +615,13 @@ def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored)
     present |= set(stored.predictions[["task", "model"]].astype(str).itertuples(index=False, name=None))
     for name, value in wanted.items():
         of = ("task", "model").index(name)
-        kept = {one for one in present if one[of] in _names_of(name, value, stored.stored_names)}
+        kept = {one for one in present if one[of] in names_of(name, value, stored.stored_names)}
         if not kept:
             raise nothing_of(storage_at(results).where(), name, value, {one[of] for one in present})
         present = kept
 
 
-def _names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[str]:
+def names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[str]:
     """The matching values of a column: the name in a model's files matches all models renamed from it."""
     apart = [model for model, stored_name in stored_names.items() if stored_name == value] if name == "model" else []
     return [value, *apart]
@@ -629,7 +629,7 @@ def _names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[st
 
 def _those(frame: pd.DataFrame, wanted: Mapping[str, str], stored_names: Mapping[str, str]) -> pd.DataFrame:
     for name, value in wanted.items():
-        frame = frame[frame[name].isin(_names_of(name, value, stored_names))]
+        frame = frame[frame[name].isin(names_of(name, value, stored_names))]
     for name in frame.select_dtypes("category").columns:
         frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})
     return frame

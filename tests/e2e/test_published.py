@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.browser import click, set_to, settled, texts, wait
+from support.browser import SOURCE, click, set_to, settled, texts, wait
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench.report import write_report
-from icl_bench.report.page import SCRIPTS, own_file
 from icl_bench.report.published import details, lists
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.report.viewer.predictions import SORTED_BY, flip_p
@@ -25,7 +24,6 @@ from icl_bench.results.importing import import_predictions
 pytestmark = pytest.mark.slow
 
 EVIL = """</script><script>document.title = "attacked"</script><img src=x onerror="alert(1)"> & <!--"""
-SOURCE = "\n".join(own_file(f"{name}.js") for name in SCRIPTS if name != "start")
 ASK = f"""
 const [name, given, done] = arguments;
 (async () => {{

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from icl_bench.report.page import SCRIPTS, own_file
 from support.needs import missing
 from support.program import as_words
 
@@ -16,6 +17,9 @@ FLAGS = as_words(
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+SOURCE = "\n".join(own_file(f"{name}.js") for name in SCRIPTS if name != "start")
+"""The program of the page, without what starts it."""
+
 TAB, ENTER, DOWN, END, HOME = "\ue004", "\ue007", "\ue015", "\ue010", "\ue011"
 
 

@@ -158,6 +158,14 @@ def test_metadata_of_a_foreign_parquet_file_runs_no_code_and_does_not_fill_the_m
     assert not ran.exists()
 
 
+def test_named_columns_may_be_lists_of_texts():
+    table = pa.table({"cell": ["a", "a"], "ids": [["x", "y"], []], "n": [1, 2]})
+    found = parquet_table(parquet_bytes(table), ["cell", "ids"])
+    assert found.column_names == ["cell", "ids"]
+    assert found["ids"].to_pylist() == [["x", "y"], []]
+    assert pa.types.is_dictionary(found.schema.field("cell").type)
+
+
 @given(st.integers(0), st.binary(min_size=1, max_size=4))
 def test_a_changed_parquet_file_is_read_or_refused_in_a_line(place: int, inserted: bytes):
     table = pa.table({"text": ["a", "é", None], "number": [1.5, 2.5, None]})

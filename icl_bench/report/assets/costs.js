@@ -28,6 +28,10 @@ function costOf(point, measure, prices, queries) {
   return input * taken("input") + cached * taken("cached") + output * taken("output") + write * taken("write");
 }
 
+// Whether a chart can show a cost. Tokens of different models are not the same.
+const offers = ({ points }, measure) => measure === "money" || points.some((point) =>
+  costOf(point, measure, {}, 1) > 0 && !(measure === "tokens" && point.model !== undefined));
+
 // Which points no other dominates by their means: undominated().
 function undominated(scores, costs) {
   const on = scores.map(() => false);
@@ -65,7 +69,8 @@ function dominance(leads, costs) {
 // The rows of a chart at these costs, as icl_bench/report/sections/prompts.py makes them for its own.
 function rowsAtCost(costs, measure, prices, queries, point) {
   const unit = data.cost_axes[measure][2];
-  const amounts = costs.points.map((one) => costOf(one, measure, prices, queries));
+  const refused = measure === "money" && costs.needs_hour && prices.hour === undefined; // as --price refuses it
+  const amounts = costs.points.map((one) => (refused ? NaN : costOf(one, measure, prices, queries)));
   const verdicts = dominance(costs.p_leads, costs.tested.map((i) => amounts[i]));
   const shown_ = [...costs.points.keys()].filter((i) => amounts[i] > 0);
   const compared = shown_.filter((i) => !costs.points[i].other_tests);
@@ -87,8 +92,9 @@ function rowsAtCost(costs, measure, prices, queries, point) {
 function atOwnCost(number) {
   const { costs, spec } = data.charts[number];
   const { cost, prices, queries } = ownCost();
-  if (!costs || !(queries || (cost && cost !== costs.first))) return null;
-  const measure = cost || costs.first;
+  if (!costs) return null;
+  const measure = cost && offers(costs, cost) ? cost : costs.first;
+  if (!queries && measure === costs.first) return null;
   const point = picked[number];
   const rows = rowsAtCost(costs, measure, prices, queries || Number(point.replace(/\D/g, "")), point);
   const [title, format] = data.cost_axes[measure];
@@ -106,37 +112,43 @@ function atOwnCost(number) {
 // -- its controls, in each section that has such charts
 
 function costForm(charts) {
-  // tokens of different models are not the same
-  const known = Object.keys(data.cost_axes).filter((measure) => measure === "money" || charts.some(({ costs }) =>
-    costs.points.some((point) => costOf(point, measure, {}, 1) > 0 && !(measure === "tokens" && point.model !== undefined))));
-  const select = make("select", { name: "cost" }, ...known.map((measure) => make("option", { value: measure }, data.cost_axes[measure][0].replace(/ a query/, ""))));
+  const known = Object.keys(data.cost_axes).filter((measure) => charts.some(({ costs }) => offers(costs, measure)));
+  const options = known.map((measure) => make("option", { value: measure }, data.cost_axes[measure][0].replace(/ a query/, "")));
+  const firsts = new Set(charts.map(({ costs }) => costs.first));
+  if (firsts.size > 1) options.unshift(make("option", { value: "" }, "the first known"));
+  const select = make("select", { name: "cost" }, ...options);
   const number = (name, title, more = {}) => make("label", {}, title, make("input", { name, type: "number", min: "0", step: "any", inputmode: "decimal", ...more }));
   const prices = make("fieldset", { class: "beside" }, make("legend", {}, "Price of a million tokens, or of an hour"), ...PRICED.map(([name, title]) => number(name, title)));
   const form = make("form", { class: "costs filters", "aria-label": "Cost of a query" }, make("label", {}, "Cost", select),
     number("queries", "My queries", { min: "1", step: "1", placeholder: "slider" }), prices, make("p", { class: "found", role: "status" }));
+  form.dataset.first = firsts.size > 1 ? "" : charts[0].costs.first;
+  form.dataset.needsHour = charts.some(({ costs }) => costs.needs_hour) || "";
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     const { prices: before } = ownCost();
     const given = PRICED.map(([name]) => [name, form.elements[name].value]).filter(([, value]) => value !== "");
     if (before.write !== undefined) given.push(["write", before.write]);
-    const usual = select.value === charts[0].costs.first;
-    address.write({ cost: usual ? "" : select.value, price: given.map((pair) => pair.join("=")).join(","), queries: form.elements.queries.value });
+    address.write({ cost: select.value === form.dataset.first ? "" : select.value, price: given.map((pair) => pair.join("=")).join(","), queries: form.elements.queries.value });
     showCosts();
   });
   return form;
 }
 
-function fillCosts(form, first) {
+function fillCosts(form) {
   const { cost, prices, queries } = ownCost();
-  const fields = { cost: cost || first, queries: queries ?? "", ...Object.fromEntries(PRICED.map(([name]) => [name, prices[name] ?? ""])) };
+  const { first, needsHour } = form.dataset;
+  const there = [...form.elements.cost.options].some((option) => option.value === cost);
+  const fields = { cost: there ? cost : first, queries: queries ?? "", ...Object.fromEntries(PRICED.map(([name]) => [name, prices[name] ?? ""])) };
   for (const [name, value] of Object.entries(fields)) {
     const field = form.elements[name];
     if (field !== document.activeElement && field.value !== String(value)) field.value = value;
   }
   const money = form.elements.cost.value === "money";
   $("fieldset", form).hidden = !money;
-  const unpriced = money && prices.hour === undefined && !ofTokens(prices);
-  $(".found", form).textContent = unpriced ? "Give the prices of input, cached and output tokens, of an hour of your machine, or all four." : "";
+  const without = money && prices.hour === undefined;
+  $(".found", form).textContent = without && !ofTokens(prices)
+    ? "Give the prices of input, cached and output tokens, of an hour of your machine, or all four."
+    : without && needsHour ? "Give the price of an hour of your machine too." : "";
 }
 
 let costsShown = "";
@@ -144,7 +156,7 @@ let costsShown = "";
 // The forms and charts are as the address says.
 function showCosts() {
   const now = JSON.stringify(ownCost());
-  for (const form of $$("#report form.costs")) fillCosts(form, form.dataset.first);
+  for (const form of $$("#report form.costs")) fillCosts(form);
   const { queries } = ownCost();
   for (const number of Object.keys(pickers).filter((one) => data.charts[one].costs)) {
     const slider = $(`#report input[data-slide="${number}"]`);
@@ -163,9 +175,7 @@ function setCosts() {
   for (const section of $$("#report > section[data-finding]")) {
     const charts = $$(".chart", section).map((box) => data.charts[Number(box.dataset.chart)]).filter(({ costs }) => costs);
     if (!charts.length) continue;
-    const form = costForm(charts);
-    form.dataset.first = charts[0].costs.first;
-    $(".panels", section).before(form);
+    $(".panels", section).before(costForm(charts));
   }
   showCosts();
 }

@@ -27,9 +27,9 @@ from icl_bench.wording import plain
 PAGE = "index.html"
 
 
-ALLOWED = ("readme.md", "license")
-"""Lower-case names of repository files that the folder may contain as a root, in addition to names that begin with a
-dot.
+ALLOWED = ("readme.md", "license", "cname")
+"""Lower-case names of other files that the folder may contain, because it may be the root of a repository. Names that
+begin with a dot are allowed too.
 """
 
 
@@ -91,13 +91,14 @@ def publish(
     say: Callable[[str], None] = lambda _: None,
 ) -> Published:
     """Write a report and all predictions of its results folder. Raises ``UserError``."""
-    files = DataFiles(folder / FOLDER)
+    files, read = DataFiles(folder / FOLDER), None
+    if report.sample.total:  # else cells that failed, or a race
+        say("reading the predictions")
+        read = Folder(results, dict(only or {}), data_dir)
+        read.read()
     try:
         files.folder.mkdir(parents=True, exist_ok=True)
-        sample = report.sample
-        if sample.total:  # else cells that failed, or a race
-            say("reading the predictions")
-            sample = _data(files, Folder(results, dict(only or {}), data_dir), say)
+        sample = Sample((), (), 0) if read is None else _data(files, read, say)
         content = page(replace(report, sample=sample)).encode()
         write_whole(folder / PAGE, content)
         for path in files.folder.iterdir():  # of the page of before, and of writes that were killed
@@ -109,8 +110,8 @@ def publish(
 
 
 def _data(files: DataFiles, results: Folder, say: Callable[[str], None]) -> Sample:
-    """Write all predictions of a results folder. Returns the page's replacement for a sample."""
-    now = results.read()
+    """Write all predictions of a results folder that was read. Returns the page's replacement for a sample."""
+    now = results.wait()
     lists = Lists(now.predictions)
     say("writing the list of predictions")
     index = lists.index()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -140,6 +140,8 @@ def frontier_across_models(finding: Finding, findings: Findings, naming: Naming)
 
 
 def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool) -> Drawing | None:
+    import pandas as pd
+
     table = findings.context.table(finding.name)
     if table.empty:
         return None
@@ -148,52 +150,68 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
     series = frame["model"] + ", " + series if across else series
     frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
     whole: Compared = findings.context.beside[finding.name]
-    frame["id"] = np.arange(len(frame)) % len(whole.here)
-    first = leading(frame, None, across)
-    axis, form, unit = FRONTIER_AXES[first]
-    shown = frame[frame[first] > 0]
-    if shown.empty:
-        return None
-    shown = shown.assign(
-        cost=shown[first] / unit,
-        verdict=shown[f"verdict_{first}"].fillna("not compared"),
-        p=shown[f"p_{first}"],
-        point=shown["queries"].map(counted_queries),
-    )
-    shown = with_limits(shown, "score").sort_values(["series", "k"], kind="stable")
-    shown["on"], shown["left"] = False, False
+    frame["id"] = np.arange(len(frame)) % len(whole.served)
     by = compared_within(across)
-    for _, part in shown.groupby([*by, "point"]):
-        middle = np.sqrt(part["cost"].min() * part["cost"].max())
-        shown.loc[part.index, "left"] = part["cost"] > middle
-        compared = part[~part["other_tests"]]
-        on = undominated(compared["value"].to_numpy(), compared["cost"].to_numpy())
-        shown.loc[compared.index[on], "on"] = True
+    at_first = [_AtFirstCost.of(key, part, across) for key, part in groups(frame, by)]
+    at_first = [one for one in at_first if len(one.rows)]
+    if not at_first:
+        return None
+    shown = pd.concat([one.rows for one in at_first]).sort_values(["series", "k"], kind="stable")
     look = common_look(shown)
     steps = tuple(Choice(text, text) for text in shown.sort_values("queries")["point"].unique())
     usual = counted_queries(QUERIES)
     in_files = tuple(step for step in steps if step.text in FRONTIER_FILES)
     names, panels = "point series cascade k cost value low high verdict p on left", []
-    for key, part in groups(shown, by):
+    for key, first, rows, points in at_first:
+        axis, form, _ = FRONTIER_AXES[first]
         task, model = (*key, "all models")[:2]
-        of = measure(part)
+        of = measure(rows)
         says = f"{capital(of)} against {axis} of {model} on {task}, and what is dominated"
-        chart = charts.frontier(part, look, of, axis, form, usual, says)
+        chart = charts.frontier(rows, look, of, axis, form, usual, says)
         name, title = ["frontier", task, model], f"{task} · {model}"
-        own = _own_costs(_points_of(frame, by, key), whole, first)
-        panels.append(panel(name, title, chart, part, names, choices=steps, slides=True, in_files=in_files, costs=own))
+        own = _own_costs(points, whole, first, across)
+        panels.append(panel(name, title, chart, rows, names, choices=steps, slides=True, in_files=in_files, costs=own))
     return Drawing(panels, [of_finding(finding, frame)], look)
 
 
-def _points_of(frame: pd.DataFrame, by: Sequence[str], key: Sequence[str]) -> pd.DataFrame:
-    """The distinct points of a panel, by number."""
-    of = (frame[list(by)].astype(str) == list(key)).all(axis=1)
-    return with_limits(frame[of], "score").drop_duplicates("id").set_index("id", drop=False).sort_index()
+class _AtFirstCost(NamedTuple):
+    """A chart's data at the cost that it shows first."""
+
+    key: tuple[str, ...]
+    first: str
+    """The cost: a name of ``MEASURES``."""
+    rows: pd.DataFrame
+    """Its points for each number of queries, without those of unknown cost."""
+    points: pd.DataFrame
+    """All its points, each once, by number."""
+
+    @classmethod
+    def of(cls, key: tuple[str, ...], part: pd.DataFrame, across: bool) -> _AtFirstCost:
+        first = leading(part, None, across)
+        part = with_limits(part, "score")
+        points = part.drop_duplicates("id").set_index("id", drop=False).sort_index()
+        rows = part[part[first] > 0]
+        rows = rows.assign(
+            cost=rows[first] / FRONTIER_AXES[first][2],
+            verdict=rows[f"verdict_{first}"].fillna("not compared"),
+            p=rows[f"p_{first}"],
+            point=rows["queries"].map(counted_queries),
+            on=False,
+            left=False,
+        ).sort_values(["series", "k"], kind="stable")
+        for _, of_step in rows.groupby("point"):
+            middle = np.sqrt(of_step["cost"].min() * of_step["cost"].max())
+            rows.loc[of_step.index, "left"] = of_step["cost"] > middle
+            compared = of_step[~of_step["other_tests"]]
+            on = undominated(compared["value"].to_numpy(), compared["cost"].to_numpy())
+            rows.loc[compared.index[on], "on"] = True
+        return cls(key, first, rows, points)
 
 
-def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[str, Any]:
+def _own_costs(points: pd.DataFrame, compared: Compared, first: str, across: bool) -> Mapping[str, Any]:
     """The page's data for costs that its reader sets: the costs of each point, per query and one-time, by ``PARTS``;
-    and the p values for verdicts on ``tested`` points, which are positions in ``points``.
+    whether token prices need the price of an hour beside them; and the p values for verdicts on ``tested`` points,
+    which are positions in ``points``.
     """
     places = {number: place for place, number in enumerate(points["id"])}
     tested = next((one for one in compared.tested if len(one.points) and one.points[0] in places), None)
@@ -203,12 +221,13 @@ def _own_costs(points: pd.DataFrame, compared: Compared, first: str) -> Mapping[
         numbers, p_leads = [places[number] for number in tested.points.tolist()], tested.p_leads
     names = "series cascade k value low high other_tests" + " model" * (points["model"].nunique() > 1)
     rows = chart_rows(points, names)
-    each, once = (part[points["id"]] for part in compared.taken)
+    each, once, served = (part[points["id"]] for part in (*compared.taken, compared.served))
     return {
         "first": first,
+        "needs_hour": bool(across and (served == 0).any() and (served > 0).any()),
         "points": [
             {**row, "each": _digits(of_each), "once": _digits(of_once), "here": bool(here)}
-            for row, of_each, of_once, here in zip(rows, each, once, compared.here[points["id"]], strict=True)
+            for row, of_each, of_once, here in zip(rows, each, once, served == 0, strict=True)
         ],
         "tested": numbers,
         "p_leads": [_digits(of_point, 6) for of_point in p_leads],

@@ -25,6 +25,7 @@ from icl_bench.results.reading import (
     Seen,
     cells_of,
     models_apart,
+    names_of,
     nothing_in,
     nothing_of,
     read_row,
@@ -88,10 +89,10 @@ class Folder:
 
     def __post_init__(self) -> None:
         self._storage = storage_at(self.results)
-        self._files: list[ResultFile] = []
+        self._files: list[ResultFile] = []  # all that were read
+        self._shown: list[ResultFile] = []  # the predictions among them, with names that distinguish models
         self._names: frozenset[str] = frozenset()
         self._seen: Seen = {}
-        self._values_seen: dict[str, set[str]] = {}  # of the columns that are filtered
         self._stop = threading.Event()
         self._first = threading.Event()
         self._work: tuple[int, Any, Connection] | None = None
@@ -113,17 +114,13 @@ class Folder:
 
         Raises ``UserError`` for a file that is gone or damaged.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for file in self._files:
+        for file in self._shown:
             try:
                 table = read_whole(self._storage, file.name, columns=columns).table
             except DamagedError as problem:
                 raise UserError(f"{self._storage.where(file.name)}: {problem}") from None
             if len(table) > len(file.table):  # other tasks, or cells that another file has, too
-                cells = pa.array(file.table["cell"].unique().to_pylist(), pa.string())
-                table = table.filter(pc.is_in(table["cell"].cast(pa.string()), cells))
+                table = _having(table, "cell", file.table["cell"].unique().to_pylist())
             yield table
 
     def _there(self) -> frozenset[str]:
@@ -206,7 +203,7 @@ class Folder:
         if names != self._names:
             gone = self._names - names
             if gone:  # a folder that was cleared, or put in order: as if it were another
-                self._files, self._seen, self._names = [], {}, frozenset()
+                self._files, self._shown, self._seen, self._names = [], [], {}, frozenset()
             self._read(names - self._names)
             self._names = names
         self._findings()
@@ -216,14 +213,11 @@ class Folder:
         self.progress = ReadingProgress(len(finished))
         # the findings report what is left out, among the page's notes
         for file in result_files(self._storage, lambda _: None, HELD_COLUMNS, finished, self._seen):
-            if file.asks_test_rows and len(table := self._those(file.table)):
-                self._files.append(replace(file, table=table))
+            self._files.append(file)
             self.progress.read += 1
         self.progress.reading = False
-        if not self._files:
-            raise self._nothing()
+        self._shown = whole = self._those()
         before = self.now
-        whole, _ = models_apart(self._files)
         cells, variants = cells_of(whole), variants_of(whole)
         questions = before.predictions.questions if before else {}
         predictions = Predictions.of(_joined(whole), variants, questions)
@@ -238,20 +232,20 @@ class Folder:
         if new_questions != questions:
             self.now = replace(self.now, predictions=replace(predictions, questions=new_questions))
 
-    def _those(self, table: pa.Table) -> pa.Table:
-        import pyarrow.compute as pc
-
+    def _those(self) -> list[ResultFile]:
+        """The requested predictions, with names that distinguish models. Raises ``UserError`` if there are none."""
+        apart, stored_names = models_apart(self._files)
+        those = [file for file in apart if file.asks_test_rows and len(file.table)]
         for name, value in self.only.items():
-            self._values_seen.setdefault(name, set()).update(table[name].unique().to_pylist())
-            table = table.filter(pc.equal(table[name], value))
-        return table
-
-    def _nothing(self) -> UserError:
-        """The error where no prediction is left of those that were read."""
-        for name, value in self.only.items():
-            if value not in (values := self._values_seen.get(name, set())):
-                return nothing_of(self._storage.where(), name, value, values)
-        return nothing_in(self._storage)
+            present = {of_row for file in those for of_row in file.table[name].unique().to_pylist()}
+            wanted = names_of(name, value, stored_names)
+            of_value = (replace(file, table=_having(file.table, name, wanted)) for file in those)
+            those = [file for file in of_value if len(file.table)]
+            if present and not those:
+                raise nothing_of(self._storage.where(), name, value, present)
+        if not those:
+            raise nothing_in(self._storage)
+        return those
 
     def _questions(self, now: Now) -> dict[str, dict[str, str]]:
         """Task -> test id -> its question, of the tasks whose data is at hand."""
@@ -292,6 +286,14 @@ class Folder:
             process.start()
             theirs.close()
             self._work = revision, process, ours
+
+
+def _having(table: pa.Table, name: str, values: list[str]) -> pa.Table:
+    """The rows with one of these texts in a column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return table.filter(pc.is_in(table[name].cast(pa.string()), pa.array(values, pa.string())))
 
 
 def _joined(files: list[ResultFile]) -> pa.Table:

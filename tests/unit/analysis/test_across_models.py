@@ -21,7 +21,7 @@ from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import Budget, advise, lines
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.frontier import STEPS, frontier, frontier_of_folder, leading
+from icl_bench.analysis.frontier import STEPS, compare, frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
 from icl_bench.errors import UserError
@@ -72,8 +72,8 @@ def two_models() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def test_a_training_here_dominates_a_servers_prompts_in_one_set_of_verdicts() -> None:
     rows, paid = two_models()
-    apart = frontier(rows, paid, [1000], None).set_index(["model", "select", "k"])
-    table = frontier(rows, paid, [1000], None, across=True).set_index(["model", "select", "k"])
+    apart = compare(rows, paid, [1000], None).table.set_index(["model", "select", "k"])
+    table = compare(rows, paid, [1000], None, across=True).table.set_index(["model", "select", "k"])
     verdicts = table["verdict_seconds"].to_dict()
     assert apart.loc[("api", "random", 1), "verdict_seconds"] == ON, "alone it is the cheapest"
     assert verdicts == {
@@ -88,7 +88,7 @@ def test_a_training_here_dominates_a_servers_prompts_in_one_set_of_verdicts() ->
 
 def test_tokens_of_different_models_are_not_compared() -> None:
     rows, paid = two_models()
-    table = frontier(rows, paid, [1000], None, across=True)
+    table = compare(rows, paid, [1000], None, across=True).table
     assert table["verdict_tokens"].isna().all()
     assert table["tokens"].notna().any()
     assert leading(table, None, across=True) == "seconds"
@@ -106,11 +106,11 @@ def test_verdicts_are_corrected_for_the_points_of_all_models() -> None:
             parts.append(point(rate, draws=1, seed=10 * at + k, **axes))
             paid.append(costs(float(at + k), **axes))
     rows, table = frame(*parts), pd.DataFrame(paid)
-    across = frontier(rows, table, [10], None, across=True)
-    merged = frontier(rows.assign(model="m"), table.assign(model="m"), [10], None)
+    across = compare(rows, table, [10], None, across=True).table
+    merged = compare(rows.assign(model="m"), table.assign(model="m"), [10], None).table
     assert across["p_seconds"].tolist() == pytest.approx(merged["p_seconds"].tolist())
     assert across["verdict_seconds"].tolist() == merged["verdict_seconds"].tolist()
-    apart = frontier(rows, table, [10], None)
+    apart = compare(rows, table, [10], None).table
     assert (across["p_seconds"].to_numpy() >= apart["p_seconds"].to_numpy() - 1e-12).sum() >= 3
 
 
@@ -118,7 +118,7 @@ def test_rows_of_other_data_are_not_compared() -> None:
     rows, paid = two_models()
     data = {"a": {"test.jsonl": "1"}, "l": {"test.jsonl": "1"}, "p": {"test.jsonl": "2"}}
     facts = facts_of({variant: {"data": files} for variant, files in data.items()})
-    table = frontier(rows, paid, [10], None, across=True, facts=facts).set_index("variant")
+    table = compare(rows, paid, [10], None, across=True, facts=facts).table.set_index("variant")
     assert table["other_tests"].to_dict() == {"a": False, "l": False, "p": True}
     assert table.loc["p", "verdict_seconds"] is None
     advised = advise(rows, paid, Budget(queries=10, across=True), facts=facts).set_index("variant")

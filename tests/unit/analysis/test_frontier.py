@@ -21,7 +21,7 @@ from icl_bench.analysis.advice import Budget, advise
 from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.analysis.cascade import cascades
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.frontier import STEPS, frontier, frontier_of_folder, leading, undominated
+from icl_bench.analysis.frontier import STEPS, compare, frontier_of_folder, leading, undominated
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts, check_queries, query_costs
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON, UNDECIDED
 from icl_bench.errors import UserError
@@ -164,7 +164,7 @@ def points(**accuracies: float) -> pd.DataFrame:
 
 def found(rows: pd.DataFrame, flops: dict[int, float]) -> pd.DataFrame:
     paid = pd.concat([costs(k=k, query_flops=f, prefix_flops=0.0) for k, f in flops.items()])
-    return frontier(rows, paid, [1000], None).set_index("k")
+    return compare(rows, paid, [1000], None).table.set_index("k")
 
 
 def test_what_is_cheaper_and_better_dominates_and_what_is_alike_is_undecided():
@@ -226,7 +226,7 @@ def test_a_single_draw_of_what_is_drawn_has_no_verdict():
     assert found(single, {1: 1.0, 2: 2.0})["verdict_operations"].tolist() == [ON, None]
     retrieved = single.assign(select=single["select"].where(single["k"] == 1, "bm25"))
     paid = pd.concat([costs(k=1, query_flops=1.0), costs(k=2, query_flops=2.0, select="bm25", prefix_flops=0.0)])
-    assert frontier(retrieved, paid, [1000], None)["verdict_operations"].notna().all()
+    assert compare(retrieved, paid, [1000], None).table["verdict_operations"].notna().all()
 
 
 def test_unknown_costs_have_no_verdict_and_other_test_examples_are_told_apart():
@@ -249,7 +249,7 @@ def test_a_point_that_no_cost_is_given_of_has_no_verdict():
 def test_many_queries_make_what_is_computed_once_cheap():
     rows = points(k1=0.3, k2=0.6)
     paid = pd.concat([costs(k=1, query_flops=5.0, prefix_flops=0.0), costs(k=2, query_flops=1.0, prefix_flops=1000.0)])
-    table = frontier(rows, paid, [10, 1000], None)
+    table = compare(rows, paid, [10, 1000], None).table
     verdicts = table.set_index(["k", "queries"])["verdict_operations"].to_dict()
     assert verdicts == {(1, 10): ON, (2, 10): ON, (1, 1000): DOMINATED, (2, 1000): ON}
     assert table["score"].nunique() == 2
@@ -308,7 +308,7 @@ def climbing(**changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
 @pytest.mark.parametrize(("order", "once"), [("drawn", 3200.0), ("by-label", 4200.0)])
 def test_a_cascade_is_a_point_that_pays_for_every_k_at_which_it_asks(order: str, once: float):
     rows, paid = climbing(order=order)
-    table = frontier(rows, paid, [50], None)
+    table = compare(rows, paid, [50], Prices(hour=3600)).table
     assert table["cascade"].dropna().tolist() == ["chosen", "0.1", "0.3", "0.5", "0.7", "0.9"]
     assert (table.loc[table["cascade"].notna(), "k"] == 32).all()
     assert table["metric"].eq("accuracy").all()
@@ -328,13 +328,14 @@ def test_a_cascade_is_a_point_that_pays_for_every_k_at_which_it_asks(order: str,
     assert told["score"] == pytest.approx(np.mean(right))
     assert told["operations"] == pytest.approx(np.mean(flops) + once / 50)
     assert told["seconds"] == pytest.approx(np.mean(seconds) + (2 + 8 + 32) / 50)
+    assert told["money"] == pytest.approx(told["seconds"])
     assert (told["draws"], told["test_rows"]) == (2, 90)
     assert told["verdict_operations"] in (ON, DOMINATED, UNDECIDED)
 
 
 def test_the_chosen_cascade_is_that_of_the_table_of_cascades():
     rows, paid = climbing()
-    point = frontier(rows, paid, [50], None).set_index("cascade")
+    point = compare(rows, paid, [50], None).table.set_index("cascade")
     (row,) = cascades(rows, paid).query("rule == 'chosen'").to_dict("records")
     assert point.loc["chosen", "score"] == row["score"]
     assert point.loc["chosen", "ci_low"] == row["ci_low"]
@@ -359,7 +360,7 @@ def test_advice_counts_what_the_frontier_counts():
     assert advised(rows, paid, Budget(queries=10)) == {"random"}
     assert advised(rows, paid, Budget(queries=10**6)) == {"lora"}
     table = advise(rows, paid, Budget(queries=10))
-    shown = frontier(rows, paid, [10], None)
+    shown = compare(rows, paid, [10], None).table
     assert dict(zip(table["select"], table["operations"], strict=True)) == dict(
         zip(shown["select"], shown["operations"], strict=True)
     )

@@ -29,12 +29,12 @@ from icl_bench.report import prompt_ends
 from icl_bench.report.build import pending
 from icl_bench.report.published.data_files import NAME, DataFiles
 from icl_bench.report.published.details import Details, in_parts
-from icl_bench.report.published.folder import publish
+from icl_bench.report.published.folder import check_folder, publish
 from icl_bench.report.published.lists import Lists, parts
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.results import anonymous
 from icl_bench.results.cells import FAILED
-from icl_bench.results.reading import read_results
+from icl_bench.results.reading import read_results, read_some
 
 
 def sweep(folder: Path, k: str = "1,2,4", **changes: Any) -> Path:
@@ -127,6 +127,7 @@ def test_a_folder_that_is_written_again_has_the_new_files_alone(tmp_path: Path):
     published(sweep(tmp_path, "1"), tmp_path / "site")
     (tmp_path / "site" / "README.md").write_text("of a repository")
     (tmp_path / "site" / ".nojekyll").touch()
+    (tmp_path / "site" / "CNAME").write_text("results.example.org")
     before = {path.name for path in (tmp_path / "site" / "predictions").iterdir()}
     published(sweep(tmp_path, "1,2"), tmp_path / "site")
     after = {path.name for path in (tmp_path / "site" / "predictions").iterdir()}
@@ -134,6 +135,8 @@ def test_a_folder_that_is_written_again_has_the_new_files_alone(tmp_path: Path):
     assert len(after) == 5
     assert len(data(tmp_path / "site")["index"]) == 1
     assert (tmp_path / "site" / "README.md").exists()
+    check_folder(tmp_path / "site")
+    assert (tmp_path / "site" / "CNAME").exists()
 
 
 def test_a_write_that_ends_badly_leaves_the_page_of_before_with_its_data(
@@ -214,6 +217,50 @@ def test_one_task_is_published_alone(tmp_path: Path):
     assert len(found["details"][0]["ends"]) == 1
 
 
+def two_checkpoints(folder: Path) -> Path:
+    """Two models with one name, each with a task of its own."""
+    for task, fingerprint in (("one", "files-sha256:aaaaaaaa"), ("two", "files-sha256:bbbbbbbb")):
+        made = plan(folder / task, "1", name=task, fingerprint=fingerprint)
+        runner(made, folder / "results", FakeBackend()).run()
+    return folder / "results"
+
+
+@pytest.mark.parametrize(
+    ("only", "models"),
+    [
+        ({"model": "small@aaaaaaaa"}, ["small@aaaaaaaa"]),
+        ({"model": "small"}, ["small@aaaaaaaa", "small@bbbbbbbb"]),
+        ({"task": "one"}, ["small@aaaaaaaa"]),
+        ({"task": "one", "model": "small"}, ["small@aaaaaaaa"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:model small")
+def test_models_with_one_name_are_published_as_the_findings_name_them(
+    tmp_path: Path, only: dict[str, str], models: list[str]
+):
+    results = two_checkpoints(tmp_path)
+    (index,) = data(published(results, tmp_path / "site", only=only))["index"]
+    assert index["options"]["model"] == models
+    assert index["total"] == len(read_some(results, only).predictions) == 12 * len(models)
+
+
+@pytest.mark.filterwarnings("ignore:model small")
+def test_a_model_that_did_not_run_the_task_is_refused_by_its_distinguishing_name(tmp_path: Path):
+    results = two_checkpoints(tmp_path)
+    with pytest.raises(UserError) as caught:
+        published(results, tmp_path / "site", only={"task": "one", "model": "small@bbbbbbbb"})
+    assert str(caught.value).endswith("has no model 'small@bbbbbbbb' (it has: small@aaaaaaaa)")
+
+
+def test_an_error_of_reading_is_not_one_of_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fails(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Folder, "read", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        published(sweep(tmp_path, "1"), tmp_path / "site")
+
+
 def test_a_folder_of_failed_cells_alone_has_a_page_without_predictions(tmp_path: Path):
     def fails(_: object) -> None:
         raise CellError("no room")
@@ -221,7 +268,10 @@ def test_a_folder_of_failed_cells_alone_has_a_page_without_predictions(tmp_path:
     runner(plan(tmp_path / "task", "1"), tmp_path / "results", FakeBackend(fails=fails)).run()
     assert list((tmp_path / "results").rglob(f"*{FAILED}"))
     said("report", "--results", tmp_path / "results", "--all", tmp_path / "site")
-    assert "no room" in (tmp_path / "site" / "index.html").read_text()
+    text = (tmp_path / "site" / "index.html").read_text()
+    assert "no room" in text
+    assert '"served":false' in text
+    assert 'id="reader"' not in text
     assert data(tmp_path / "site") == {}
 
 

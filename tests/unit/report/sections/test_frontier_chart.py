@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.fakes import FakeBackend, plan, runner
 
 pytest.importorskip("altair")
+from icl_bench.models.architecture import Architecture
 from icl_bench.report import charts
+from icl_bench.report.build import make_report
 from icl_bench.report.sections.panels import common_look
 from icl_bench.report.sections.prompts import _shortest_names
 
@@ -51,6 +56,23 @@ def test_the_points_of_every_verdict_are_drawn_once() -> None:
     chart = charts.frontier(frame, common_look(frame), "accuracy", "GFLOP", "~g", "100 queries", "said")
     layers = chart.to_dict()["layer"]
     assert sorted(verdict for layer in layers for verdict in drawn(layer)) == sorted(VERDICTS)
+
+
+def test_a_task_without_the_operations_of_another_has_a_chart_by_seconds(tmp_path: Path) -> None:
+    shape = Architecture(parameters=100_000, heads_width=64, windows=(None,))
+    for name, known in (("cards", lambda: shape), ("other", None)):
+        made = plan(tmp_path / name, "1,4", name=name)
+        replace(runner(made, tmp_path / "results", FakeBackend()), architecture=known).run()
+    (section,) = (one for one in make_report(tmp_path / "results").sections if one.name == "frontier")
+    assert [(panel.about.task, panel.costs and panel.costs["first"]) for panel in section.panels] == [
+        ("cards", "operations"),
+        ("other", "seconds"),
+    ]
+    for panel, title in zip(section.panels, ("operations a query (GFLOP)", "seconds a query"), strict=True):
+        assert f"{title} (log scale)" in json.dumps(panel.spec())
+        assert {row["k"] for row in panel.rows} == {1, 4}
+        assert all(row["cost"] > 0 for row in panel.rows)
+        assert {row["point"] for row in panel.rows if row["on"]} == {choice.text for choice in panel.choices}
 
 
 def named(*rows: tuple[str, str, str]) -> list[str]:
