@@ -50,7 +50,7 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted, few, plain
+from icl_bench.wording import counted, counted_queries, few, plain
 
 INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
@@ -58,6 +58,8 @@ GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read again."""
 NOT_TRIED = "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch)"
 """What a race does not have."""
+ENTRY = 0.1
+"""The first settings of a race together cost about this share of all prompts' first answers."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
@@ -87,6 +89,13 @@ class Setting:
     def cell(self, draw: int) -> tuple[PlannedGroup, CellPlan]:
         """The cell of a draw."""
         return self.cells[draw if len(self.cells) > 1 else 0]
+
+    @property
+    def read_with(self) -> tuple[int, str, int | None]:
+        """The same for settings whose nested demonstrations are read once for all of them."""
+        cell = self.cells[0][1] if self.cells else None
+        shares = cell is not None and 2 * cell.prefix_tokens * cell.queries > cell.prompt_tokens
+        return self.entrant, self.select, None if shares else self.k
 
     @cached_property
     def query_flops(self) -> float | None:
@@ -120,8 +129,8 @@ class Entrant:
     """What it costs, if that is known."""
     served: Served = field(default_factory=Served)
     estimated: float = 0.0
-    """Tokens or money that its requests to a server were estimated to take; where time is spent, answers of the last
-    round that computed some."""
+    """Tokens or money that its requests to a server were estimated to take. Where time is spent, computed tokens, or
+    answers of a server."""
     took: float = 0.0
     """What they took: tokens, money or seconds."""
 
@@ -306,7 +315,10 @@ class Contest:
             self._had = self._looked()
         try:
             self._check_first_look()
-            while asks := self.race.next():
+            while asks := self._entering(self.race.next()):
+                if self._is_not_worth(asks):
+                    self.ended = f"to find out costs more than it saves in {counted_queries(self.spec.queries)}"
+                    break
                 if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners, began):
                     self.ended = self.ended or self.spec.spend.spent
                     break
@@ -317,8 +329,55 @@ class Contest:
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
-        if self.ended not in ("", INTERRUPTED) and not self.race.looked:
+        if self.ended not in ("", INTERRUPTED) and not self.race.looked and (self.race.asked > 0).sum() < 2:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
+
+    def _entering(self, asks: Sequence[Ask]) -> Sequence[Ask]:
+        """A round, or where it has the first answers of settings, a part of it: the cheapest settings.
+
+        They cost at most as much as those before them, so that an answer is there early and the number of rounds
+        stays small. Settings that read the same demonstrations stay together.
+        """
+        if not asks or asks[0].start or self.measure is None:
+            return asks
+        units: dict[Any, list[Ask]] = defaultdict(list)
+        everything = [Ask(place, 0, asks[0].stop) for place in range(len(self.settings))]
+        for ask in everything:
+            units[self.settings[ask.candidate].read_with].append(ask)
+        new = {ask.candidate for ask in asks}
+        costs = {key: self._cost_of(unit) for key, unit in units.items()}
+        prompts = sum(costs[key] for key, unit in units.items() if self.settings[unit[0].candidate].learner is None)
+        waiting = [key for key, unit in units.items() if any(ask.candidate in new for ask in unit)]
+        limit = max(ENTRY * prompts, sum(costs.values()) - sum(costs[key] for key in waiting))
+        taken, total = set(), 0.0
+        for key in sorted(waiting, key=lambda key: costs[key]):
+            total += costs[key]
+            if taken and total > limit:
+                break
+            taken.add(key)
+        return [ask for ask in asks if self.settings[ask.candidate].read_with in taken]
+
+    def _cost_of(self, asks: Sequence[Ask]) -> float:
+        """An estimate of what a round costs, in the unit of ``measure``."""
+        assert self.measure is not None, "not asked for without"
+        place, total, costs = MEASURES.index(self.measure), 0.0, self.costs
+        once: dict[Any, float] = defaultdict(float)
+        for ask in asks:
+            setting = self.settings[ask.candidate]
+            draws = len(setting.cells) if setting.learner is None else setting.learner.draws
+            if setting.learner is None:
+                total += float(costs.each[ask.candidate, place]) * (ask.stop - ask.start)
+            elif ask.start:
+                continue
+            shared = draws * float(costs.once[ask.candidate, place])
+            once[setting.read_with] = max(once[setting.read_with], shared)
+        return total + sum(once.values())
+
+    def _is_not_worth(self, asks: Sequence[Ask]) -> bool:
+        """Whether only cheaper settings are open, and a round costs more than the cheapest of them would save."""
+        if self.measure is None or not self.race.decided():
+            return False
+        return self._cost_of(asks) > self.race.saving() * self.spec.queries
 
     def _give_budgets(self) -> None:
         """Let requests to servers spend from the race's budget, if it is of tokens or money."""
@@ -342,7 +401,6 @@ class Contest:
         round that is not whole are in the journals.
         """
         scores: dict[tuple[int, int, str], float] = {}
-        paces: dict[int, tuple[float, float]] = {}
         before, last, read = None, None, 0
         for candidate, draw, group, cell, names in self._questions_of(asks):
             setting = self.settings[candidate]
@@ -352,8 +410,8 @@ class Contest:
             before, self.asking = runner, entrant
             if self._is_spent(began):
                 return False
-            one = Outcome()
-            spent, estimated = self.account.spent, self._of_cell(entrant, cell, names)
+            one, common = Outcome(), read if last is group else 0
+            spent, estimated = self.account.spent, self._of_cell(entrant, cell, names, common)
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
@@ -365,21 +423,16 @@ class Contest:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
             finally:
                 self._count(entrant, cell, one)
-                self._spend(entrant, one, max(cell.prefix_tokens - (read if last is group else 0), 0))
+                self._spend(entrant, one, max(cell.prefix_tokens - common, 0))
             self._known[id(cell)] |= set(names)
             if one.answers:
                 last, read = group, cell.prefix_tokens
             if self.spec.spend.unit == "time":
                 self._is_spent(began)
-                answers, seconds = paces.get(setting.entrant, (0.0, 0.0))
-                paces[setting.entrant] = answers + estimated, seconds + self.account.spent - spent
-            elif not entrant.here:
+            if self.spec.spend.unit == "time" or not entrant.here:
                 entrant.estimated += estimated
                 entrant.took += self.account.spent - spent
             scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
-        for place, (answers, seconds) in paces.items():
-            if answers:
-                self.entrants[place].estimated, self.entrants[place].took = answers, seconds
         for ask in asks:
             if self.settings[ask.candidate].learner is None:
                 self._tell(ask, scores, runners)
@@ -574,16 +627,16 @@ class Contest:
 
     def _of_cell(self, entrant: Entrant, cell: CellPlan, names: Iterable[str], before: int = 0) -> float:
         """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before. Where time
-        is spent, the number of answers.
+        is spent, computed tokens, or answers of a server.
 
         ``before`` are tokens that its shared prefix has in common with what was read last. A server is estimated
         to have nothing in its cache, until it has billed something.
         """
         unit, new = self.spec.spend.unit, [name for name in names if name not in self._known[id(cell)]]
-        if unit == "time":
-            return float(len(new))
         if (unit == "money" and entrant.here) or not new:
             return 0.0
+        if unit == "time" and not entrant.here:
+            return float(len(new))
         own = sum(cell.prompt_layout.own_tokens[entrant.places[name]] for name in new)
         answers = len(new) * cell.answer_tokens
         if entrant.here:
@@ -615,7 +668,8 @@ class Contest:
     def _fit(self, asks: Sequence[Ask]) -> Sequence[Ask] | None:
         """A round of which the budget has enough left: all of it or its beginning; None if not one position fits."""
         left, size = max(self.account.left, 0.0), min(ask.stop - ask.start for ask in asks)
-        if self._estimate(asks) <= left:
+        begins = self.spec.spend.unit == "time" and not self.race.looked  # the first seconds load the model
+        if begins or self._estimate(asks) <= left:
             return asks
         low, high = 0, size
         while low < high - 1:

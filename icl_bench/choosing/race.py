@@ -133,6 +133,8 @@ class _State(NamedTuple):
     """Who is to be asked, ``(candidates,)`` booleans; the choice and the leader are among them."""
     cheaper: int
     """Candidates that are cheaper than the choice and open."""
+    saving: float = 0.0
+    """How much less than the choice the cheapest of them costs."""
 
 
 class Race:
@@ -275,6 +277,10 @@ class Race:
         """Return whether the choice is within the margin of the best, up to the error probability."""
         return self._state().sure
 
+    def saving(self) -> float:
+        """Return how much less than the choice, a query, the cheapest costs that may take its place; 0 without one."""
+        return self._state().saving
+
     def _state(self) -> _State:
         if self._judged is None:
             self._judged = self._judge()
@@ -287,7 +293,8 @@ class Race:
         beaten = self._evidence[leader] >= self._threshold
         beaten[leader] = True
         beaten |= self._withdrawn
-        sure, choice, cheaper = bool(beaten.all() and self.looked), leader, 0
+        sure, choice = bool(beaten.all() and self.looked), leader
+        cheaper: list[int] = []
         running = np.zeros(len(costs), dtype=bool)
         saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader]) & ~self._withdrawn
         cheap = [int(i) for i in np.argsort(costs, kind="stable") if saves[i]]
@@ -295,8 +302,9 @@ class Race:
         for i in cheap:
             self._compare(i, np.array([leader]))
             if self._evidence[i, leader] < self._threshold:
-                running[i] |= (maybe := not self._worse(i, [leader]))
-                cheaper += maybe
+                if not self._worse(i, [leader]):
+                    running[i] = True
+                    cheaper.append(i)
                 continue
             self._compare(i)
             rivals = self._evidence[i] < self._threshold
@@ -310,11 +318,12 @@ class Race:
             if not self._worse(i, np.flatnonzero(rivals)):
                 running |= rivals
                 running[i] = True
-                cheaper += 1
+                cheaper.append(i)
         if not sure:
             running |= ~beaten
         running[[leader, choice]] = True
-        return _State(choice, sure, running, cheaper)
+        saving = float(costs[choice] - costs[cheaper[0]]) if cheaper else 0.0
+        return _State(choice, sure, running, len(cheaper), saving)
 
     def _worse(self, i: int, others: Sequence[int] | np.ndarray) -> bool:
         """Whether one of others is significantly better than a candidate.
@@ -345,7 +354,7 @@ class Race:
         return self._answered
 
     def _answer(self) -> Answer:
-        choice, sure, running, cheaper = self._state()
+        choice, sure, running, cheaper, _ = self._state()
         for i in np.flatnonzero(self._costs < self._costs[choice]):
             self._compare(int(i), np.array([choice]))
         shown, ended = self._shown_for_new(choice), sure and not cheaper

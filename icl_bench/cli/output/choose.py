@@ -117,7 +117,9 @@ def why(contest: Contest, answer: Answer) -> str:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
         cheaper = ", or cheaper and no worse by more than that" if answer.cheaper_open else ""
-        return f"undecided, {ended}: {others} may be better by more than {margin}{cheaper}"
+        waiting = sum(not one.predictions for one in _raced(answer))
+        unasked = f" ({waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet)" if waiting else ""
+        return f"undecided, {ended}: {others}{unasked} may be better by more than {margin}{cheaper}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"

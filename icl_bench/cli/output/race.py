@@ -96,9 +96,12 @@ class RaceProgress(Watcher):
         running = len(self._answer.standings) - len(self._dropped)
         names = [self._answer.standings[place].candidate.name for place in now]
         dropped = f"; dropped: {few(names, ONCE_SHOWN)}" if names else ""
+        settings = counted(len(self._answer.standings), "setting")
+        left = f"{running} of {settings} left"
+        if waiting := sum(one.raced and not one.predictions for one in self._answer.standings):
+            left += f", {waiting} of them without answers yet"
         return (
-            f"round {self._rounds}, {self._spent()}: {choice.candidate.name} leads with {score(choice)}; "
-            f"{running} of {counted(len(self._answer.standings), 'setting')} left{dropped}"
+            f"round {self._rounds}, {self._spent()}: {choice.candidate.name} leads with {score(choice)}; {left}{dropped}"
         )
 
     def _spent(self) -> str:
@@ -174,6 +177,8 @@ class RaceProgress(Watcher):
     def _state(self, place: int) -> str:
         if place == self._answer.choice:
             return "leads"
+        if not self._answer.standings[place].predictions and place not in self._dropped:
+            return "not asked yet"
         if place not in self._dropped:
             return "may be as good" if self._answer.decided else "may be better"
         return f"out {self._dropped[place]}: {self._answer.standings[place].why or 'not better'}"
