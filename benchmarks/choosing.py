@@ -1,6 +1,6 @@
 """Replays races on stored predictions and on simulated ones: whether the choice is right, and what it takes.
 
-    python benchmarks/choosing.py replays predictions.parquet [--trials 1000] [--margins 0.01,0.02,0.05] [--priced]
+    python benchmarks/choosing.py replays predictions.parquet [--trials 1000] [--margins 0.01,0.02,0.05] [--queries N]
     python benchmarks/choosing.py budgets predictions.parquet [--trials 1000] [--margins 0.02]
     python benchmarks/choosing.py simulations [--trials 1000] [--target sweep] [--draws 10]
 
@@ -12,6 +12,7 @@ cost of the race, ``halving`` is successive halving (Karnin, Koren & Somekh 2013
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -88,13 +89,23 @@ class Outcome(NamedTuple):
 
 
 def race(
-    grid: Grid, asked: np.ndarray, margin: float, target: Target, growth: float = Rules.growth, *, priced: bool = False
+    grid: Grid,
+    asked: np.ndarray,
+    margin: float,
+    target: Target,
+    growth: float = Rules.growth,
+    queries: float | None = None,
 ) -> Outcome:
-    """Run one race to its end; with ``priced`` a setting costs as much as it shows demonstrations, and a query."""
+    """Run one race to its end.
+
+    With ``queries``, a prediction costs as much as it shows demonstrations, and a query. A cheaper setting is asked
+    only while its next round costs at most what it would save in so many queries.
+    """
     draws, rows = grid.scores.shape[1:]
-    costs = grid.shown + 1.0 if priced else np.zeros(len(grid.shown))
+    costs = np.zeros(len(grid.shown)) if queries is None else grid.shown + 1.0
     candidates = [Candidate(str(i), bool(drawn), costs[i]) for i, drawn in enumerate(grid.drawn)]
-    running = Race(candidates, Rules(rows, draws, margin, target=target, growth=growth))
+    rules = Rules(rows, draws, margin, target=target, queries=queries or math.inf, growth=growth)
+    running = Race(candidates, rules)
     best, second = np.argsort(grid.truth)[::-1][:2]
     alone = grid.truth[best] - grid.truth[second] > margin
     ever_out, leaders = False, []
@@ -159,14 +170,14 @@ def within(grid: Grid, choices: Sequence[int], margin: float) -> float:
     return float((grid.truth.max() - grid.truth[list(choices)] <= margin + 1e-9).mean())
 
 
-def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float, *, priced: bool) -> None:
-    """Print a line for each margin; with ``priced`` its last cell is the demonstrations of the choice, the median."""
+def replays(grid: Grid, margins: Sequence[float], trials: int, growth: float, queries: float | None) -> None:
+    """Print a line for each margin; the demonstrations of the choice are the median."""
     for margin in margins:
         rng, began = np.random.default_rng(0), time.perf_counter()
         outcomes, others = [], []
         for _ in range(trials):
             asked = in_schedule(grid, rng)
-            outcomes.append(race(grid, asked, margin, "sweep", growth, priced=priced))
+            outcomes.append(race(grid, asked, margin, "sweep", growth, queries))
             others.append([way(grid, asked, outcomes[-1].spent) for way in (uniform, halving)])
         shares = np.array([outcome.spent for outcome in outcomes]) / grid.predictions
         chosen = [outcome.choice for outcome in outcomes]
@@ -307,7 +318,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--growth", type=float, default=Rules.growth, help="of rounds, in replays")
-    parser.add_argument("--priced", action="store_true", help="replays: demonstrations cost, the cheapest is chosen")
+    parser.add_argument("--queries", type=float, help="replays: demonstrations cost, the cheapest is chosen for so many")
     given = parser.parse_args()
     if given.what == "simulations":
         simulations(given.target, given.draws, given.rows, given.trials, given.only)
@@ -319,7 +330,7 @@ def main() -> None:
         if given.only not in grid.name:
             continue
         if given.what == "replays":
-            replays(grid, margins, given.trials, given.growth, priced=given.priced)
+            replays(grid, margins, given.trials, given.growth, given.queries)
         else:
             budgets(grid, margins, given.trials)
 

@@ -50,7 +50,7 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted, counted_queries, few, plain
+from icl_bench.wording import counted, few, plain
 
 INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
@@ -231,7 +231,7 @@ class Contest:
         learning, refused = _learning(spec, entrants, order, draws)
         settings, left_out = [*settings, *learning], [*left_out, *refused]
         draws = max(draws, *(one.learner.draws for one in learning if one.learner), 1)
-        rules = Rules(len(rows), draws, spec.margin / 100, first=first, growth=GROWTH)
+        rules = Rules(len(rows), draws, spec.margin / 100, first=first, queries=spec.queries, growth=GROWTH)
         racing = [Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0) for one in settings]
         return cls(spec, entrants, settings, left_out, Race(racing, rules), order)
 
@@ -283,7 +283,11 @@ class Contest:
         costs = self.costs
         self.measure = measure_of(costs, len(self.entrants))
         if self.measure is not None:
-            self.race.price(costs.of(self.spec.queries)[:, MEASURES.index(self.measure)])
+            place = MEASURES.index(self.measure)
+            trained = np.array([one.learner is not None for one in self.settings])
+            asking = np.where(trained, 0.0, costs.each[:, place])
+            reading = np.where(trained, 0.0, costs.once[:, place] * [len(one.cells) for one in self.settings])
+            self.race.price(costs.of(self.spec.queries)[:, place], asking, reading)
 
     def crossing(self, one: int, other: int) -> float | None:
         """The number of queries at which two settings cost the same in all; None if one is always the cheaper."""
@@ -316,9 +320,6 @@ class Contest:
         try:
             self._check_first_look()
             while asks := self._entering(self.race.next()):
-                if self._is_not_worth(asks):
-                    self.ended = f"to find out costs more than it saves in {counted_queries(self.spec.queries)}"
-                    break
                 if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners, began):
                     self.ended = self.ended or self.spec.spend.spent
                     break
@@ -372,12 +373,6 @@ class Contest:
             shared = draws * float(costs.once[ask.candidate, place])
             once[setting.read_with] = max(once[setting.read_with], shared)
         return total + sum(once.values())
-
-    def _is_not_worth(self, asks: Sequence[Ask]) -> bool:
-        """Whether only cheaper settings are open, and a round costs more than the cheapest of them would save."""
-        if self.measure is None or not self.race.decided():
-            return False
-        return self._cost_of(asks) > self.race.saving() * self.spec.queries
 
     def _give_budgets(self) -> None:
         """Let requests to servers spend from the race's budget, if it is of tokens or money."""

@@ -14,7 +14,8 @@ those that are not out continue: no candidate is out by a chain of comparisons, 
 With costs, the choice is the cheapest candidate that is not worse than any other by more than the margin. A
 candidate that is cheaper than the leader is not out before it is within the margin (error 5%) of all others, or
 significantly worse than one of them. So an expensive candidate is out when it is shown not to be better by more than
-the margin, a cheap one when it is significantly worse.
+the margin, a cheap one when it is significantly worse. A cheap one that is not better by more than the margin is asked
+only while as many answers again cost at most what it would save.
 
 Error: a wrong exclusion of the truly best candidate, and a choice that is worse than it by more than the
 margin, need wrong evidence in one of its comparisons with the others. There are ``candidates - 1`` of them, so
@@ -67,6 +68,8 @@ class Rules:
     target: Target = "sweep"
     first: int = FIRST_LOOK
     """Positions of the first round, if the rows are so many."""
+    queries: float = math.inf
+    """Queries that the choice will answer, in which a cheaper one saves."""
     growth: float = 0.15
     """The ratio of one round's rows to those of the round before. Where a draw's demonstrations are read again in
     each round, fewer and larger rounds cost less; evidence holds at any time."""
@@ -121,6 +124,8 @@ class Answer:
     """In the order of the candidates."""
     cheaper_open: int = 0
     """Candidates that cost less than the choice and may be within the margin, too."""
+    not_worth: int = 0
+    """Those of them that are not asked, because as many answers again cost more than they would save."""
 
 
 class _State(NamedTuple):
@@ -132,9 +137,9 @@ class _State(NamedTuple):
     running: np.ndarray
     """Who is to be asked, ``(candidates,)`` booleans; the choice and the leader are among them."""
     cheaper: int
-    """Candidates that are cheaper than the choice and open."""
-    saving: float = 0.0
-    """How much less than the choice the cheapest of them costs."""
+    """Candidates that are cheaper than the choice, open, and asked."""
+    resting: np.ndarray
+    """Those of which it is not worth it to ask them: ``(candidates,)`` booleans."""
 
 
 class Race:
@@ -152,6 +157,7 @@ class Race:
         """How far each candidate came: ``(candidates,)``."""
         self._drawn = np.array([candidate.drawn for candidate in self.candidates])
         self._costs = np.array([candidate.cost for candidate in self.candidates], dtype=float)
+        self._asking, self._reading = self._costs, np.zeros(size)
         self._scores = np.full((size, rules.draws, rules.rows), np.nan)
         self._sums = np.zeros((size, rules.rows))
         settled = np.array([one.settles for one in self.candidates]) * np.where(self._drawn, rules.draws, 1)
@@ -254,11 +260,21 @@ class Race:
         means[self._withdrawn] = -np.inf
         return int(np.lexsort((self._costs, -means))[0])
 
-    def price(self, costs: Sequence[float] | np.ndarray) -> None:
+    def price(
+        self,
+        costs: Sequence[float] | np.ndarray,
+        asking: np.ndarray | None = None,
+        reading: np.ndarray | None = None,
+    ) -> None:
         """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``, NaN where it
         is not known.
+
+        ``asking`` is the cost of a position, by default of a query; ``reading`` is that of a round beside its
+        positions.
         """
         self._costs = np.array(costs, dtype=float)
+        self._asking = self._costs if asking is None else asking
+        self._reading = np.zeros(len(self._costs)) if reading is None else reading
         self._forget()
 
     def _forget(self) -> None:
@@ -277,10 +293,6 @@ class Race:
         """Return whether the choice is within the margin of the best, up to the error probability."""
         return self._state().sure
 
-    def saving(self) -> float:
-        """Return how much less than the choice, a query, the cheapest costs that may take its place; 0 without one."""
-        return self._state().saving
-
     def _state(self) -> _State:
         if self._judged is None:
             self._judged = self._judge()
@@ -294,7 +306,7 @@ class Race:
         beaten[leader] = True
         beaten |= self._withdrawn
         sure, choice = bool(beaten.all() and self.looked), leader
-        cheaper: list[int] = []
+        opened: list[tuple[int, np.ndarray]] = []
         running = np.zeros(len(costs), dtype=bool)
         saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader]) & ~self._withdrawn
         cheap = [int(i) for i in np.argsort(costs, kind="stable") if saves[i]]
@@ -303,8 +315,7 @@ class Race:
             self._compare(i, np.array([leader]))
             if self._evidence[i, leader] < self._threshold:
                 if not self._worse(i, [leader]):
-                    running[i] = True
-                    cheaper.append(i)
+                    opened.append((i, np.zeros(len(costs), dtype=bool)))
                 continue
             self._compare(i)
             rivals = self._evidence[i] < self._threshold
@@ -316,14 +327,30 @@ class Race:
             for rival in np.flatnonzero(rivals):
                 self._compare(int(rival), np.array([i]))
             if not self._worse(i, np.flatnonzero(rivals)):
-                running |= rivals
-                running[i] = True
-                cheaper.append(i)
+                opened.append((i, rivals))
         if not sure:
             running |= ~beaten
+        worth = self._worth_asking(choice, opened, running)
+        resting = np.zeros(len(costs), dtype=bool)
+        resting[[i for i, _ in opened]] = True
+        resting &= ~worth
+        running = worth
         running[[leader, choice]] = True
-        saving = float(costs[choice] - costs[cheaper[0]]) if cheaper else 0.0
-        return _State(choice, sure, running, len(cheaper), saving)
+        return _State(choice, sure, running, len(opened) - int(resting.sum()), resting)
+
+    def _worth_asking(self, choice: int, opened: Sequence[tuple[int, np.ndarray]], running: np.ndarray) -> np.ndarray:
+        """Who is asked, ``(candidates,)`` booleans: those that run for their accuracy, and of the cheaper ones, with
+        their rivals, those that save most, as far as as many answers again cost no more than they may save.
+        """
+        worth = running
+        for i, rivals in opened:
+            wanted = worth | rivals
+            wanted[[i, choice]] = True
+            extra = wanted & ~running
+            needed = np.nansum((self.asked * self._asking + self._reading)[extra])
+            if needed <= (self._costs[choice] - self._costs[opened[0][0]]) * self.rules.queries:
+                worth = wanted
+        return worth
 
     def _worse(self, i: int, others: Sequence[int] | np.ndarray) -> bool:
         """Whether one of others is significantly better than a candidate.
@@ -354,15 +381,16 @@ class Race:
         return self._answered
 
     def _answer(self) -> Answer:
-        choice, sure, running, cheaper, _ = self._state()
+        choice, sure, running, cheaper, resting = self._state()
         for i in np.flatnonzero(self._costs < self._costs[choice]):
             self._compare(int(i), np.array([choice]))
         shown, ended = self._shown_for_new(choice), sure and not cheaper
         standings = tuple(
-            self._standing(i, choice, i != choice and (ended or not running[i]), bool(shown[i]))
+            self._standing(i, choice, i != choice and not resting[i] and (ended or not running[i]), bool(shown[i]))
             for i in range(len(self.candidates))
         )
-        return Answer(choice, sure, standings, cheaper)
+        idle = int(resting.sum())
+        return Answer(choice, sure, standings, cheaper + idle, idle)
 
     def _why(self, i: int, choice: int) -> Why:
         """Why a candidate is out."""

@@ -125,9 +125,12 @@ def why(contest: Contest, answer: Answer) -> str:
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
     if answer.choice != contest.race.leader():
         said += ", and it is the cheapest of which this is sure"
-    if answer.cheaper_open:
+    if open_ := answer.cheaper_open - answer.not_worth:
         ended = f" ({contest.ended})" if contest.ended else ""
-        said += f"; {counted(answer.cheaper_open, 'cheaper setting')} may be as good{ended}"
+        said += f"; {counted(open_, 'cheaper setting')} may be as good{ended}"
+    if answer.not_worth:
+        saved = f"to find out costs more than it saves in {counted_queries(contest.spec.queries)}"
+        said += f"; {counted(answer.not_worth, 'cheaper setting')} may be as good, but {saved}"
     return said
 
 

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from icl_bench.choosing import contest as module
 from icl_bench.choosing.contest import Contest, Setting, first_round, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
-from icl_bench.choosing.race import Ask, Race, Rules
 from icl_bench.choosing.spending import Spend
 from icl_bench.cli.output.choose import raced
 from icl_bench.cli.output.progress import Display
@@ -203,26 +201,6 @@ def test_the_first_answers_of_settings_are_asked_once_in_rounds_that_cost_no_mor
             assert costs[n] <= max(sum(costs[:n]), 0.1 * sum(costs))
     shared = [n for n, entered in enumerate(rounds) if any(one.select == "random" and one.k > 2 for one in entered)]
     assert len(shared) == 1  # nested demonstrations are read once
-
-
-@pytest.mark.parametrize(("queries", "asks"), [(1, False), (10**9, True)])
-def test_cheaper_settings_race_on_only_while_they_may_save_more_than_they_cost(
-    task: Path, tiny: Path, tmp_path: Path, queries: int, *, asks: bool
-) -> None:
-    spec = ChooseSpec(task=str(task), model=str(tiny), k="1,8", select="bm25", device="cpu", queries=queries)
-    contest = Contest.prepare(spec, lambda _: None, tmp_path / "results")
-    cheap, dear = sorted(range(2), key=lambda place: contest.settings[place].k)
-    contest.race.tell(Ask(dear, 0, 20), np.ones(20))
-    contest.race.tell(Ask(cheap, 0, 20), np.r_[np.ones(18), 0, 0])
-    contest.race.rules = replace(contest.race.rules, margin=0.3)
-    assert contest._is_not_worth(contest.race.next()) is False  # undecided
-    contest.race = Race(contest.race.candidates, Rules(30, 1, margin=0.1))
-    contest._price()
-    for place in range(2):
-        contest.race.tell(Ask(place, 0, 20), (np.arange(20) % 10 > 0).astype(float) if place == cheap else np.ones(20))
-    assert contest.race.decided()
-    assert contest.race.saving() > 0
-    assert contest._is_not_worth(contest.race.next()) is not asks
 
 
 @pytest.mark.parametrize(

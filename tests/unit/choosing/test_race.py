@@ -212,6 +212,24 @@ def test_a_cheaper_setting_runs_until_it_is_surely_within_the_margin_or_surely_w
     assert (late.choice, late.cheaper_open, bool((race.asked == race.length).all())) == (1, 0, False)
 
 
+@pytest.mark.parametrize(("queries", "asks"), [(20, False), (5000, True)])
+def test_a_cheaper_setting_is_asked_only_while_its_next_round_costs_no_more_than_it_saves(
+    queries: int, *, asks: bool
+) -> None:
+    scores = grid([0.9, 0.872, 0.5], 10, 500, np.random.default_rng(11), spread=0.0)
+    racing = [Candidate("dear", cost=9.0), Candidate("cheap", cost=1.0), Candidate("poor", cost=2.0)]
+    race = Race(racing, Rules(500, 10, margin=0.04, queries=queries))
+    while not race.decided():
+        for ask in race.next():
+            race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+    early = race.answer()
+    assert (early.choice, early.cheaper_open, early.not_worth) == (0, 1, int(not asks))
+    assert [one.out for one in early.standings] == [False, False, True]
+    assert bool(race.next()) is asks
+    race.price([9.0, 1.0, 2.0], asking=np.zeros(3))  # its answers are there
+    assert race.next()
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_what_saves_less_than_a_twentieth_is_not_worth_its_predictions(*, saves: bool) -> None:
     scores = grid([0.9, 0.87], 10, 500, np.random.default_rng(2))
