@@ -232,7 +232,12 @@ class Contest:
         settings, left_out = [*settings, *learning], [*left_out, *refused]
         draws = max(draws, *(one.learner.draws for one in learning if one.learner), 1)
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, queries=spec.queries, growth=GROWTH)
-        racing = [Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0) for one in settings]
+        racing = [
+            Candidate(
+                one.name, one.drawn, settles=SETTLES if one.calibration else 0, at_once=one.learner is not None
+            )
+            for one in settings
+        ]
         return cls(spec, entrants, settings, left_out, Race(racing, rules), order)
 
     @property
@@ -337,9 +342,10 @@ class Contest:
         """A round, or where it has the first answers of settings, a part of it: the cheapest settings.
 
         They cost at most as much as those before them, so that an answer is there early and the number of rounds
-        stays small. Settings that read the same demonstrations stay together.
+        stays small. Settings that read the same demonstrations stay together. Several models on this machine, of which
+        each round loads each, start in one round.
         """
-        if not asks or asks[0].start or self.measure is None:
+        if not asks or asks[0].start or self.measure is None or sum(one.here for one in self.entrants) > 1:
             return asks
         units: dict[Any, list[Ask]] = defaultdict(list)
         everything = [Ask(place, 0, asks[0].stop) for place in range(len(self.settings))]
@@ -368,8 +374,6 @@ class Contest:
             draws = len(setting.cells) if setting.learner is None else setting.learner.draws
             if setting.learner is None:
                 total += float(costs.each[ask.candidate, place]) * (ask.stop - ask.start)
-            elif ask.start:
-                continue
             shared = draws * float(costs.once[ask.candidate, place])
             once[setting.read_with] = max(once[setting.read_with], shared)
         return total + sum(once.values())
@@ -444,15 +448,17 @@ class Contest:
         """
         learning = [(learner, ask) for ask in asks if (learner := self.settings[ask.candidate].learner) is not None]
         for learner, ask in sorted(learning, key=lambda pair: pair[0].cost.all_flops):
-            name, questions = self.settings[ask.candidate].name, list(self._questions(ask))
+            name, rows = self.settings[ask.candidate].name, len(self.rows)
             try:
-                self._train(learner, ask.candidate, sorted({draw for draw, _ in questions}), runners, began)
+                self._train(learner, ask.candidate, range(learner.draws), runners, began)
             except CellError as error:
                 self.race.withdraw(ask.candidate)
                 self.left_out.append(f"{name}: {error}")
                 continue
-            told = [self._learned[ask.candidate, draw][self.rows[row]] for draw, row in questions]
-            self.race.tell(ask, told)
+            for start in range(0, self.race.length, rows):  # a training answers all test rows
+                part = Ask(ask.candidate, start, start + rows)
+                told = [self._learned[ask.candidate, draw][self.rows[row]] for draw, row in self._questions(part)]
+                self.race.tell(part, told)
         for learner, _ in learning:
             learner.finetuning.release()
 

@@ -53,6 +53,8 @@ class Candidate:
     """Of a query, in any unit. NaN if it is not known: then it is not cheaper than others, nor they than it."""
     settles: int = 0
     """Rows of a draw before its answers are compared, where they depend on the draw's other rows."""
+    at_once: bool = False
+    """Whether it is asked everything at once, however far others are."""
 
 
 @dataclass(frozen=True)
@@ -461,8 +463,9 @@ class Race:
         return mean_differences(differences, asked, self.rules.draws, drawn, target)
 
     def _reach(self) -> np.ndarray:
-        """Return how far each came; one without draws that has all rows is as far as any."""
-        complete = ~self._drawn & (self.asked == self.length)
+        """Return how far each came; one that was asked everything because that cost nothing more is as far as any."""
+        at_once = np.array([candidate.at_once for candidate in self.candidates])
+        complete = (~self._drawn | at_once) & (self.asked == self.length)
         others = self.asked[~complete & ~self._withdrawn]
         reach = np.where(complete, max(int(others.max(initial=0)), 1), self.asked)
         return np.where(self._withdrawn, 0, reach)

@@ -147,7 +147,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
         )
     if not answer.decided:
         beyond = "which setting is the best; the same command continues where it stopped"
-    asked = f"asked: {contest.predictions:,} of {contest.full_sweep:,} answers of all settings"
+    asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
     training = f", training ({', '.join(methods)})" if methods else ""
     return f"{beyond} ({asked}); not tried: {NOT_TRIED}{training}"

@@ -212,6 +212,21 @@ def test_a_cheaper_setting_runs_until_it_is_surely_within_the_margin_or_surely_w
     assert (late.choice, late.cheaper_open, bool((race.asked == race.length).all())) == (1, 0, False)
 
 
+def test_whoever_is_asked_everything_at_once_leads_by_that_only_if_it_is_better() -> None:
+    for share, leads in ((0.9, True), (0.3, False)):
+        race = Race([Candidate("whole", at_once=True), Candidate("prompt"), Candidate("poor", at_once=True)], Rules(200, 5))
+        scores = grid([share, 0.6, 0.2], 5, 200, np.random.default_rng(1))
+        for place in (0, 2):
+            for start in range(0, 1000, 200):
+                race.tell(Ask(place, start, start + 200), scores[place, start : start + 200])
+        race.tell(Ask(1, 0, 20), scores[1, :20])
+        assert (race.leader() == 0) is leads
+        assert all(ask.candidate == 1 for ask in race.next())
+        answer = run(race, scores)
+        assert (answer.choice, answer.decided, answer.standings[2].out) == (int(not leads), True, True)
+        assert race.asked[1] < 1000
+
+
 @pytest.mark.parametrize(("queries", "asks"), [(20, False), (5000, True)])
 def test_a_cheaper_setting_is_asked_only_while_its_next_round_costs_no_more_than_it_saves(
     queries: int, *, asks: bool
