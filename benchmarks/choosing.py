@@ -318,7 +318,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--growth", type=float, default=Rules.growth, help="of rounds, in replays")
-    parser.add_argument("--queries", type=float, help="replays: demonstrations cost, the cheapest is chosen for so many")
+    parser.add_argument("--queries", type=float, help="replays: what is shown costs, so many pay for it")
     given = parser.parse_args()
     if given.what == "simulations":
         simulations(given.target, given.draws, given.rows, given.trials, given.only)

@@ -233,9 +233,7 @@ class Contest:
         draws = max(draws, *(one.learner.draws for one in learning if one.learner), 1)
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, queries=spec.queries, growth=GROWTH)
         racing = [
-            Candidate(
-                one.name, one.drawn, settles=SETTLES if one.calibration else 0, at_once=one.learner is not None
-            )
+            Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0, at_once=one.learner is not None)
             for one in settings
         ]
         return cls(spec, entrants, settings, left_out, Race(racing, rules), order)

@@ -164,6 +164,6 @@ def crossing(costs: QueryCosts, one: int, other: int, measure: str) -> float | N
     place = MEASURES.index(measure)
     each = float(costs.each[one, place] - costs.each[other, place])
     once = float(costs.once[other, place] - costs.once[one, place])
-    if not each or not math.isfinite(each) or not once / each > 0:
+    if not each or not math.isfinite(each) or not once / each > 1:
         return None
     return once / each

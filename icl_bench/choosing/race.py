@@ -263,10 +263,7 @@ class Race:
         return int(np.lexsort((self._costs, -means))[0])
 
     def price(
-        self,
-        costs: Sequence[float] | np.ndarray,
-        asking: np.ndarray | None = None,
-        reading: np.ndarray | None = None,
+        self, costs: Sequence[float] | np.ndarray, asking: np.ndarray | None = None, reading: np.ndarray | None = None
     ) -> None:
         """Take what a query of each candidate costs, in place of what was known before: ``(candidates,)``, NaN where it
         is not known.

@@ -78,7 +78,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     yield f"Not known: {unknown(contest, answer)}"
     if setting.learner is not None:
         words = [*_finetune_words(contest, [setting], results, 1), "--keep-checkpoints", "trained"]
-        yield f"Next: {command(words)}  # trains the first draw again and keeps the classifier in the folder trained"
+        yield f"Next: {command(words)}  # trains the first draw again and keeps the classifier in the folder ./trained"
         return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
     yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes the prompt to a file"
@@ -116,10 +116,10 @@ def why(contest: Contest, answer: Answer) -> str:
     if not answer.decided:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
-        cheaper = ", or cheaper and no worse by more than that" if answer.cheaper_open else ""
+        cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
         waiting = sum(not one.predictions for one in _raced(answer))
-        unasked = f" ({waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet)" if waiting else ""
-        return f"undecided, {ended}: {others}{unasked} may be better by more than {margin}{cheaper}"
+        unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
+        return f"undecided, {ended}: {others} may be better by more than {margin}{cheaper}{unasked}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -201,7 +201,7 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"a query takes {three_digits(other / one)} times the {measure}"]
+    said = [f"a query costs {three_digits(other / one)} times as much ({measure})"]
     if standing.cheaper:
         said.append("it is within the margin (error 5%)")
     if (number := contest.crossing(choice, second)) is not None:

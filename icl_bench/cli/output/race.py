@@ -100,9 +100,8 @@ class RaceProgress(Watcher):
         left = f"{running} of {settings} left"
         if waiting := sum(one.raced and not one.predictions for one in self._answer.standings):
             left += f", {waiting} of them without answers yet"
-        return (
-            f"round {self._rounds}, {self._spent()}: {choice.candidate.name} leads with {score(choice)}; {left}{dropped}"
-        )
+        leads = f"{choice.candidate.name} leads with {score(choice)}"
+        return f"round {self._rounds}, {self._spent()}: {leads}; {left}{dropped}"
 
     def _spent(self) -> str:
         """Answers and time so far, and the rest of the budget."""

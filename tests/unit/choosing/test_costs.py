@@ -24,6 +24,7 @@ def test_a_long_shared_prompt_is_cheaper_above_the_crossing() -> None:
     assert crossing(costs((10.0, 0.0), (4.0, 600.0)), 0, 1, "operations") == 100
     assert crossing(costs((4.0, 0.0), (10.0, 600.0)), 0, 1, "operations") is None
     assert crossing(costs((4.0, 0.0), (4.0, 600.0)), 0, 1, "operations") is None
+    assert crossing(costs((10.0, 0.0), (4.0, 3.0)), 0, 1, "operations") is None  # at half a query
 
 
 @given(st.tuples(COSTS, COSTS), st.tuples(COSTS, COSTS))
@@ -34,7 +35,7 @@ def test_at_the_crossing_both_cost_the_same_and_beyond_it_the_one_with_the_cheap
     number = crossing(both, 0, 1, "operations")
     assert number == crossing(both, 1, 0, "operations")
     if number is None:
-        cheaper = [one[0] * n + one[1] <= other[0] * n + other[1] for n in (1e-9, 1e12)]
+        cheaper = [one[0] * n + one[1] <= other[0] * n + other[1] for n in (1, 1e12)]
         assert one[0] == other[0] or cheaper[0] == cheaper[1] or one[1] == other[1] or one == other
         return
     assert number * one[0] + one[1] == pytest.approx(number * other[0] + other[1], rel=1e-6)

@@ -262,7 +262,10 @@ def test_one_model_of_several_is_in_memory_while_it_is_trained(
 
 def test_a_round_of_trained_settings_alone_needs_nothing_of_the_budget(tmp_path: Path, tiny: Path) -> None:
     contest = prepared(tmp_path, tiny, method="probe", train_k="12")
-    prompts, probe = [Ask(0, 0, 20)], [Ask(len(contest.settings) - 1, 0, 20)]
+    last = len(contest.settings) - 1
+    for place in (0, last):
+        contest.race.tell(Ask(place, 0, 20), [1.0] * 20)
+    prompts, probe = [Ask(0, 20, 30)], [Ask(last, 20, 30)]
     contest.entrants[0].estimated, contest.entrants[0].took = 1.0, 1.0
     contest.account.purse.spent = contest.spec.spend.amount + 1
     assert contest._fit(probe) == probe

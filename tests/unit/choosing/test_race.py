@@ -214,7 +214,9 @@ def test_a_cheaper_setting_runs_until_it_is_surely_within_the_margin_or_surely_w
 
 def test_whoever_is_asked_everything_at_once_leads_by_that_only_if_it_is_better() -> None:
     for share, leads in ((0.9, True), (0.3, False)):
-        race = Race([Candidate("whole", at_once=True), Candidate("prompt"), Candidate("poor", at_once=True)], Rules(200, 5))
+        race = Race(
+            [Candidate("whole", at_once=True), Candidate("prompt"), Candidate("poor", at_once=True)], Rules(200, 5)
+        )
         scores = grid([share, 0.6, 0.2], 5, 200, np.random.default_rng(1))
         for place in (0, 2):
             for start in range(0, 1000, 200):
