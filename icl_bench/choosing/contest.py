@@ -354,7 +354,8 @@ class Contest:
         prompts = sum(costs[key] for key, unit in units.items() if self.settings[unit[0].candidate].learner is None)
         waiting = [key for key, unit in units.items() if any(ask.candidate in new for ask in unit)]
         limit = max(ENTRY * prompts, sum(costs.values()) - sum(costs[key] for key in waiting))
-        taken, total = set(), 0.0
+        taken: set[Any] = set()
+        total = 0.0
         for key in sorted(waiting, key=lambda key: costs[key]):
             total += costs[key]
             if taken and total > limit:
