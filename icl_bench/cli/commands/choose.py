@@ -12,11 +12,12 @@ def choose(
 ) -> None:
     """Choose a model and how to prompt it, by a race of settings.
 
-    Settings (models, selectors and numbers of demonstrations) start on few rows of every draw. A setting is dropped
-    when it is significantly worse than another one or, unless it is cheaper, when it is shown not to be better than the
-    leader by more than the margin; the others get more rows. The choice is the cheapest setting that is shown to be
-    within the margin of the best (error 5%). Answers are rows of ordinary cells: run and a later race use them. The
-    race ends when it is decided, at the end of the budget, or with Ctrl-C; the same command resumes it.
+    Settings (models, selectors and numbers of demonstrations) start on few rows of every draw, the cheapest settings
+    first. A setting is dropped when it is significantly worse than another one or, unless it is cheaper, when it is
+    shown not to be better than the leader by more than the margin; the others get more rows. The choice is the cheapest
+    setting that is shown to be within the margin of the best (error 5%). Answers are rows of ordinary cells: run and a
+    later race use them. The race ends when it is decided, at the end of the budget, or with Ctrl-C; the same command
+    resumes it.
     """
     import typer
 
