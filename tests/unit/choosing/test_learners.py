@@ -157,6 +157,8 @@ def test_what_cannot_be_trained_or_is_too_dear_is_left_out_by_name_and_the_other
     assert left_out.startswith(f"lora, k=12: {why}")
     (lora,) = (one for one in record["settings"] if one["select"] == "lora")
     assert (lora["score"], lora["out"], lora["why"]) == (None, True, "left out")
+    (probe,) = (one for one in record["settings"] if one["select"] == "probe")
+    assert probe["predictions"] == 2 * 30  # all that a training answers counts, however early the race ends
     assert record["choice"] != "lora, k=12"
     assert "left out" in said("summary", "--results", tmp_path / "results")
 
