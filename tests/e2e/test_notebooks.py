@@ -37,6 +37,7 @@ SMALLER = {
         "--vectors 28": "--vectors 4",
         "vectors:28": "vectors:4",
         "[4, 32]": "[4, 8]",
+        '"test_size": 20': '"test_size": 8',
         "k=32": "k=8",
     },
     "07_your_own_data": {'"test_size": 30': '"test_size": 12'},
