@@ -32,7 +32,9 @@ function showOpened({ reader: withReader = true } = {}) {
   for (const more of $$("#report .more")) {
     const count = $$("article:not([hidden])", more).length;
     more.hidden = !count;
-    if (open.task || open.model) more.open = true;
+    const chosen = Boolean(open.task || open.model);
+    if (chosen) more.open = true;
+    $("summary", more).hidden = chosen;
     $("summary", more).textContent = `${count} more`;
   }
   filterTables(open);
