@@ -150,6 +150,18 @@ def test_a_model_filter_leaves_no_chart_without_the_model(opened: Opened):
     assert all(chip.startswith("two, ") for chip in chips)
 
 
+def test_a_filter_leaves_no_legend_without_a_chart(opened: Opened):
+    driver = opened()
+    script = "document.querySelector('#accuracy .legend').offsetParent !== null"
+    assert driver.execute_script(f"return {script}")
+    driver.execute_script(
+        "for (const f of document.querySelectorAll('#accuracy figure')) f.dataset.task = 'other';"
+        "document.querySelector('nav .view [name=task]').value = 'travel';"
+        "document.querySelector('nav .view [name=task]').dispatchEvent(new Event('change'))"
+    )
+    assert not driver.execute_script(f"return {script}")
+
+
 def test_charts_of_several_models_follow_from_one_model_to_another(opened: Opened):
     driver = opened("#task=cards&model=one")
     drawn(driver)

@@ -41,6 +41,7 @@ function showOpened({ reader: withReader = true } = {}) {
   for (const section of $$("#report > section[data-finding], #findings, #answer")) {
     const parts = $$("figure, details.numbers, article", section);
     section.hidden = parts.length > 0 && parts.every((part) => part.hidden);
+    for (const controls of $$(".legend, form.costs", section)) controls.hidden = !$("figure:not([hidden])", section);
     const link = $(`nav a[href="#${CSS.escape(section.id)}"]`);
     if (link) link.parentElement.hidden = section.hidden;
   }
