@@ -22,7 +22,7 @@ __all__ = [
     "read",
     "run",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PLACES = {"UserError": "icl_bench.errors", "Task": "icl_bench.tasks.in_memory"}
 

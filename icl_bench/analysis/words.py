@@ -41,7 +41,9 @@ def points(row: Any) -> str:
 def power(row: Any) -> str:
     """The smallest difference that an undecided comparison would have found in 80% of samples, as text."""
     least = row.get("detectable", math.nan)
-    return "" if math.isnan(least) else f"; 80% power from {percent(least)} points on"
+    if math.isnan(least):
+        return ""
+    return f"; 80% power from {percent(least)} points on" if least < 1 else "; too little data to show any difference"
 
 
 def try_more(row: Any) -> str:

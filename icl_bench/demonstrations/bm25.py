@@ -14,7 +14,7 @@ from icl_bench.unicode_words import UNSPACED_OR_MARKED, has_many
 from icl_bench.unicode_words import words as unicode_words
 
 if TYPE_CHECKING:
-    from rank_bm25 import BM25Okapi
+    from icl_bench.demonstrations.bm25_index import Index
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -66,12 +66,11 @@ class BM25(Retriever):
     """
 
     name = "bm25"
-    _pool_size: int
-    _index: BM25Okapi | None
-    _places: dict[str, np.ndarray]
-    """The demonstrations that have a word, ascending."""
+    _index: Index
     _scores: dict[str, np.ndarray]
-    """What a word adds to the scores of these demonstrations."""
+    """What a word adds to the scores of its demonstrations. A query's score is the sum over words, so each is computed
+    once.
+    """
 
     def __init__(self, *, unicode: bool | None = None) -> None:
         """``unicode``: whether words follow Unicode; None to decide by the pool."""
@@ -92,21 +91,11 @@ class BM25(Retriever):
 
     def fit(self, demonstrations: Sequence[str]) -> None:
         """Index the pool: whole demonstration texts."""
-        from rank_bm25 import BM25Okapi
+        from icl_bench.demonstrations.bm25_index import Index
 
         if self._unicode is None:
             self._unicode = needs_unicode(demonstrations)
-        documents = [self._words(text) for text in demonstrations]
-        places: dict[str, list[int]] = {}
-        for place, document in enumerate(documents):
-            for word in dict.fromkeys(document):
-                places.setdefault(word, []).append(place)
-        self._pool_size = len(documents)
-        self._places = {word: np.array(holders) for word, holders in places.items() if len(holders) < self._pool_size}
-        telling = [[word for word in document if word in self._places] for document in documents]
-        # rank_bm25 divides by the number of words
-        self._index = BM25Okapi(telling) if self._places else None
-        self._scores = {}
+        self._index, self._scores = Index(map(self._words, demonstrations)), {}
 
     def rank(self, queries: Sequence[str]) -> Iterator[Ranking]:
         """Score the pool for each query, as ``BM25Okapi.get_scores`` does.
@@ -115,18 +104,12 @@ class BM25(Retriever):
         the pool. A query of stop words alone is not related to any demonstration.
         """
         for query in queries:
-            scores = np.zeros(self._pool_size)
-            related = np.zeros(self._pool_size, dtype=bool)
+            scores = np.zeros(self._index.corpus_size)
+            related = np.zeros(self._index.corpus_size, dtype=bool)
             for word in self._words(query):
-                if word in self._places:
-                    scores[self._places[word]] += self._scores_of(word)
-                    related[self._places[word]] = True
+                if (holders := self._index.holders(word)) is not None:
+                    if word not in self._scores:
+                        self._scores[word] = self._index.added(word)
+                    scores[holders] += self._scores[word]
+                    related[holders] = True
             yield Ranking(scores, related)
-
-    def _scores_of(self, word: str) -> np.ndarray:
-        """The scores of one word. A query's score is the sum over words, so each is computed once."""
-        if word not in self._scores:
-            assert self._index is not None, "the index has this word"
-            scores = self._index.get_batch_scores([word], self._places[word].tolist())
-            self._scores[word] = np.array(scores)
-        return self._scores[word]

@@ -117,12 +117,12 @@ def _against(row: Mapping[Any, Any], base: str) -> Iterator[str]:
         return
     yield f"None of {counted(row['points'], 'compared point')} scored higher"
     if row["beside"] == "cheaper":
-        more = (
-            f", nor {'was' if row['others'] == 1 else 'were'} {counted(row['others'], 'other')}"
+        which = (
+            f"{row['others'] + 1} cheaper ones were not shown to be worse; the best of them is"
             if row["others"]
-            else ""
+            else "A cheaper one was not shown to be worse:"
         )
-        yield (f"A cheaper one was not shown to be worse{more}: {beside}, {points(row)}{power(row)}{try_more(row)}")
+        yield f"{which} {beside}, {points(row)}{power(row)}{try_more(row)}"
     elif row["beside"] == "worse":
         yield f"Every cheaper one was shown to be worse; the best of them is {beside}, {points(row)}"
     else:

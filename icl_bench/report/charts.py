@@ -265,18 +265,29 @@ def _hollow(
 
 
 def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
-    """Lines over the whole width, with names at the left end, the higher line's above it."""
+    """Lines over the whole width, with names at the left end: the higher line's above it, the lower line's below it.
+
+    A line near the axis has its name above, beside the higher line's if that is near too.
+    """
     if not levels:
         return []
     ordered = sorted(levels.items(), key=lambda level: -level[1])
+    highest = ordered[0][1]
     layers = []
     for place, (name, value) in enumerate(ordered):
-        level = alt.Chart(alt.InlineData([{"level": value, "name": name}])).encode(alt.Y("level:Q", title=title))
-        layers += [
-            level.mark_rule(style="reference", description=name),
-            level.mark_text(align="left", dx=4, dy=9 if place else -6).encode(alt.Text("name:N"), x=alt.value(0)),
-        ]
+        at, dy = value, -6
+        if place and value >= NAME_ROOM:
+            dy = 9
+        elif place and highest - value < 2 * NAME_ROOM:
+            at, dy = highest, -6 - 12 * place
+        level = alt.Chart(alt.InlineData([{"level": value, "at": at, "name": name}]))
+        named = level.mark_text(align="left", dx=4, dy=dy).encode(alt.Text("name:N"), alt.Y("at:Q"), x=alt.value(0))
+        layers += [level.mark_rule(style="reference", description=name).encode(alt.Y("level:Q", title=title)), named]
     return layers
+
+
+NAME_ROOM = 0.09
+"""The share of the vertical axis that a name takes."""
 
 
 def _beyond(base: alt.Chart, frame: pd.DataFrame, look: Look, y: alt.Y) -> list[alt.Chart]:

@@ -121,8 +121,15 @@ def parts(text: str) -> list[str]:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """A text of a figure with replaced names."""
-    return names.get(text) or "".join(names.get(part, part) for part in parts(text))
+    """A text of a figure with replaced names, the longest first: ``bm25, pool`` before ``bm25``."""
+    pieces, shown, start = parts(text), [], 0
+    while start < len(pieces):
+        ends = range(len(pieces), start, -1)
+        end = next((end for end in ends if "".join(pieces[start:end]) in names), start + 1)
+        piece = "".join(pieces[start:end])
+        shown.append(names.get(piece, piece))
+        start = end
+    return "".join(shown)
 
 
 def check_names(names: Mapping[str, str], texts: Iterable[str], known: Iterable[str]) -> None:

@@ -104,6 +104,10 @@ def _files(one: Drawn, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
     spec = _with_names(one.spec, style.names) if style.names else one.spec
     if style.units:
         _wrap_titles(spec, style.units)
+        for chart in spec.get("concat", [spec]):
+            _wrap_axes(chart)
+            _shrink_points(chart)
+            _shorten_levels(chart, spec["datasets"])
     svg = _fitted_svg(spec, style)
     if style.units and (inches := size_of(svg)[0] / UNITS) > 1.01 * style.units / UNITS:
         needs = f"{one.name} is {inches:.1f} inches wide, because its names need the space; --rename sets shorter ones"
@@ -135,18 +139,26 @@ def size_of(svg: str) -> tuple[float, float]:
 
 
 def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
-    """The figure as SVG with the requested width: charts are narrowed by the space of legends and axes."""
-    svg = _svg(spec)
+    """The figure as SVG with the requested width: charts are narrowed by the space of legends and axes.
+
+    A label that appears at the end of an axis may make a slightly wider chart too wide; then the widest one that fits
+    is taken.
+    """
+    svg, fitting = _svg(spec), ""
+    if style.units is None:
+        return svg
     charts = spec.get("concat")
-    for _ in range(FITS if style.units else 0):
-        over = size_of(svg)[0] - (style.units or 0)
+    for _ in range(FITS):
+        over = size_of(svg)[0] - style.units
+        if over < 1 and (not fitting or size_of(fitting)[0] < size_of(svg)[0]):
+            fitting = svg
         if abs(over) < 1:
             break
         columns = min(spec["columns"], len(charts)) if charts else 1
         for chart in charts or [spec]:
             chart["width"] = max(NARROWEST, chart["width"] - math.copysign(max(1, abs(over) / columns), over))
         svg = _svg(spec)
-    return svg
+    return svg if size_of(svg)[0] < style.units + 1 else fitting or svg
 
 
 FITS, NARROWEST = 5, 40
@@ -238,6 +250,7 @@ def together(panels: Sequence[Panel], about: str, style: FigureStyle) -> dict[st
         "$schema": specs[0]["$schema"],
         "concat": [{key: spec[key] for key in CHART if key in spec} for spec in specs],
         "columns": columns,
+        "spacing": 10,
         "datasets": datasets,
         "params": specs[0].get("params", []),
         "resolve": {"scale": dict.fromkeys(CHANNELS, "shared")},
@@ -276,8 +289,12 @@ def _size(spec: Mapping[str, Any], units: float | None) -> dict[str, Any]:
         return {"width": WIDTH}
     height = spec["height"]
     if height % HEIGHT == 0:
-        height = round(height * min(1.0, units / (WIDTH + MARGIN)))
+        height = max(LOWEST, round(height * min(1.0, units / (WIDTH + MARGIN))))
     return {"width": max(NARROWEST, units - MARGIN), "height": height}
+
+
+LOWEST = 90
+"""The minimum units of a chart's height."""
 
 
 MARGIN = 50
@@ -331,6 +348,39 @@ def _wrap_titles(spec: dict[str, Any], units: float) -> None:
         if titled["title"]:
             letters = max(10, int(room / (LETTER * TITLE_SIZE)))
             titled["title"] = textwrap.wrap(titled["title"], letters, break_on_hyphens=False)
+
+
+def _wrap_axes(chart: dict[str, Any]) -> None:
+    """Break the titles of a chart's axes into lines that fit."""
+    for layer in chart["layer"]:
+        for channel, room in (("x", chart["width"] + MARGIN / 4), ("y", chart["height"] + MARGIN / 2)):
+            encoded = layer["encoding"].get(channel, {})
+            letters = max(8, int(room / (LETTER * TITLE_SIZE)))
+            if len(title := encoded.get("title") or "") > letters:
+                encoded["title"] = textwrap.wrap(title, letters, break_on_hyphens=False, break_long_words=False)
+
+
+def _shrink_points(chart: dict[str, Any]) -> None:
+    """Make points smaller where many would cover each other."""
+    for layer in chart["layer"]:
+        if layer["mark"]["type"] == "point" and "size" in layer["mark"]:
+            layer["mark"]["size"] *= min(1.0, 2 * chart["width"] / WIDTH)
+
+
+SHORTER = (
+    (re.compile(r"^most frequent label, "), "majority, "),
+    (re.compile(r"^guessing one of .* labels, "), "chance, "),
+)
+"""Names of lines over the whole width, for narrow charts."""
+
+
+def _shorten_levels(chart: Mapping[str, Any], datasets: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Replace names of lines that are wider than their chart."""
+    for layer in chart["layer"]:
+        for row in datasets.get(layer.get("data", {}).get("name", ""), ()):
+            if "level" in row and LETTER * LABEL_SIZE * len(row["name"]) > chart["width"]:
+                for long, short in SHORTER:
+                    row["name"] = long.sub(short, row["name"])
 
 
 SHOWN = {"title", "domain", "values", "value", "datasets", "sort"}

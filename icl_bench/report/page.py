@@ -44,10 +44,11 @@ GENERATOR = '<meta name="generator" content="icl-bench '
 """The tag that identifies the generator of a page."""
 
 
-def page(report: Report, with_library: bool = True) -> str:
+def page(report: Report, with_library: bool = True, revision: int = -1) -> str:
     """The whole page as HTML. The same report gives the same text.
 
-    A served page without charts yet can omit the ``library`` that draws them.
+    A served page without charts yet can omit the ``library`` that draws them. A served page with findings has the
+    ``revision`` of the folder that they are of.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -55,6 +56,7 @@ def page(report: Report, with_library: bool = True) -> str:
     template = environment.from_string(own_file("page.html.j2"))
     return template.render(
         report=report,
+        revision=revision,
         version=__version__,
         loss=LOSS,
         css=Markup(own_file("page.css")),

@@ -126,21 +126,24 @@ class Perplexity:
         """
         storage, outcome, backend = storage_at(results), PerplexityOutcome(), None
         storage.prepare()
+        done: dict[str, str] = {}
         for text in self.texts:
             for pattern in self.patterns:
-                facts = self._facts(text, pattern)
-                name = self._name(facts)
+                facts, what = self._facts(text, pattern), f"{text.name}, {pattern}"
+                name = done[what] = self._name(facts)
                 if storage.has(name):
                     outcome.kept += 1
                     continue
                 if backend is None:
                     backend = self.load_backend()
-                say(f"{text.name}, {pattern}")
+                say(what)
                 try:
                     self._compute(backend, text, pattern, facts, storage, name)
                     outcome.computed += 1
                 except CellError as error:
-                    outcome.failed[f"{text.name}, {pattern}"] = str(error)
+                    outcome.failed[what] = str(error)
+        gone = [what for what, name in done.items() if what not in outcome.failed and not storage.has(name)]
+        outcome.failed |= dict.fromkeys(gone, "its file was removed during the run; run it again")
         return outcome
 
     @cached_property

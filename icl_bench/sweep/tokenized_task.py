@@ -28,6 +28,7 @@ from icl_bench.models.registry import Model
 from icl_bench.models.tokenizers import Tokenizer
 from icl_bench.prompts.chat import ChatForm, ChatSettings, PromptForm, chat_form
 from icl_bench.prompts.encoding import Ids, PromptTokenizer
+from icl_bench.prompts.lengths import demonstration_lengths
 from icl_bench.prompts.rendering import AS_THEY_ARE, PlainForm, Writing, demonstration_text
 from icl_bench.registry import SELECTORS
 from icl_bench.results.cells import Prediction
@@ -108,8 +109,7 @@ class TokenizedTask:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each train row as a whole demonstration with its separator: ``(train,)``."""
-        plain = PromptTokenizer(PlainForm(self.data.spec.template), self.tokenizer)
-        return plain.demonstration_lengths(self.data.train)
+        return demonstration_lengths(PlainForm(self.data.spec.template), self.tokenizer, self.data.train)
 
     @cached_property
     def query_lengths(self) -> np.ndarray:

@@ -116,6 +116,7 @@ class _ExampleReader:
         where_of_id: dict[str, str] = {}
         texts = self.texts[split.name] = {}
         unlabelled: dict[str, str] = {}
+        input_fields = [f for f in self.spec.template.input_fields if f != self._own]
         for number, row in enumerate(split.rows):
             name = self._id(row, split.name, number)
             if name in where_of_id:
@@ -126,7 +127,6 @@ class _ExampleReader:
             stored = row
             if isinstance(self.spec.template, JinjaTemplate):
                 row = self._rendered(self.spec.template, row)
-            input_fields = [f for f in self.spec.template.input_fields if f != self._own]
             inputs = {f: _text(row, self.columns[f]) for f in input_fields}
             filled = {f: text for f, text in inputs.items() if text and not text.isspace()}
             texts[name] = " ".join(filled.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from icl_bench.tasks.examples import Example
 from icl_bench.unicode_words import folded, segmented
@@ -19,8 +19,11 @@ def near_duplicates(test: Sequence[Example], train: Iterable[Example]) -> tuple[
     Inputs are near duplicates if they are equal except for case, punctuation and blanks, or if their sets of words have
     a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless they contain no word.
     """
-    index = WordSets(set(map(words_of, train)))
-    return tuple(example.id for example in test if index.has_near(words_of(example)))
+    asked = [(example.id, words_of(example)) for example in test]
+    index, near = WordSets({words for _, words in asked}), set[frozenset[str]]()
+    for example in train:  # read once, as it may have millions of rows
+        near.update(index.near(words_of(example)))
+    return tuple(name for name, words in asked if words in near)
 
 
 def words_of(example: Example) -> frozenset[str]:
@@ -34,6 +37,8 @@ def words(text: str) -> list[str]:
     Compatible characters are unified (NFKC), such as full-width letters. Scripts without spaces become bigrams of
     characters.
     """
+    if text.isascii():
+        return text.lower().translate(_SEPARATORS).split()
     bare = "".join(" " if unicodedata.category(letter)[0] in SEPARATE else letter for letter in folded(text))
     return [part for word in bare.split() for part in segmented(word, 2)]
 
@@ -41,13 +46,15 @@ def words(text: str) -> list[str]:
 SEPARATE = "PSZC"
 """Unicode's categories of word separators: punctuation, symbols, blanks, controls."""
 
+_SEPARATORS = {code: " " for code in range(128) if unicodedata.category(chr(code))[0] in SEPARATE}
+
 
 class WordSets:
     """Sets of words, indexed by their rarest words.
 
     Two sets of a Jaccard index of at least t share one of the ``n - ceil(t n) + 1`` rarest words of
     each, n words (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, ICDE). So few sets have to be
-    compared.
+    compared. Rare are words of few sets of the index; any order would do.
     """
 
     def __init__(self, sets: Iterable[frozenset[str]]) -> None:
@@ -58,9 +65,11 @@ class WordSets:
             for word in self._rarest(words):
                 self._by_word[word].append(words)
 
-    def has_near(self, words: frozenset[str]) -> bool:
-        """Whether one of the sets is nearly these words."""
-        return any(_are_near(words, other) for word in self._rarest(words) for other in self._by_word.get(word, ()))
+    def near(self, words: frozenset[str]) -> Iterator[frozenset[str]]:
+        """The sets that are nearly these words; one may come several times."""
+        if words:
+            found = (other for word in self._rarest(words) for other in self._by_word.get(word, ()))
+            yield from (other for other in found if _are_near(words, other))
 
     def _rarest(self, words: frozenset[str]) -> list[str]:
         count = len(words)

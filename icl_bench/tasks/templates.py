@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
@@ -127,18 +128,18 @@ class Template(Frozen):
             raise ValueError(f"input must not show the answer field {{{fields[0]}}}")
         return self
 
-    @property
+    @cached_property
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the input shows, in the order of their first appearance."""
         fields = [f for _, f, _, _ in string.Formatter().parse(self.input) if f is not None]
         return tuple(dict.fromkeys(fields))
 
-    @property
+    @cached_property
     def answer_field(self) -> str:
         """The field that holds the answer: the one field of ``output``."""
         return next(f for _, f, _, _ in string.Formatter().parse(self.output) if f is not None)
 
-    @property
+    @cached_property
     def answer_lead(self) -> str:
         """``output`` up to the answer, braces unescaped: ``"intent: "``."""
         return "".join(text for text, _, _, _ in string.Formatter().parse(self.output))
@@ -147,12 +148,12 @@ class Template(Frozen):
         """An example without its answer, from the values of the input fields: ``"query: ..."``."""
         return self.input.format_map(fields)
 
-    @property
+    @cached_property
     def query_link(self) -> str:
         """The text of a query after its input: ``"\\nintent:"``."""
         return f"\n{self.answer_lead.rstrip(' ')}"
 
-    @property
+    @cached_property
     def answer_link(self) -> str:
         """The text between the end of a query and its answer: the removed space."""
         lead = self.answer_lead

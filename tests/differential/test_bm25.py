@@ -9,9 +9,12 @@ import textwrap
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
 from icl_bench.demonstrations.bm25 import BM25, words
+from icl_bench.demonstrations.bm25_index import Index
 
 
 def paragraphs() -> list[str]:
@@ -38,6 +41,21 @@ def test_scores_are_rank_bm25s_over_words_without_stop_words(texts):
     retriever.fit(pool)
     for query, ranking in zip(queries, retriever.rank(queries), strict=True):
         np.testing.assert_allclose(ranking.scores, index.get_scores(words(query)), rtol=1e-12)
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=8), max_size=30))
+def test_each_word_adds_what_it_adds_in_rank_bm25(documents):
+    index = Index(documents)
+    everywhere = set("abcdefg").intersection(*documents) if documents else set()
+    telling = [[word for word in document if word not in everywhere] for document in documents]
+    known = {word for document in telling for word in document}
+    reference = BM25Okapi(telling) if known else None
+    for word in "abcdefg":
+        holders = index.holders(word)
+        assert (holders is None) == (word not in known)
+        if holders is not None:
+            assert holders.tolist() == [place for place, document in enumerate(telling) if word in document]
+            assert index.added(word).tolist() == reference.get_batch_scores([word], holders.tolist())
 
 
 def test_the_words_of_the_template_change_no_score(texts):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.api_server import serving
+from support.extending import CODE, GROUPS, path_with, write_package
 from support.models import llama_tokenizer, tiny_checkpoint
 from support.outside import described
 from support.program import as_words
@@ -24,9 +25,6 @@ from support.warm_program import WarmProgram
 import icl_bench
 from icl_bench import registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-CODE = dict(re.findall(r"```python\n# (my_package/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL))
-(GROUPS,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 TASK = """
 name: colours
 data: {source: colours, fields: {text: text, label: label}}
@@ -46,9 +44,7 @@ Program = Callable[..., str]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as pip would install it, a task of its source, and a small model."""
     root = tmp_path_factory.mktemp("extending")
-    (root / "site" / "my_package").mkdir(parents=True)
-    for name, code in CODE.items():
-        (root / "site" / name).write_text(code, encoding="utf-8")
+    write_package(root / "site")
     groups = tomllib.loads(GROUPS)["project"]["entry-points"]
     described(
         root / "site",
@@ -78,11 +74,6 @@ def program(folder: Path) -> Iterator[Program]:
         warm.close()
 
 
-def path_with(site: Path) -> str:
-    """The module path with one more folder in front."""
-    return os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
 @pytest.fixture(scope="module")
 def results(folder: Path, program: Program) -> Path:
     """Results of runs with each of the examples."""
@@ -110,27 +101,6 @@ def test_every_kind_is_shown_each_in_one_short_file() -> None:
         body = [line for line in code.splitlines() if line.strip()]
         imports = [line for line in body if line.startswith(("from ", "import "))]
         assert len(body) - len(imports) < (60 if name.endswith("server.py") else 30), name
-
-
-def test_examples_pass_the_linter_and_the_type_checker_of_this_repository(folder: Path) -> None:
-    settings = PAGE.parents[1] / "pyproject.toml"
-    package = folder / "site" / "my_package"
-    checks = [
-        ["ruff", "check", "--config", settings, package],
-        ["ruff", "format", "--check", "--config", settings, package],
-        ["mypy", "--strict", "--config-file", settings, "-p", "my_package"],
-    ]
-    for words in checks:
-        environment = {**os.environ, "PYTHONPATH": path_with(folder / "site"), "MYPYPATH": str(folder / "site")}
-        done = subprocess.run(
-            [sys.executable, "-m", *map(str, words)],
-            cwd=settings.parent,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_selector_order_and_pattern_of_another_package_make_cells(program: Program, results: Path) -> None:

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.api_server import free_port
 from support.program import as_words
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NAMES = [
     *as_words(
         "01_first_sweep 02_reading_a_curve 03_order_and_sorting 04_against_the_paper 05_does_context_need_context "
-        "06_demonstrations_as_vectors 07_your_own_data 08_which_selection_at_what_price"
+        "06_demonstrations_as_vectors 07_your_own_data 08_which_selection_at_what_price 09_choose_a_setting "
+        "10_a_model_behind_a_server"
     )
 ]
 
 PUBLISHED = ("02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper")
 """They run for somebody who has the installed package alone."""
+
+PORT = free_port()
+"""Of the server in a notebook, which a reader's machine may run on the port that is written there."""
 
 SMALLER = {
     "01_first_sweep": {'"test_size": 60': '"test_size": 20'},
@@ -32,10 +37,13 @@ SMALLER = {
         "--vectors 28": "--vectors 4",
         "vectors:28": "vectors:4",
         "[4, 32]": "[4, 8]",
+        '"test_size": 20': '"test_size": 8',
         "k=32": "k=8",
     },
     "07_your_own_data": {'"test_size": 30': '"test_size": 12'},
     "08_which_selection_at_what_price": {'"test_size": 24': '"test_size": 10'},
+    "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 12'},
+    "10_a_model_behind_a_server": {'"test_size": 12': '"test_size": 4', '"8123"': f'"{PORT}"', ":8123/": f":{PORT}/"},
 }
 """What is written otherwise here: fewer questions, or steps of training, show as well that it runs."""
 

@@ -16,6 +16,8 @@ from support.browser import DOWN, ENTER, drawn, focus, press, set_to, settled, t
 from support.needs import missing
 from support.places import imported_page
 
+from icl_bench.report import write_report
+
 pytestmark = pytest.mark.slow
 
 AXE = "axe-core@4.10.3"
@@ -148,6 +150,36 @@ def test_a_model_filter_leaves_no_chart_without_the_model(opened: Opened):
     chips = visible(driver, "#cost .chip [data-series]")
     assert chips
     assert all(chip.startswith("two, ") for chip in chips)
+
+
+def test_a_filter_leaves_no_legend_without_a_chart(opened: Opened):
+    driver = opened()
+    script = "document.querySelector('#accuracy .legend').offsetParent !== null"
+    assert driver.execute_script(f"return {script}")
+    driver.execute_script(
+        "for (const f of document.querySelectorAll('#accuracy figure')) f.dataset.task = 'other';"
+        "document.querySelector('nav .view [name=task]').value = 'travel';"
+        "document.querySelector('nav .view [name=task]').dispatchEvent(new Event('change'))"
+    )
+    assert not driver.execute_script(f"return {script}")
+
+
+def test_failed_cells_of_another_task_leave_no_heading(driver: Any, tmp_path: Path):
+    results = Path(__file__).parent.parent / "golden" / "results" / "results"
+    write_report(results, tmp_path / "report.html")
+    for task, hidden in (("trec", False), ("sst2", True)):
+        driver.get("about:blank")
+        driver.get((tmp_path / "report.html").as_uri() + f"#task={task}")
+        settled(driver)
+        assert driver.execute_script("return document.querySelector('#failed').hidden") is hidden
+
+
+def test_the_prompt_of_an_import_is_not_called_checked(opened: Opened):
+    driver = opened("#task=cards&model=one")
+    wait(driver, "document.querySelector('#reader .shown code')")
+    (shown,) = texts(driver, "#reader .shown")
+    assert "icl-bench show" in shown
+    assert "checked against" not in shown
 
 
 def test_charts_of_several_models_follow_from_one_model_to_another(opened: Opened):

@@ -260,6 +260,14 @@ def test_an_address_leads_to_a_prediction_of_all(opened: Any, server: Server):
     assert "The prediction none:x is not in the results." in texts(driver, "#reader .shown")[0]
 
 
+def test_an_address_leads_to_a_section(opened: Any):
+    driver = opened("#task=stdlib&at=cost")
+    time.sleep(3)  # longer than the page waits before it asks for newer findings
+    top = driver.execute_script("return document.querySelector('#cost').getBoundingClientRect().top")
+    assert 0 <= top < 200
+    assert driver.execute_script("return document.querySelector('#cost .chart[data-drawn]') !== null")
+
+
 def test_predictions_are_shown_before_the_findings_are_worked_out(driver: Any, results: Path):
     found = Server(results)
     try:

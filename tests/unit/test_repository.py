@@ -106,16 +106,38 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_a_release_changes_every_version(release: Callable[..., list[Path]], copy: Path):
-    release(copy, "7.8.9", "2030-01-02")
-    source, citation, changes = ((copy / name).read_text(encoding="utf-8") for name in VERSIONED)
-    assert '__version__ = "7.8.9"' in source
-    assert icl_bench.__version__ not in re.findall(r'"(\d+\.\d+\.\d+)"', source)
-    assert yaml.safe_load(citation)["version"] == "7.8.9"
-    assert str(yaml.safe_load(citation)["date-released"]) == "2030-01-02"
-    assert "## [7.8.9] - 2030-01-02" in changes
+    unreleased = "## [Unreleased]\n\n"
+    for version, day, entry in (("7.8.9", "2030-01-02", "### Added\n\n- One."), ("7.9.0", "2030-01-03", "### Fixed")):
+        changes = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
+        before, _, after = changes.partition(unreleased)
+        (copy / "CHANGELOG.md").write_text(f"{before}{unreleased}{entry}\n\n{after}", encoding="utf-8")
+        release(copy, version, day)
+        source, citation, changes = ((copy / name).read_text(encoding="utf-8") for name in VERSIONED)
+        assert f'__version__ = "{version}"' in source
+        assert icl_bench.__version__ not in re.findall(r'"(\d+\.\d+\.\d+)"', source)
+        assert yaml.safe_load(citation)["version"] == version
+        assert str(yaml.safe_load(citation)["date-released"]) == day
+        assert f"{unreleased}## [{version}] - {day}\n\n{entry}" in changes
+        assert re.findall(r"(?m)^\[Unreleased\]: .*", changes) == [
+            f"[Unreleased]: https://github.com/icl-bench/icl-bench/compare/v{version}...HEAD"
+        ]
+        assert f"\n[{version}]: https://github.com/icl-bench/icl-bench/releases/tag/v{version}\n" in changes
     with pytest.raises(ValueError, match="nothing is unreleased"):
-        release(copy, "7.8.10", "2030-01-03")
-    assert yaml.safe_load((copy / "CITATION.cff").read_text(encoding="utf-8"))["version"] == "7.8.9"
+        release(copy, "7.9.1", "2030-01-04")
+    assert yaml.safe_load((copy / "CITATION.cff").read_text(encoding="utf-8"))["version"] == "7.9.0"
+
+
+def test_the_changelog_has_the_version_and_a_link_of_every_heading():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"(?m)^## (.*)$", changes)
+    assert headings[0] == "[Unreleased]"
+    assert headings[1].startswith(f"[{icl_bench.__version__}] - ")
+    assert all(re.fullmatch(r"\[\S+\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert re.findall(r"(?m)^(\[\S+\]): ", changes) == [heading.split(" - ")[0] for heading in headings]
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"(?m)^### (.*)$", changes)) <= kinds
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert headings[1] == f"[{citation['version']}] - {citation['date-released']}"
 
 
 @pytest.mark.parametrize("version", ["", "v1.0.0", "1.0", "1.0.0-rc1", "1.0.0\n"])

@@ -22,7 +22,7 @@ def choose(
     import typer
 
     from icl_bench.choosing.contest import INTERRUPTED
-    from icl_bench.cli.output.choose import answer_lines, raced
+    from icl_bench.cli.output.choose import answer_lines, print_answer, raced
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
@@ -31,7 +31,6 @@ def choose(
     if json:
         print_json(contest.as_json())
     elif not quiet:
-        for line in answer_lines(contest, results):
-            console().print(line, soft_wrap=True)
+        print_answer(answer_lines(contest, results), console())
     if contest.ended == INTERRUPTED:
         raise typer.Exit(130)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from rich.console import Console
 
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
@@ -82,6 +84,12 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
     yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes the prompt to a file"
+
+
+def print_answer(lines: Iterable[str], shown: Console) -> None:
+    """Print the answer. On a terminal its lines break between words, except those of commands, which can be copied."""
+    for line in lines:
+        shown.print(line, soft_wrap=not shown.is_terminal or line.startswith("Next: "))
 
 
 DEMONSTRATIONS = {

@@ -5,7 +5,7 @@ const EVERY_SECONDS = 2;
 class Following {
   constructor() {
     this.status = $(".following");
-    this.shown = -1; // the revision whose findings the page has
+    this.shown = Number(this.status.dataset.revision); // whose findings the page has; -1 if none
     this.ask();
   }
 

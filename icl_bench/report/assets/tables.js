@@ -81,6 +81,10 @@ function filterTables(open) {
     const table = data.tables[Number(box.dataset.table)];
     const count = rowsOf(table, open).length;
     const folded = box.closest("details");
+    if (box.closest("#failed")) {
+      $("#failed").hidden = !count;
+      $('nav a[href="#failed"]').parentElement.hidden = !count;
+    }
     if (folded) {
       folded.hidden = !count && table.rows.length > 0;
       const whole_ = table.rows.length < table.total && count === table.rows.length ? table.total : count;

@@ -32,13 +32,16 @@ function showOpened({ reader: withReader = true } = {}) {
   for (const more of $$("#report .more")) {
     const count = $$("article:not([hidden])", more).length;
     more.hidden = !count;
-    if (open.task || open.model) more.open = true;
+    const chosen = Boolean(open.task || open.model);
+    if (chosen) more.open = true;
+    $("summary", more).hidden = chosen;
     $("summary", more).textContent = `${count} more`;
   }
   filterTables(open);
   for (const section of $$("#report > section[data-finding], #findings, #answer")) {
     const parts = $$("figure, details.numbers, article", section);
     section.hidden = parts.length > 0 && parts.every((part) => part.hidden);
+    for (const controls of $$(".legend, form.costs", section)) controls.hidden = !$("figure:not([hidden])", section);
     const link = $(`nav a[href="#${CSS.escape(section.id)}"]`);
     if (link) link.parentElement.hidden = section.hidden;
   }

@@ -9,7 +9,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import tip
 from icl_bench.report.naming import CURVE, Naming, unshuffled
-from icl_bench.report.sections.panels import Drawing, common_look, groups, panel, point_tips, with_limits
+from icl_bench.report.sections.panels import Drawing, common_look, groups, of_models, panel, point_tips, with_limits
 from icl_bench.report.tables import of_finding
 
 
@@ -40,7 +40,7 @@ def order(finding: Finding, findings: Findings, naming: Naming) -> Drawing | Non
     within = within[[*same, "changed"]].astype(dict.fromkeys(same[:4], object))
     frame = frame.merge(within.rename(columns={"changed": "floor"}), on=same, how="left")
     frame["floor"] = frame["floor"].astype(float)
-    shown = frame.assign(series=frame["model"] + ", " + frame["series"])
+    shown = of_models(frame)
     lined = with_limits(shown.sort_values(["series", "k"]), "changed")
     look = common_look(lined, room=True)
     counts = [tip(name, name, ",d") for name in ("reorderings", "draws")]

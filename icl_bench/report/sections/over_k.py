@@ -16,7 +16,7 @@ from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
 from icl_bench.report.charts import PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import CURVE, Naming, unshuffled
-from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, of_models, panel, with_limits
 from icl_bench.report.tables import of_finding
 from icl_bench.wording import percent
 
@@ -91,7 +91,7 @@ def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
         kept = kept.assign(series=line.map(names) if names else line, at=line.map(order))
         kept = kept.drop(columns="hue", errors="ignore")
     elif "model" not in chart.by and "model" in kept:
-        kept = kept.assign(series=kept["model"] + ", " + kept["series"])
+        kept = of_models(kept)
     if chart.difference:
         kept = naming.against(kept, chart.by)
     again = kept["series"].isin(_shuffled(kept)) if chart.shuffled == "hidden" else False

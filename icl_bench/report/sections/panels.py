@@ -156,6 +156,16 @@ def subject(rows: pd.DataFrame) -> Subject:
     return Subject(**{name: values.pop() for name, values in distinct.items() if len(values) == 1})
 
 
+def of_models(frame: pd.DataFrame) -> pd.DataFrame:
+    """A named table for charts that several models share: series are named by their model.
+
+    Colours are then assigned in turn, because one selector's would be equal for all models.
+    """
+    if frame["model"].nunique() > 1:
+        frame = frame.drop(columns="hue", errors="ignore")
+    return frame.assign(series=frame["model"] + ", " + frame["series"])
+
+
 def common_look(frame: pd.DataFrame, *, hidden: Sequence[str] = (), room: bool = False) -> Look:
     """The common look of charts; ``room`` fits the vertical axis to differences, including 0.
 

@@ -18,7 +18,17 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.report import charts
 from icl_bench.report.charts import Look
 from icl_bench.report.naming import Naming, unshuffled
-from icl_bench.report.sections.panels import Choice, Drawing, Panel, chart_rows, common_look, groups, panel, with_limits
+from icl_bench.report.sections.panels import (
+    Choice,
+    Drawing,
+    Panel,
+    chart_rows,
+    common_look,
+    groups,
+    of_models,
+    panel,
+    with_limits,
+)
 from icl_bench.report.tables import of_finding
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import capital, counted_queries
@@ -65,9 +75,8 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     frame = unshuffled(naming.named(frame[frame["score"].notna()]))
     if not (frame[list(COST_AXES)] > 0).any(axis=None):
         return None
-    several = frame["model"].nunique() > 1
-    series = frame["model"] + ", " + frame["series"] if several else frame["series"]
-    shown = with_limits(frame.assign(series=series), "score").sort_values(["series", "k"])
+    named = of_models(frame) if frame["model"].nunique() > 1 else frame
+    shown = with_limits(named, "score").sort_values(["series", "k"])
     look = common_look(shown)
     panels: list[Panel] = []
     for key, part in groups(shown, ["task"]):
@@ -146,9 +155,10 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
     if table.empty:
         return None
     frame = naming.named(table)
-    series = _shortest_names(frame, dict(naming.settings))
-    series = frame["model"] + ", " + series if across else series
-    frame["series"] = series.where(frame["cascade"].isna(), series + ", cascade")
+    frame["series"] = _shortest_names(frame, dict(naming.settings))
+    if across:
+        frame = of_models(frame)
+    frame["series"] = frame["series"].where(frame["cascade"].isna(), frame["series"] + ", cascade")
     whole: Compared = findings.context.beside[finding.name]
     frame["id"] = np.arange(len(frame)) % len(whole.served)
     by = compared_within(across)

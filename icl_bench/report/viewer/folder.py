@@ -281,7 +281,7 @@ class Folder:
         if self._work is None and revision > self._tried:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, self.results, dict(self.only), self.data_dir)
+            arguments = (theirs, revision, self.results, dict(self.only), self.data_dir)
             process = context.Process(target=_work_out, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -303,13 +303,16 @@ def _joined(files: list[ResultFile]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _work_out(connection: Connection, results: Place, only: Mapping[str, str], data_dir: Path | None) -> None:
+def _work_out(
+    connection: Connection, revision: int, results: Place, only: Mapping[str, str], data_dir: Path | None
+) -> None:
     """Make the page with all findings, in a process of its own."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     warnings.simplefilter("ignore")  # they stand among the page's notes
     try:
-        connection.send(("page", page(make_report(results, only, data_dir, served=True))))
+        report = make_report(results, only, data_dir, served=True)
+        connection.send(("page", page(report, revision=revision)))
     except Exception as error:
         connection.send(("problem", first_line(error)))

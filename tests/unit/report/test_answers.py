@@ -15,6 +15,7 @@ from icl_bench.analysis.advice import Budget, advise
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.query_cost import QUERIES
+from icl_bench.analysis.words import power
 from icl_bench.cli.output.answers import MOST_WHOLE, print_answers
 from icl_bench.report.answers import Answer, said
 from icl_bench.report.naming import Naming
@@ -81,6 +82,19 @@ def test_a_cheaper_point_that_cannot_be_told_from_the_best_is_named():
     (answer,) = words(found(*sweep({5: 0.6, 20: 0.86, 100: 0.9}, draws=3, noise=200)))
     assert answer.use == "random, k = 100"
     assert answer.against[1].startswith("A cheaper one was not shown to be worse: random, k = 20 (")
+
+
+def test_several_cheaper_points_that_cannot_be_told_from_the_best_are_counted():
+    (answer,) = words(found(*sweep({5: 0.87, 20: 0.86, 100: 0.9}, draws=3, noise=200)))
+    assert answer.use == "random, k = 100"
+    start = "2 cheaper ones were not shown to be worse; the best of them is random, k = 5 ("
+    assert answer.against[1].startswith(start)
+
+
+def test_a_comparison_that_could_show_no_difference_says_so():
+    assert power({"detectable": 0.126}) == "; 80% power from 12.6 points on"
+    assert power({"detectable": 1.326}) == "; too little data to show any difference"
+    assert power({"detectable": float("nan")}) == ""
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,24 @@ def test_panels_share_one_figure_with_one_legend(report: Report, tmp_path: Path)
     assert re.search(r'width="6\.(?:4[5-9]|5[0-5]?)\d*in"', one)
 
 
+def test_panels_of_half_a_column_fit_and_have_room_for_their_curves(report: Report, tmp_path: Path):
+    for path in write_figures(report, tmp_path, FigureStyle(width=3.3, panels=2, title=False, formats=("svg",))):
+        svg = path.read_text()
+        assert size_of(svg)[0] <= 3.3 * 72 * 1.01, path.name
+    accuracy = (tmp_path / "accuracy-panels.svg").read_text()
+    assert any(text.startswith("majority, ") for text in texts(accuracy))
+    widths = {float(line) for line in re.findall(r'<line [^>]*x2="([\d.]+)" y2="0"', accuracy)}
+    assert max(widths) >= 50, "points of the plot"
+
+
+def test_the_longest_name_is_replaced_first():
+    names = {"bm25": "BM25", "bm25, pool": "BM25 (pool)", "trec": "TREC"}
+    assert renamed("trec · bm25, pool", names) == "TREC · BM25 (pool)"
+    assert renamed("m, bm25, pool", names) == "m, BM25 (pool)"
+    assert renamed("bm25, relevance", names) == "BM25, relevance"
+    assert renamed("bm25, pool", names) == "BM25 (pool)"
+
+
 def test_a_name_that_needs_more_room_than_there_is_is_not_cut_but_said(report: Report, tmp_path: Path):
     long = "a selector with a name that goes on and on and on and on and on and on"
     style = FigureStyle(width=2.5, formats=("svg",), names={"bm25": long})

@@ -11,7 +11,7 @@ from icl_bench.analysis.all_findings import find
 from icl_bench.report import charts
 from icl_bench.report.matrix import HEIGHT, PADDING, WIDTH, Matrix, matrix
 from icl_bench.report.naming import Naming
-from icl_bench.report.sections.panels import common_look, subject
+from icl_bench.report.sections.panels import common_look, of_models, subject
 from icl_bench.results.reading import Stored
 
 SHOTS = (1, 5, 20, 100)
@@ -96,6 +96,21 @@ def test_a_selector_has_one_colour_in_every_table():
             assert slot == naming.hues[series.split(", ")[0]]
         both = list(zip(look.colours, look.shapes, look.dashes, strict=True))
         assert len(set(both)) == len(both)
+
+
+def test_models_that_share_a_chart_have_colours_of_their_own():
+    points = [
+        point
+        for model in ("one", "two", "three")
+        for select in ("random", "bm25")
+        for point in sweep((0.2, 0.3, 0.4, 0.5), model=model, select=select)
+    ]
+    findings = find(Stored(frame(*points), {}, {}, ()))
+    naming = Naming.of(findings.summary)
+    limits = {"ci_low": "low", "ci_high": "high", "score": "value"}
+    look = common_look(of_models(naming.named(findings.curves)).rename(columns=limits))
+    assert "three, bm25" in look.series
+    assert len(set(look.colours)) == len(look.series) == 6
 
 
 def test_series_that_are_no_selectors_go_through_the_colours_by_turns():

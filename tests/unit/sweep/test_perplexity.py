@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(model: str
     wanted = np.exp(np.mean([row[15:63].mean() for row in losses]))
     got = table[(table["attention"] == "full") & (table["length"] == 64)]["perplexity"].item()
     assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_files_that_are_removed_during_a_run_fail(
+    model: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, compute = Perplexity.prepare(spec(model, texts)), Perplexity._compute
+
+    def remove(*given: Any) -> None:
+        shutil.rmtree(tmp_path / "results")
+        compute(*given)
+
+    monkeypatch.setattr(Perplexity, "_compute", remove)
+    outcome = made.run(tmp_path / "results")
+    count = len(made.texts) * len(made.patterns)
+    assert (outcome.computed, len(outcome.failed)) == (count, count - 1)
+    assert set(outcome.failed.values()) == {"its file was removed during the run; run it again"}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])

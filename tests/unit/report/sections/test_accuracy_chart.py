@@ -76,6 +76,16 @@ def test_the_most_frequent_label_and_guessing_are_lines():
     assert named == {"most frequent label, 60.0%": 0.6, "guessing one of 3 labels, 33.3%": 1 / 3}
 
 
+def test_names_of_lines_near_the_axis_do_not_cover_its_numbers():
+    golds = np.repeat([f"label {number:02}" for number in range(40)], [5, 5, *[3] * 38])
+    made = panel(*points(3, golds=golds))
+    names = [layer for layer in layers(made, "text") if layer["encoding"]["text"]["field"] == "name"]
+    places = [(layer["encoding"]["y"]["field"], layer["mark"]["dy"]) for layer in names]
+    assert places == [("at", -6), ("at", -18)], "both above the higher line, one above the other"
+    data = [made.spec()["datasets"][layer["data"]["name"]][0] for layer in names]
+    assert [row["at"] for row in data] == [5 / 124, 5 / 124]
+
+
 def test_points_of_rows_with_other_labels_have_no_such_line():
     made = panel(*points(3), *points(3, golds=np.array(["a"] * 50 + ["b"] * 50), select="bm25", order="relevance"))
     assert [layer for layer in layers(made, "rule") if layer["mark"].get("style") == "reference"] == []
