@@ -860,9 +860,12 @@ def first_round(settings: Sequence[Setting]) -> int:
 
     Fewer rows would save little of the round's time.
     """
-    shared = sum(len(one.cells) * (one.shared_flops or 0.0) for one in settings)
+    shared: dict[Any, float] = {}
+    for one in settings:  # nested demonstrations are read once
+        read = len(one.cells) * (one.shared_flops or 0.0)
+        shared[one.read_with] = max(read, shared.get(one.read_with, 0.0))
     query = sum(one.query_flops or 0.0 for one in settings)
-    return max(FIRST_LOOK, math.ceil(shared / query) if query else 0)
+    return max(FIRST_LOOK, math.ceil(sum(shared.values()) / query) if query else 0)
 
 
 def stratified(rows: Sequence[Example], rng: np.random.Generator) -> list[str]:

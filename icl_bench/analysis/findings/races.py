@@ -51,6 +51,8 @@ def races(context: Context) -> pd.DataFrame:
             setting = race.settings[place]
             standing = last.standings[place]
             state = "cheaper, may be as good" if race.decided else "may be better"  # once decided, only these run
+            if not standing.predictions:
+                state = "not asked yet"
             if standing.out:
                 state = WHY.get(standing.why or "not better", "dropped")
             if setting.setting == race.choice:

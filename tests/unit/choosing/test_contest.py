@@ -8,7 +8,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -327,7 +329,7 @@ def test_a_wrong_value_is_one_line(words: tuple[str, ...], message: str) -> None
 
 
 def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> None:
-    cells = [(None, None)] * 10
+    cells = [(None, SimpleNamespace(prefix_tokens=90, queries=10, prompt_tokens=1000))] * 10
     cheap = Setting("a", "random", 1, tuple(cells), compute=(ComputeCost(1.0, 2.0, 3.0, 0.0),))  # type: ignore[arg-type]
     dear = Setting(
         "b",
@@ -337,7 +339,8 @@ def test_the_first_round_costs_what_it_takes_to_read_the_demonstrations() -> Non
         compute=(ComputeCost(90.0, 2.0, 92.0, 0.0), ComputeCost(108.0, 4.0, 112.0, 0.0)),
     )
     assert first_round([cheap]) == FIRST_LOOK
-    assert first_round([cheap, dear]) == 10 * (1 + 99) / (2 + 3)
+    assert first_round([cheap, dear]) == round(10 * 99 / (2 + 3))  # the nine begin with the one
+    assert first_round([cheap, replace(dear, select="balanced")]) == 10 * (1 + 99) / (2 + 3)
     assert first_round([Setting("c", "random", 1, ())]) == FIRST_LOOK
 
 

@@ -263,10 +263,15 @@ def test_once_a_race_is_decided_what_runs_on_may_be_as_good_and_is_cheaper(resul
     (file,) = (results / RACES).glob("*.json")
     race = race_in(results).model_dump()
     place = next(i for i, one in enumerate(race["settings"]) if one["setting"] != race["choice"])
-    race["rounds"][-1]["standings"][place] |= {"out": False, "why": None}
+    standing = race["rounds"][-1]["standings"][place] | {"out": False, "why": None}
     states = {}
-    for decided in (True, False):
+    for decided, asked in ((True, True), (False, True), (False, False)):
+        race["rounds"][-1]["standings"][place] = standing | ({} if asked else {"predictions": 0, "score": None})
         write_race(results, f"{RACES}/{file.name}", RaceMeta.model_validate({**race, "decided": decided}))
         rows = json.loads(said("summary", "--json", "--results", results))["races"]
-        states[decided] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
-    assert states == {True: "cheaper, may be as good", False: "may be better"}
+        states[decided, asked] = {one["setting"]: one["state"] for one in rows}[race["settings"][place]["setting"]]
+    assert states == {
+        (True, True): "cheaper, may be as good",
+        (False, True): "may be better",
+        (False, False): "not asked yet",
+    }
