@@ -20,12 +20,20 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
 
-def check_task(name: str, *, model: str | None, data_dir: Path | None, test_size: int | None) -> dict[str, Any]:
+def check_task(
+    name: str,
+    *,
+    model: str | None,
+    data_dir: Path | None,
+    test_size: int | None,
+    text: str | None = None,
+    label: str | None = None,
+) -> dict[str, Any]:
     """Counts, labels, duplicates and leaks of a task's data; token lengths if a model is given.
 
-    Raises ``UserError``.
+    ``text`` and ``label`` are the columns of a file of rows, as in ``load_task``. Raises ``UserError``.
     """
-    spec = load_task(name)
+    spec = load_task(name, text, label)
     data = load_data(spec, data_dir=data_dir, test_size=test_size)
     report = asdict(report_on(data))
     if model is not None:

@@ -70,7 +70,7 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
         return draft_task(Path(name_or_path), text, label).spec
     for option, column in {"--text": text, "--label": label}.items():
         if column is not None:
-            raise UserError(f"{option} {plain(column)}: is for --task with a file of rows, like tickets.csv")
+            raise UserError(f"{option} {plain(column)}: is for a file of rows, like tickets.csv")
     if isinstance(name_or_path, TaskSpec):
         return name_or_path
     name = os.fspath(name_or_path)

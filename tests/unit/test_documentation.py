@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pytest
 import typer.main
 import yaml
+from support.in_process import said
 
 import icl_bench
 from icl_bench import registry
@@ -264,6 +265,17 @@ def test_the_program_alone_shows_three_commands_to_start_with(capsys: pytest.Cap
     assert shown == [line for line, _ in START]
     for line in shown:
         parse(shlex.split(line)[1:])
+
+
+def test_a_page_checks_a_file_of_rows_with_a_command_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Which options go together is only known when the command is carried out."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{word} {n},{label}" for label, word in (("bill", "charged"), ("login", "locked")) for n in range(10)]
+    Path("tickets.csv").write_text("\n".join(["body,queue", *rows]), encoding="utf-8")
+    found = [line for page in PAGES for line in lines_of(page) if line.startswith("tasks --check tickets.csv")]
+    assert found
+    for line in found:
+        assert "near duplicates" in said(*shlex.split(line, comments=True))
 
 
 WRONG = {

@@ -16,7 +16,9 @@ TestSize = Annotated[
 
 TaskToCheck = Annotated[
     str | None,
-    typer.Option("--check", metavar="NAME", help="Check the data of one task: counts, labels, duplicates, leaks."),
+    typer.Option(
+        "--check", metavar="NAME", help="Check the data of one task or file of rows: counts, labels, duplicates, leaks."
+    ),
 ]
 
 
@@ -42,12 +44,14 @@ FromCsv = Annotated[
 
 
 Text = Annotated[
-    str | None, typer.Option("--text", metavar="COLUMN", help="With --from-csv: the column of texts (a guess).")
+    str | None,
+    typer.Option("--text", metavar="COLUMN", help="With a file of rows: the column of texts (default: a guess)."),
 ]
 
 
 Label = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="With --from-csv: the column of labels (a guess).")
+    str | None,
+    typer.Option("--label", metavar="COLUMN", help="With a file of rows: the column of labels (default: a guess)."),
 ]
 
 
@@ -84,8 +88,8 @@ def tasks(
     if out is not None and from_lm_eval is None and from_csv is None:
         raise UserError("--out: needs --from-csv or --from-lm-eval")
     for name, column in {"--text": text, "--label": label}.items():
-        if column is not None and from_csv is None:
-            raise UserError(f"{name}: needs --from-csv")
+        if column is not None and from_csv is None and check is None:
+            raise UserError(f"{name}: needs --check or --from-csv with a file of rows, like tickets.csv")
     if from_csv is not None:
         from icl_bench.cli.output.lists import draft_record, print_draft
         from icl_bench.tasks.task_files import written_from_table
@@ -104,13 +108,14 @@ def tasks(
         from icl_bench.sweep.task_check import check_task
         from icl_bench.tasks.task_files import tasks_of
 
+        columns = {"text": text, "label": label}
         display, names = Display(quiet=json), tasks_of(check)
         reports, left = [], []
         for name in names:
             try:
                 with display.preparing() as say:
                     say(f"reading {name}")
-                    reports.append(check_task(name, model=model, data_dir=data_dir, test_size=test_size))
+                    reports.append(check_task(name, model=model, data_dir=data_dir, test_size=test_size, **columns))
             except UserError as error:
                 if len(names) == 1:
                     raise

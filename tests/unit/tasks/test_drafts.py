@@ -196,7 +196,7 @@ def test_rows_of_a_file_are_a_task_where_a_task_is_asked_for(table: Path):
     assert spec.name == "tickets"
     assert load_task(table).data.fields["text"] == "body"
     for option in ({"text": "body"}, {"label": "queue"}):
-        with pytest.raises(UserError, match=r"--(text body|label queue): is for --task with a file of rows"):
+        with pytest.raises(UserError, match=r"--(text body|label queue): is for a file of rows"):
             load_task("trec", **option)
 
 
@@ -383,7 +383,14 @@ def test_a_mistyped_column_asks_for_the_nearest(table: Path, column: str, said: 
 
 @pytest.mark.parametrize("option", ["--text", "--label"])
 def test_columns_without_a_file_are_refused(option: str):
-    assert f"{option}: needs --from-csv" in said("tasks", option, "body", code=2)
+    assert f"{option}: needs --check or --from-csv" in said("tasks", option, "body", code=2)
+    assert f"{option} body: is for a file of rows" in said("tasks", "--check", "stdlib_six", option, "body", code=2)
+
+
+def test_a_table_is_checked_with_the_columns_that_run_takes(table: Path):
+    shown = said("tasks", "--check", table, "--text", "body", "--label", "queue")
+    assert "column queue" in shown
+    assert "by guess" not in shown
 
 
 def test_a_table_is_planned_in_one_go_and_every_guess_is_noted(table: Path, tiny: Path, monkeypatch):
@@ -394,6 +401,6 @@ def test_a_table_is_planned_in_one_go_and_every_guess_is_noted(table: Path, tiny
     assert "note: prompt: a demonstration is 'body: {text}', a line break and 'queue: {label}'" in shown
     assert "by guess" in said("plan", "--task", table, *options)
     assert "no column 'kind'" in said("plan", "--task", table, "--label", "kind", *options, code=2)
-    assert "--text body: is for --task with a file of rows" in said(
+    assert "--text body: is for a file of rows" in said(
         "plan", "--task", "stdlib_six", "--text", "body", *options, code=2
     )
