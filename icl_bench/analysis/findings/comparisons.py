@@ -134,14 +134,24 @@ OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")
 """Facts that differ between models."""
 
 
+OF_POOL = ("pool", "pool_rows")
+"""Facts that differ between tokenizers, where a task drops the rows with the most tokens from its pool."""
+
+
 def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
-    """Compare each other model with ``base`` on equal demonstrations (Bertsch et al., figure 10).
+    """Compare each other model with ``base`` on the same test rows (Bertsch et al., figure 10).
+
+    With the same pool, equal draws have the same demonstrations and are paired. A model without a counterpart of the
+    same pool, as with another tokenizer, is compared with the base's other pools, and draws are separate samples.
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction`` (better, worse or equal, by
     the sign of the difference) and ``significant`` (p_holm <= ``ALPHA``). ``base_variant`` is the base's variant,
     because models never share one. ``facts`` are those of each variant.
     """
     table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, about="draws")
+    left = frame[(frame["model"] == base) | ~frame["variant"].isin(table["variant"])]
+    other_pools = compare(left, {"model": base}, matched=False, facts=facts, apart=(*OF_MODEL, *OF_POOL), about="draws")
+    table = joined([table, other_pools], table)
     sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
     return table.assign(direction=sign, significant=table["p_holm"] <= ALPHA)
 
@@ -337,7 +347,8 @@ MODELS = Finding(
         "Models compared",
         "Models compared",
         "run the same with another --model; the one with the most common points is the base",
-        "{Score} minus that of {base_model} with the same demonstrations, at equal k. Above 0: better.",
+        "{Score} minus that of {base_model} on the same test rows, at equal k. Above 0: better. Draws are paired if both models "
+        "have the same pool.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),
         place=100,

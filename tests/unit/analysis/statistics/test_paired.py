@@ -488,3 +488,20 @@ def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
     assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     assert find(Stored(rows, {}, facts, [])).models["model"].tolist() == ["n"]
+
+
+def test_models_with_other_pools_are_compared_and_their_draws_are_not_paired():
+    """Another tokenizer drops other rows as the longest, so equal draws may show other demonstrations."""
+    rows = two(model="n", variant="w")
+    whole, same, other = (Facts(pool=pool, pool_rows=size, seed=0) for pool, size in (("p", 9), ("p", 9), ("q", 8)))
+    (paired_draws,) = compare_models(rows, "m", facts={"v": whole, "w": same}).itertuples()
+    (apart,) = compare_models(rows, "m", facts={"v": whole, "w": other}).itertuples()
+    sides = [rows.loc[rows["model"] == m, "correct"].to_numpy(dtype=float).reshape(3, 100) for m in "nm"]
+    assert paired_draws.p == judge([contrast(*sides, True)])[2][0]
+    assert apart.p == judge([contrast(*sides, False)])[2][0]
+    assert paired_draws.p != apart.p
+    assert paired_draws.difference == apart.difference
+
+    third = frame(rows, two(model="o", variant="x").iloc[300:])
+    found = compare_models(third, "m", facts={"v": whole, "w": same, "x": other}).set_index("model")
+    assert found["p"].tolist() == [paired_draws.p, apart.p]
