@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -138,6 +138,15 @@ OF_POOL = ("pool", "pool_rows")
 """Facts that differ between tokenizers, where a task drops the rows with the most tokens from its pool."""
 
 
+def _without_templates(facts: FactsOf) -> FactsOf:
+    """Facts without those of a chat format that are the model's own: its template, and the text around contents."""
+    own: dict[str, Any] = {"template": "", "around": []}
+    return {
+        variant: of if of.chat is None else of.model_copy(update={"chat": of.chat.model_copy(update=own)})
+        for variant, of in facts.items()
+    }
+
+
 def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on the same test rows (Bertsch et al., figure 10).
 
@@ -148,6 +157,7 @@ def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) ->
     the sign of the difference) and ``significant`` (p_holm <= ``ALPHA``). ``base_variant`` is the base's variant,
     because models never share one. ``facts`` are those of each variant.
     """
+    facts = _without_templates(facts)
     table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, about="draws")
     left = frame[(frame["model"] == base) | ~frame["variant"].isin(table["variant"])]
     other_pools = compare(left, {"model": base}, matched=False, facts=facts, apart=(*OF_MODEL, *OF_POOL), about="draws")
@@ -347,8 +357,8 @@ MODELS = Finding(
         "Models compared",
         "Models compared",
         "run the same with another --model; the one with the most common points is the base",
-        "{Score} minus that of {base_model} on the same test rows, at equal k. Above 0: better. Draws are paired if both models "
-        "have the same pool.",
+        "{Score} minus that of {base_model} on the same test rows, at equal k. Above 0: better. "
+        "Draws are paired if both models have the same pool.",
         "Bertsch et al. 2025, figure 10",
         Chart("difference", by=("task", "curve"), line="model", difference=True),
         place=100,

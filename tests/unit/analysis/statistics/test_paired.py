@@ -26,7 +26,7 @@ from icl_bench.analysis.statistics import paired
 from icl_bench.analysis.statistics.contrast import contrast, judge
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.paired import compare, holm, holm_steps
-from icl_bench.results.facts import Facts
+from icl_bench.results.facts import ChatFacts, Facts
 from icl_bench.results.reading import Stored
 
 DRAWN = {"order": "drawn"}
@@ -488,6 +488,15 @@ def test_models_may_differ_in_what_is_a_models_and_in_nothing_else():
     assert compare_models(rows, "m", facts=facts)["model"].tolist() == ["n"]
     rows = rows.assign(cell="c", queries=None, perturbation=None, label_space=None)
     assert find(Stored(rows, {}, facts, [])).models["model"].tolist() == ["n"]
+
+
+def test_models_have_chat_templates_of_their_own_and_are_compared_in_the_same_style():
+    turns, own, single = (
+        Facts(chat=ChatFacts(style=style, template=name, around=[name]))
+        for style, name in (("turns", "a"), ("turns", "b"), ("single", "b"))
+    )
+    rows = frame(cell("aabb"), cell("abbb", model="n", variant="w"), cell("abbb", model="o", variant="x"))
+    assert compare_models(rows, "m", facts={"v": turns, "w": own, "x": single})["model"].tolist() == ["n"]
 
 
 def test_models_with_other_pools_are_compared_and_their_draws_are_not_paired():
