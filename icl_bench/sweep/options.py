@@ -85,11 +85,11 @@ TaskOption = Annotated[
 ]
 
 TextColumn = Annotated[
-    str | None, NAME, Option("With a file of rows as --task: the column of texts (default: a guess).", TASK, "COLUMN")
+    str | None, NAME, Option("With a file of rows: the column of texts (default: a guess).", TASK, "COLUMN")
 ]
 
 LabelColumn = Annotated[
-    str | None, NAME, Option("With a file of rows as --task: the column of labels (default: a guess).", TASK, "COLUMN")
+    str | None, NAME, Option("With a file of rows: the column of labels (default: a guess).", TASK, "COLUMN")
 ]
 
 ModelOption = Annotated[

@@ -237,7 +237,8 @@ def print_plan(
         f"data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}"] * (results is not None),
         *_stored_scores(sweep),
-        *["TFLOP: of a cell without sharing, by formula; cache: keys and values of its longest prompt"] * any(works),
+        "numbers are of one draw; needs: the longest prompt and answer; shared: tokens that are computed once or cached",
+        *["TFLOP: of a cell alone, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
 
 
