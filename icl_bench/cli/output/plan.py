@@ -237,7 +237,7 @@ def print_plan(
         f"data: {data.origin}",
         *[f"finished in {results}: {counted(sum(map(bool, finished)), 'cell')}"] * (results is not None),
         *_stored_scores(sweep),
-        "numbers are of one draw; needs: the longest prompt and answer; shared: tokens that are computed once or cached",
+        "numbers are of one draw; needs: the longest prompt and answer; shared: tokens computed once or cached",
         *["TFLOP: of a cell alone, by formula; cache: keys and values of its longest prompt"] * any(works),
     )
 
