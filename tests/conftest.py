@@ -14,6 +14,8 @@ from support.needs import data_folder
 if "PYTEST_XDIST_WORKER" in os.environ:
     # before torch is imported, here and in the programs that tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray's processes would wait for all others (niceness 15), beside other tests for minutes
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="module", autouse=True)
