@@ -107,20 +107,26 @@ def choose_device(requested: str | None) -> torch.device:
 def device_rate(device: str, dtype: str) -> float:
     """Operations per second of a plain matrix product on a device.
 
-    Measurements with PyTorch are cached in the cache folder. On a CPU without a cached measurement,
+    Each process that has loaded PyTorch measures it once. The fastest measurement is kept in the cache folder, because
+    other programs only slow it down; processes without PyTorch, like plans, read it. On a CPU without a measurement,
     if PyTorch is not loaded, numpy's float32 product is measured instead. In bfloat16, a CPU with
     bfloat16 arithmetic is several times faster than this, and one without is several times slower.
     """
     file = cache_dir() / "rates.json"
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {threads} {device} {dtype}"
-    rates = _cached_rates(file)
-    if key in rates:
+    if "torch" in sys.modules or (device != "cpu" and key not in _cached_rates(file)):
+        return _fastest(file, key, device, dtype)
+    return _cached_rates(file).get(key) or numpy_rate()
+
+
+@cache
+def _fastest(file: Path, key: str, device: str, dtype: str) -> float:
+    """The fastest rate of all processes so far and of this one."""
+    rate, rates = torch_rate(device, dtype), _cached_rates(file)
+    if rate <= rates.get(key, 0.0):
         return rates[key]
-    if device == "cpu" and "torch" not in sys.modules:
-        return numpy_rate()
-    rate = torch_rate(device, dtype)
-    # if it cannot be written, speeds are measured again next time
+    # if it cannot be written, plans do not know it
     with suppress(OSError):
         write_whole(file, json.dumps({**rates, key: rate}, indent=1).encode())
     return rate
@@ -153,11 +159,16 @@ def torch_rate(device: str, dtype: str) -> float:
 
 def _rate(multiply: Callable[[], object], size: int, seconds: float) -> float:
     multiply()
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    took, start = list[float](), time.perf_counter()
+    while len(took) < FEWEST or time.perf_counter() - start < seconds:
+        before = time.perf_counter()
         multiply()
-        count += 1
-    return count * 2.0 * size**3 / (time.perf_counter() - start)
+        took.append(time.perf_counter() - before)
+    return 2.0 * size**3 / min(took)
+
+
+FEWEST = 5
+"""Products, of which the fastest counts: on a busy machine, others may take ten times as long."""
 
 
 def _cached_rates(file: Path) -> dict[str, float]:
