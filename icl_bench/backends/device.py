@@ -115,9 +115,10 @@ def device_rate(device: str, dtype: str) -> float:
     file = cache_dir() / "rates.json"
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     key = f"{platform.node()} {platform.machine()} {os.cpu_count()} {threads} {device} {dtype}"
-    if "torch" in sys.modules or (device != "cpu" and key not in _cached_rates(file)):
+    known = _cached_rates(file).get(key)
+    if "torch" in sys.modules or (device != "cpu" and known is None):
         return _fastest(file, key, device, dtype)
-    return _cached_rates(file).get(key) or numpy_rate()
+    return numpy_rate() if known is None else known
 
 
 @cache

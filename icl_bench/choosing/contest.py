@@ -91,8 +91,13 @@ class Setting:
         return self.cells[draw if len(self.cells) > 1 else 0]
 
     @property
+    def draws(self) -> int:
+        """Its draws of demonstrations, or its trainings."""
+        return len(self.cells) if self.learner is None else self.learner.draws
+
+    @property
     def read_with(self) -> tuple[int, str, int | None]:
-        """The same for settings whose nested demonstrations are read once for all of them."""
+        """A key: equal for settings whose nested demonstrations are read once for all of them."""
         cell = self.cells[0][1] if self.cells else None
         shares = cell is not None and 2 * cell.prefix_tokens * cell.queries > cell.prompt_tokens
         return self.entrant, self.select, None if shares else self.k
@@ -181,7 +186,7 @@ class Contest:
     _learned: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
     """Scores of all test rows by id, by the place of a setting that learns and the draw."""
     _paces: dict[tuple[int, str], float] = field(default_factory=dict)
-    """Seconds an operation that the first training of a model and method took."""
+    """Seconds per operation of the first training, by the place of the model and the method."""
     _on_training: Callable[[str, int], None] = field(default=lambda _setting, _draw: None)
     _had: float = 0.0
     """The share of the first round's tokens that was answered before this command."""
@@ -227,10 +232,10 @@ class Contest:
                 which = f"{counted(len(missing), 'test row')} of {one.sweep.model.name} ({few(missing)})"
                 left_out.append(f"{which}: too long for another model")
         order = stratified(rows, generator(spec.seed, "order of asking"))
-        draws, first = max(len(one.cells) for one in settings), min(first_round(settings), len(rows))
+        draws, first = max(one.draws for one in settings), min(first_round(settings), len(rows))
         learning, refused = _learning(spec, entrants, order, draws)
         settings, left_out = [*settings, *learning], [*left_out, *refused]
-        draws = max(draws, *(one.learner.draws for one in learning if one.learner), 1)
+        draws = max(1, *(one.draws for one in settings))
         rules = Rules(len(rows), draws, spec.margin / 100, first=first, queries=spec.queries, growth=GROWTH)
         racing = [
             Candidate(one.name, one.drawn, settles=SETTLES if one.calibration else 0, at_once=one.learner is not None)
@@ -289,7 +294,7 @@ class Contest:
             place = MEASURES.index(self.measure)
             trained = np.array([one.learner is not None for one in self.settings])
             asking = np.where(trained, 0.0, costs.each[:, place])
-            reading = np.where(trained, 0.0, costs.once[:, place] * [len(one.cells) for one in self.settings])
+            reading = np.where(trained, 0.0, costs.once[:, place] * [one.draws for one in self.settings])
             self.race.price(costs.of(self.spec.queries)[:, place], asking, reading)
 
     def crossing(self, one: int, other: int) -> float | None:
@@ -345,37 +350,33 @@ class Contest:
         """
         if not asks or asks[0].start or self.measure is None or sum(one.here for one in self.entrants) > 1:
             return asks
+        costs = self.costs
         units: dict[Any, list[Ask]] = defaultdict(list)
-        everything = [Ask(place, 0, asks[0].stop) for place in range(len(self.settings))]
-        for ask in everything:
-            units[self.settings[ask.candidate].read_with].append(ask)
-        new = {ask.candidate for ask in asks}
-        costs = {key: self._cost_of(unit) for key, unit in units.items()}
-        prompts = sum(costs[key] for key, unit in units.items() if self.settings[unit[0].candidate].learner is None)
-        waiting = [key for key, unit in units.items() if any(ask.candidate in new for ask in unit)]
-        limit = max(ENTRY * prompts, sum(costs.values()) - sum(costs[key] for key in waiting))
+        for candidate, setting in enumerate(self.settings):
+            units[setting.read_with].append(Ask(candidate, 0, asks[0].stop))
+        cost = {key: self._cost_of(unit, costs) for key, unit in units.items()}
+        of_prompts = sum(cost[key] for key, unit in units.items() if self.settings[unit[0].candidate].learner is None)
+        new = {self.settings[ask.candidate].read_with for ask in asks}
+        waiting = [key for key in units if key in new]
+        limit = max(ENTRY * of_prompts, sum(cost.values()) - sum(cost[key] for key in waiting))
         taken: set[Any] = set()
         total = 0.0
-        for key in sorted(waiting, key=lambda key: costs[key]):
-            total += costs[key]
+        for key in sorted(waiting, key=cost.__getitem__):
+            total += cost[key]
             if taken and total > limit:
                 break
             taken.add(key)
         return [ask for ask in asks if self.settings[ask.candidate].read_with in taken]
 
-    def _cost_of(self, asks: Sequence[Ask]) -> float:
-        """An estimate of what a round costs, in the unit of ``measure``."""
+    def _cost_of(self, asks: Sequence[Ask], costs: QueryCosts) -> float:
+        """An estimate of what a round costs, in the unit of ``measure``; ``costs`` are those of all settings."""
         assert self.measure is not None, "not asked for without"
-        place, total, costs = MEASURES.index(self.measure), 0.0, self.costs
-        once: dict[Any, float] = defaultdict(float)
-        for ask in asks:
-            setting = self.settings[ask.candidate]
-            draws = len(setting.cells) if setting.learner is None else setting.learner.draws
-            if setting.learner is None:
-                total += float(costs.each[ask.candidate, place]) * (ask.stop - ask.start)
-            shared = draws * float(costs.once[ask.candidate, place])
-            once[setting.read_with] = max(once[setting.read_with], shared)
-        return total + sum(once.values())
+        place = MEASURES.index(self.measure)
+        settings = [self.settings[ask.candidate] for ask in asks]
+        rows = [0 if one.learner else ask.stop - ask.start for one, ask in zip(settings, asks, strict=True)]
+        candidates = [ask.candidate for ask in asks]
+        shared = [one.draws * amount for one, amount in zip(settings, costs.once[candidates, place], strict=True)]
+        return float(np.dot(rows, costs.each[candidates, place])) + read_once(settings, shared)
 
     def _give_budgets(self) -> None:
         """Let requests to servers spend from the race's budget, if it is of tokens or money."""
@@ -860,12 +861,17 @@ def first_round(settings: Sequence[Setting]) -> int:
 
     Fewer rows would save little of the round's time.
     """
-    shared: dict[Any, float] = {}
-    for one in settings:  # nested demonstrations are read once
-        read = len(one.cells) * (one.shared_flops or 0.0)
-        shared[one.read_with] = max(read, shared.get(one.read_with, 0.0))
+    shared = read_once(settings, [one.draws * (one.shared_flops or 0.0) for one in settings])
     query = sum(one.query_flops or 0.0 for one in settings)
-    return max(FIRST_LOOK, math.ceil(sum(shared.values()) / query) if query else 0)
+    return max(FIRST_LOOK, math.ceil(shared / query) if query else 0)
+
+
+def read_once(settings: Sequence[Setting], amounts: Iterable[float]) -> float:
+    """Return the sum of what these settings read: of nested demonstrations, the largest amount alone."""
+    largest: dict[Any, float] = {}
+    for setting, amount in zip(settings, amounts, strict=True):
+        largest[setting.read_with] = max(float(amount), largest.get(setting.read_with, 0.0))
+    return sum(largest.values())
 
 
 def stratified(rows: Sequence[Example], rng: np.random.Generator) -> list[str]:

@@ -129,6 +129,11 @@ class Answer:
     not_worth: int = 0
     """Those of them that are not asked, because as many answers again cost more than they would save."""
 
+    @property
+    def waiting(self) -> int:
+        """Candidates without an answer that were not withdrawn."""
+        return sum(one.raced and not one.predictions for one in self.standings)
+
 
 class _State(NamedTuple):
     """What the evidence says at a moment."""
@@ -141,7 +146,7 @@ class _State(NamedTuple):
     cheaper: int
     """Candidates that are cheaper than the choice, open, and asked."""
     resting: np.ndarray
-    """Those of which it is not worth it to ask them: ``(candidates,)`` booleans."""
+    """Those of them that are not worth asking: ``(candidates,)`` booleans."""
 
 
 class Race:
@@ -160,6 +165,8 @@ class Race:
         self._drawn = np.array([candidate.drawn for candidate in self.candidates])
         self._costs = np.array([candidate.cost for candidate in self.candidates], dtype=float)
         self._asking, self._reading = self._costs, np.zeros(size)
+        self._complete_alone = np.array([one.at_once or not one.drawn for one in self.candidates])
+        """Whose later rows cost nothing more, or do not depend on draws."""
         self._scores = np.full((size, rules.draws, rules.rows), np.nan)
         self._sums = np.zeros((size, rules.rows))
         settled = np.array([one.settles for one in self.candidates]) * np.where(self._drawn, rules.draws, 1)
@@ -338,16 +345,18 @@ class Race:
         return _State(choice, sure, running, len(opened) - int(resting.sum()), resting)
 
     def _worth_asking(self, choice: int, opened: Sequence[tuple[int, np.ndarray]], running: np.ndarray) -> np.ndarray:
-        """Who is asked, ``(candidates,)`` booleans: those that run for their accuracy, and of the cheaper ones, with
-        their rivals, those that save most, as far as as many answers again cost no more than they may save.
+        """Who is asked, ``(candidates,)`` booleans: who runs for its accuracy, and cheaper ones with their rivals.
+
+        Cheaper ones are added in the order of cost, while as many answers again cost no more than the cheapest saves.
         """
         worth = running
+        saved = (self._costs[choice] - self._costs[opened[0][0]]) * self.rules.queries if opened else 0.0
         for i, rivals in opened:
             wanted = worth | rivals
             wanted[[i, choice]] = True
             extra = wanted & ~running
             needed = np.nansum((self.asked * self._asking + self._reading)[extra])
-            if needed <= (self._costs[choice] - self._costs[opened[0][0]]) * self.rules.queries:
+            if needed <= saved:
                 worth = wanted
         return worth
 
@@ -461,8 +470,7 @@ class Race:
 
     def _reach(self) -> np.ndarray:
         """Return how far each came; one that was asked everything because that cost nothing more is as far as any."""
-        at_once = np.array([candidate.at_once for candidate in self.candidates])
-        complete = (~self._drawn | at_once) & (self.asked == self.length)
+        complete = self._complete_alone & (self.asked == self.length)
         others = self.asked[~complete & ~self._withdrawn]
         reach = np.where(complete, max(int(others.max(initial=0)), 1), self.asked)
         return np.where(self._withdrawn, 0, reach)

@@ -35,13 +35,12 @@ class Index(BM25Okapi):  # type: ignore[misc]
         left_out = np.repeat(self._everywhere, held)
         own = np.bincount(self._holders[left_out], self._counts[left_out], minlength=self.corpus_size)
         self.doc_len = np.array(corpus, dtype=np.int64) - own.astype(np.int64)
-        # rank_bm25 divides by the number of words, which may be 0
         self.avgdl = int(self.doc_len.sum()) / max(self.corpus_size, 1)
         return {word: int(held[number]) for word, number in self._numbers.items() if not self._everywhere[number]}
 
     def _calc_idf(self, nd: dict[str, int]) -> None:
         self.idf: dict[str, float] = {}
-        if nd:
+        if nd:  # rank_bm25 divides by the number of words
             super()._calc_idf(nd)
 
     def holders(self, word: str) -> np.ndarray | None:

@@ -54,7 +54,7 @@ class WordSets:
 
     Two sets of a Jaccard index of at least t share one of the ``n - ceil(t n) + 1`` rarest words of
     each, n words (prefix filtering; Chaudhuri, Ganti & Kaushik 2006, ICDE). So few sets have to be
-    compared. Rare are words of few sets of the index; any order would do.
+    compared. A word is rare if few sets of the index have it; any fixed order of words would be correct.
     """
 
     def __init__(self, sets: Iterable[frozenset[str]]) -> None:

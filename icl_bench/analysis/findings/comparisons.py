@@ -150,8 +150,9 @@ def _without_templates(facts: FactsOf) -> FactsOf:
 def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on the same test rows (Bertsch et al., figure 10).
 
-    With the same pool, equal draws have the same demonstrations and are paired. A model without a counterpart of the
-    same pool, as with another tokenizer, is compared with the base's other pools, and draws are separate samples.
+    With the same pool, equal draws have the same demonstrations and are paired. A setting without a counterpart of the
+    same pool, for example because of another tokenizer, is compared with the base's settings of other pools; draws are
+    then separate samples.
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction`` (better, worse or equal, by
     the sign of the difference) and ``significant`` (p_holm <= ``ALPHA``). ``base_variant`` is the base's variant,

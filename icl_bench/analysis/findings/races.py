@@ -29,7 +29,7 @@ WHY = {
     "left out": "left out",
 }
 """Why a setting was dropped, in words: shown to be worse than another one, shown not to be better than the choice by
-more than the margin, or because it could not be trained, also within the remaining budget.
+more than the margin, or because it could not be trained or not within the remaining budget.
 """
 
 

@@ -125,7 +125,7 @@ def why(contest: Contest, answer: Answer) -> str:
         others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
         ended = contest.ended or "still running"
         cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
-        waiting = sum(not one.predictions for one in _raced(answer))
+        waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
         return f"undecided, {ended}: {others} may be better by more than {margin}{cheaper}{unasked}"
     if count == 1:

@@ -98,7 +98,7 @@ class RaceProgress(Watcher):
         dropped = f"; dropped: {few(names, ONCE_SHOWN)}" if names else ""
         settings = counted(len(self._answer.standings), "setting")
         left = f"{running} of {settings} left"
-        if waiting := sum(one.raced and not one.predictions for one in self._answer.standings):
+        if waiting := self._answer.waiting:
             left += f", {waiting} of them without answers yet"
         leads = f"{choice.candidate.name} leads with {score(choice)}"
         return f"round {self._rounds}, {self._spent()}: {leads}; {left}{dropped}"

@@ -190,7 +190,7 @@ def test_the_first_answers_of_settings_are_asked_once_in_rounds_that_cost_no_mor
     contest = Contest.prepare(spec, lambda _: None, tmp_path / "results")
     costs, rounds, first = [], [], contest.race.rules.first
     while (asks := contest._entering(contest.race.next())) and not asks[0].start:
-        costs.append(contest._cost_of(asks))
+        costs.append(contest._cost_of(asks, contest.costs))
         rounds.append([contest.settings[ask.candidate] for ask in asks])
         for ask in asks:
             contest.race.tell(ask, np.ones(ask.stop - ask.start))
