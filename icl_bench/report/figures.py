@@ -144,21 +144,20 @@ def _fitted_svg(spec: dict[str, Any], style: FigureStyle) -> str:
     A label that appears at the end of an axis may make a slightly wider chart too wide; then the widest one that fits
     is taken.
     """
-    svg, fitting = _svg(spec), ""
+    tried = [_svg(spec)]
     if style.units is None:
-        return svg
+        return tried[0]
     charts = spec.get("concat")
     for _ in range(FITS):
-        over = size_of(svg)[0] - style.units
-        if over < 1 and (not fitting or size_of(fitting)[0] < size_of(svg)[0]):
-            fitting = svg
+        over = size_of(tried[-1])[0] - style.units
         if abs(over) < 1:
             break
         columns = min(spec["columns"], len(charts)) if charts else 1
         for chart in charts or [spec]:
             chart["width"] = max(NARROWEST, chart["width"] - math.copysign(max(1, abs(over) / columns), over))
-        svg = _svg(spec)
-    return svg if size_of(svg)[0] < style.units + 1 else fitting or svg
+        tried.append(_svg(spec))
+    fitting = [svg for svg in tried if size_of(svg)[0] < style.units + 1]
+    return max(fitting, key=lambda svg: size_of(svg)[0], default=tried[-1])
 
 
 FITS, NARROWEST = 5, 40
