@@ -157,13 +157,12 @@ def measure_of(costs: QueryCosts, models: int) -> str | None:
 
 
 def crossing(costs: QueryCosts, one: int, other: int, measure: str) -> float | None:
-    """Return the number of queries at which two settings cost the same in all; None if one is always the cheaper.
+    """Return the number of queries, 1 or more, at which two settings cost the same in all; None without one.
 
     With more queries the one with the smaller cost of each query is cheaper.
     """
     place = MEASURES.index(measure)
     each = float(costs.each[one, place] - costs.each[other, place])
     once = float(costs.once[other, place] - costs.once[one, place])
-    if not each or not math.isfinite(each) or not once / each > 1:
-        return None
-    return once / each
+    number = once / each if each else math.nan
+    return number if 1 <= number < math.inf else None

@@ -25,6 +25,7 @@ def test_a_long_shared_prompt_is_cheaper_above_the_crossing() -> None:
     assert crossing(costs((4.0, 0.0), (10.0, 600.0)), 0, 1, "operations") is None
     assert crossing(costs((4.0, 0.0), (4.0, 600.0)), 0, 1, "operations") is None
     assert crossing(costs((10.0, 0.0), (4.0, 3.0)), 0, 1, "operations") is None  # at half a query
+    assert crossing(costs((1.0, 0.0), (0.0, 1.0)), 0, 1, "operations") == 1
 
 
 @given(st.tuples(COSTS, COSTS), st.tuples(COSTS, COSTS))
