@@ -1,4 +1,4 @@
-"""Suppresses other libraries' progress bars and hints in the output, and delays their imports."""
+"""Settings of other libraries: no progress bars and hints in the output, delayed imports, short waits of threads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import os
 import sys
 import warnings
 
+SPINS = 5000
+"""How often a thread of GNU OpenMP checks for work before it sleeps (``GOMP_SPINCOUNT``). The default of 300,000 keeps
+a core busy for milliseconds after each of the hundred operations of a layer: two commands on the same cores then wait
+for each other most of the time (docs/speed.md)."""
+
 
 def hush_libraries() -> None:
     """Set environment variables that libraries read on import. Call this before importing them. For transformers it
@@ -14,6 +19,8 @@ def hush_libraries() -> None:
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("TQDM_DISABLE", "1")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     for library in ("TRANSFORMERS", "HF_HUB", "DATASETS"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")

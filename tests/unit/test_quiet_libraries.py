@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -41,3 +42,26 @@ def test_what_numpy_has_for_fortran_is_loaded_when_it_is_used_not_with_the_distr
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False", "0.5", "True", "True"]
+
+
+WAITS = """
+import os, sys
+from icl_bench.quiet_libraries import hush_libraries
+assert "torch" not in sys.modules
+hush_libraries()
+print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, ["5000", "None"]),
+        ({"GOMP_SPINCOUNT": "7"}, ["7", "None"]),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ["None", "ACTIVE"]),
+    ],
+)
+def test_threads_wait_briefly_for_each_other_unless_the_user_says_otherwise(own, expected):
+    clean = {name: value for name, value in os.environ.items() if name not in {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}}
+    done = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, env=clean | own)
+    assert done.stdout.split() == expected, done.stderr
