@@ -88,19 +88,23 @@ class PromptSet:
 
     def repeated(self, count: int) -> PromptSet:
         """The same prompts, each repeated this number of times in a row. They share the prefix."""
+        return self.at([i for i in range(len(self)) for _ in range(count)])
 
-        def each(values: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple(value for value in values for _ in range(count))
+    def at(self, indices: Sequence[int]) -> PromptSet:
+        """The prompts with these indices, in this order. They share the prefix."""
+
+        def those(values: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in indices)
 
         conversation = self.conversation
         return replace(
             self,
-            suffixes=each(self.suffixes),
-            own_texts=each(self.own_texts),
-            ends=each(self.ends) if len(self.ends) > 1 else self.ends,
-            vector_texts=each(self.vector_texts) if len(self.vector_texts) > 1 else self.vector_texts,
-            similar=None if self.similar is None else self.similar.repeat(count, axis=0),
-            conversation=None if conversation is None else lambda index: conversation(index // count),
+            suffixes=those(self.suffixes),
+            own_texts=those(self.own_texts) if self.own_texts else (),
+            ends=those(self.ends) if len(self.ends) > 1 else self.ends,
+            vector_texts=those(self.vector_texts) if len(self.vector_texts) > 1 else self.vector_texts,
+            similar=None if self.similar is None else self.similar[list(indices)],
+            conversation=None if conversation is None else lambda index: conversation(indices[index]),
         )
 
     def extended(self, indices: Sequence[int], further: Sequence[Ids]) -> PromptSet:

@@ -226,6 +226,8 @@ class BatchRunner(Runner):
         maker: PredictionMaker,
         opened: OpenCell,
         outcome: Outcome,
+        *,
+        alone: bool,  # noqa: ARG002  # a server has no packs
     ) -> dict[str, Any] | None:
         """Advance the batches of a cell. See ``Runner._answer``."""
         queries = group.group.queries(cell.spec.k)

@@ -279,8 +279,9 @@ class Runner:
         """Answer some rows of a cell, selected by id. Returns their scores (0 to 1) by the task's first measure.
 
         Answers stay in the cell's journal, so that neither another part nor a run of the whole cell computes them
-        again. Once all rows are answered, the cell's file is written. Raises ``CellError`` if the cell cannot be
-        computed, another process computes it, or its answers have no scores.
+        again. Once all rows are answered, the cell's file is written. Only the requested rows are computed, not the
+        packs in which a run computes them, so in 16 bits few answers may differ from those of a run by rounding. Raises
+        ``CellError`` if the cell cannot be computed, another process computes it, or its answers have no scores.
         """
         if group.labels is not None:
             raise CellError("the model's labels for its demonstrations are unknown; run the whole cell")
@@ -446,7 +447,7 @@ class Runner:
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done and (only is None or row.id in only)]
         measured: dict[str, Any] = {}
         if todo:
-            answered = self._answer(prompts, todo, group, cell, maker, opened, outcome)
+            answered = self._answer(prompts, todo, group, cell, maker, opened, outcome, alone=only is not None)
             if answered is None:
                 return False
             measured = answered
@@ -492,8 +493,13 @@ class Runner:
         maker: PredictionMaker,
         opened: OpenCell,
         outcome: Outcome,
+        *,
+        alone: bool,
     ) -> dict[str, Any] | None:
-        """Answer the remaining queries. Returns measurements other than seconds; None if batches are still running."""
+        """Answer the remaining queries; if ``alone``, without the others of their packs.
+
+        Returns measurements other than seconds; None if batches are still running.
+        """
         if (batches := opened.batches()) is not None and batches.batches:
             file = opened.batches_file
             raise CellError(f"has an unfinished batch at the server; add --batch to continue it, or delete {file}")
@@ -507,7 +513,10 @@ class Runner:
         answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
 
         def ask(those: PromptSet, at: Sequence[int], how: Sequence[Decoding]) -> Iterator[list[Answer]]:
-            return answer(those, at, how, group.reserve, cell.pattern)
+            if not alone:
+                return answer(those, at, how, group.reserve, cell.pattern)
+            packs = answer(those.at(at), range(len(at)), [how[i] for i in at], group.reserve, cell.pattern)
+            return ([replace(one, index=at[one.index]) for one in pack] for pack in packs)
 
         for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds = backend.counters.seconds - start

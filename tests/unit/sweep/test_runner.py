@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 from support import fakes
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
+from icl_bench.backends.interface import Answer
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import failed_cells, finished_cells, read_results
@@ -467,6 +468,27 @@ def test_rows_that_were_asked_apart_are_kept_and_a_run_of_the_whole_cell_asks_th
     runner(made, tmp_path / "whole", FakeBackend()).run()
     apart, whole = sorted_results(tmp_path / "results"), sorted_results(tmp_path / "whole")
     pd.testing.assert_frame_equal(apart, whole)
+
+
+def test_only_the_rows_that_are_asked_apart_are_computed_not_the_packs_that_they_are_in(tmp_path: Path):
+    class Packing(FakeBackend):
+        """Computes all prompts of a set, as packs may."""
+
+        def answer(self, prompts: PromptSet, todo: Sequence[int], *rest: Any, **more: Any) -> Iterator[list[Answer]]:
+            del todo
+            computed.append([prompts.ids(i) for i in range(len(prompts))])
+            return super().answer(prompts, range(len(prompts)), *rest, **more)
+
+    computed: list[list[Any]] = []
+    made = plan(tmp_path / "task", "2", draws=1)
+    (cell,), rows = made.cells, [row.id for row in made.task.data.test]
+    ((_, prompts),) = made.groups[0].group.prompts([2])
+    part = runner(made, tmp_path / "part", Packing()).ask(made.groups[0], cell, [rows[3], rows[1]], Outcome())
+    assert computed == [[prompts.ids(1), prompts.ids(3)]]
+    runner(made, tmp_path / "whole", Packing()).run()
+    frame = read_results(tmp_path / "whole").set_index("test_id")
+    assert part == {name: float(frame.loc[name, "correct"]) for name in (rows[3], rows[1])}
+    assert computed[1] == [prompts.ids(i) for i in range(len(prompts))]
 
 
 def test_the_last_rows_that_are_asked_finish_the_cell_which_is_read_from_then_on(tmp_path: Path):
