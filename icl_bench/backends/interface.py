@@ -305,6 +305,12 @@ class BackendLoader(ABC):
         with its answer. Raises ``UserError`` or ``CellError``.
         """
 
+    def on_cpu(self) -> bool:
+        """Whether the process that loads the model computes with it, on its own CPU. Then processes forked from it
+        share the weights in memory.
+        """
+        return False
+
     def rate(self) -> float | None:
         """Operations per second of this machine; None if another machine computes."""
         return None

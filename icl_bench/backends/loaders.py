@@ -66,6 +66,10 @@ class TransformersLoader(BackendLoader):
         self.rate()  # measure it with PyTorch, and cache it for plans
         return backend
 
+    def on_cpu(self) -> bool:
+        """See ``BackendLoader``."""
+        return device_name(self.spec.device) == "cpu"
+
     def rate(self) -> float:
         """See ``BackendLoader``."""
         return rate_here(self.spec.dtype, self.spec.device)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from icl_bench.results.storage import Place
     from icl_bench.studies.options import MachineOptions
     from icl_bench.studies.parts import Part
+    from icl_bench.studies.workers import Team, WorkerSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.runner import Outcome
     from icl_bench.sweep.sweep import Sweep
@@ -109,6 +110,7 @@ def carry_out(
     """
     from icl_bench.studies.cluster import ClusterSpec
     from icl_bench.studies.parts import PromptPart
+    from icl_bench.studies.workers import WorkerSpec
     from icl_bench.sweep.run_spec import RunSpec
 
     cluster = ClusterSpec.of(machines)
@@ -119,6 +121,9 @@ def carry_out(
         raise UserError("--batch: works on one machine only; remove --batch or --on")
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
+    workers = WorkerSpec.of(machines)
+    if workers is not None:
+        return _by_workers(workers, spec, options, results, display, on_finished)
 
     # all requests of the command share one budget
     prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
@@ -179,6 +184,43 @@ def _on_cluster(
     for finished in done:
         on_finished(finished)
     return done, problem
+
+
+def _by_workers(
+    workers: WorkerSpec,
+    spec: type[RunSpec] | type[FinetuneSpec],
+    options: Mapping[str, Any],
+    results: Place,
+    display: Display,
+    on_finished: Callable[[Finished], None],
+) -> tuple[list[Finished], UserError | None]:
+    """Like :func:`carry_out`, by workers of this machine: everything is planned first, then computed by model."""
+    from icl_bench.cli.output.study import StudyDisplay
+
+    prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
+    parts, problem = do_each(spec, options, prepared, display.problem)
+
+    def compute(team: Team) -> list[Finished]:
+        if team.workers == 1:
+            done = [Finished(part.task, part.model, run_part(part, results, display)) for part in team.parts]
+        else:
+            for part in team.parts:
+                display.part(part)
+            with StudyDisplay(display) as listener:
+                outcome = team.run(results, listener)
+            display.outcome(outcome, results)
+            done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in team.parts]
+        for finished in done:
+            on_finished(finished)
+        return done
+
+    teams = workers.teams(parts, results, display.note)
+    works = [
+        ("; ".join(f"{part.task} with {part.model}" for part in team.parts), partial(compute, team)) for team in teams
+    ]
+    finished, failed = _each(works, display.problem) if works else ([], None)
+    problems = [str(one) for one in (problem, failed) if one is not None]
+    return [one for each in finished for one in each], UserError("; ".join(problems)) if problems else None
 
 
 def purse(limit: float) -> Purse:

@@ -12,11 +12,9 @@ import os
 import re
 import socket
 import time
-import traceback
 import uuid
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,17 +26,19 @@ from icl_bench.errors import UserError
 from icl_bench.results.storage import ADDRESS, Place, storage_at
 from icl_bench.results.store import Store
 from icl_bench.studies.cluster import LOCAL_RAY, ClusterSpec
-from icl_bench.studies.parts import Engines, Listener, Part, StudyProgress, Unit, share_room
-from icl_bench.studies.scheduling import ATTEMPTS, Queue, length
-from icl_bench.sweep.plan import CellPlan
-from icl_bench.sweep.runner import Outcome, Watcher
+from icl_bench.studies.distribution import (
+    LOOK_SECONDS,
+    STATUS_SECONDS,
+    Distribution,
+    Result,
+    Status,
+    StatusWatcher,
+    Stopped,
+)
+from icl_bench.studies.parts import Engines, Listener, Part, Unit, share_room
+from icl_bench.studies.scheduling import ATTEMPTS
+from icl_bench.sweep.runner import Outcome
 from icl_bench.wording import first_line, plain
-
-STATUS_SECONDS = 0.5
-"""Interval at which an engine reports its status."""
-
-LOOK_SECONDS = 0.5
-"""Interval at which the study's own process wakes up if no unit ends."""
 
 GROW_SECONDS = 5.0
 """Interval at which it looks for new machines."""
@@ -54,34 +54,22 @@ TOKEN = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_
 """File of the token that a Ray cluster requires of its clients."""
 
 
-class Stopped(BaseException):
-    """The user stopped the study; an engine stops its work."""
-
-
 # -- in the engines' processes ------------------------------------------------------------------
-
-
-@dataclass
-class EngineStatus:
-    """An engine's progress with its unit."""
-
-    predictions: int = 0
-    title: str = ""
 
 
 class Board:
     """An actor that collects the engines' statuses and tells them to stop."""
 
     def __init__(self) -> None:
-        self._statuses: dict[int, EngineStatus] = {}
+        self._statuses: dict[int, Status] = {}
         self._stopping = False
 
-    def report(self, ticket: int, status: EngineStatus) -> bool:
+    def report(self, ticket: int, status: Status) -> bool:
         """Store the status of a unit. Returns whether its engine must stop."""
         self._statuses[ticket] = status
         return self._stopping
 
-    def read(self, over: Sequence[int] = ()) -> dict[int, EngineStatus]:
+    def read(self, over: Sequence[int] = ()) -> dict[int, Status]:
         """Statuses by ticket, after removing those in ``over``."""
         for ticket in over:
             self._statuses.pop(ticket, None)
@@ -92,59 +80,21 @@ class Board:
         self._stopping = True
 
 
-class _StatusWatcher(Watcher):
+class _BoardWatcher(StatusWatcher):
     """Reports an engine's status to the board."""
 
     def __init__(self, board: Any, ticket: int) -> None:
+        super().__init__()
         self._board, self._ticket = board, ticket
-        self._status, self._last = EngineStatus(), 0.0
 
-    def cell_started(self, cell: CellPlan, already: int) -> None:
-        self._status.title = str(cell.spec)
-        self._status.predictions += already
-        self._report()
-
-    def backend_loading(self) -> None:
-        self._status.title = "loading the model"
-        self._report()
-
-    def predicted(self, predictions: int, computed_tokens: int) -> None:  # noqa: ARG002
-        self._status.predictions += predictions
-        self._report()
-
-    def cell_ended(self, cell: CellPlan, outcome: str) -> None:
-        if outcome == "kept":
-            self._status.predictions += cell.queries
-        self._report()
-
-    def _report(self) -> None:
+    def _send(self, status: Status) -> None:
         import ray
 
-        if time.monotonic() - self._last < STATUS_SECONDS:
-            return
-        self._last = time.monotonic()
         stop = False
         with suppress(ray.exceptions.RayError):  # the board's machine is gone, or restarting
-            stop = ray.get(self._board.report.remote(self._ticket, self._status), timeout=10)
+            stop = ray.get(self._board.report.remote(self._ticket, status), timeout=10)
         if stop:
             raise Stopped
-
-
-@dataclass
-class Result:
-    """The result of a unit."""
-
-    outcome: Outcome = field(default_factory=Outcome)
-    loaded: object = None
-    """The engine's loaded model."""
-    problem: str | None = None
-    """Why the unit failed."""
-    ends_all: bool = False
-    """Whether all other units would fail, too."""
-    trace: str | None = None
-    """Traceback of an unexpected error."""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,30 +134,19 @@ class Engine:
 
         ``shipped`` is a list with a reference to the part, so that an engine fetches each part once.
         """
-        notes: list[str] = []
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            result = self._run(ticket, unit, shipped, notes)
-        texts = (str(warning.message) for warning in caught if warning.category is UserWarning)
-        result.warnings, result.notes = tuple(dict.fromkeys(texts)), tuple(notes)
+        result = Result.of(lambda say: self._run(ticket, unit, shipped, say))
+        if result.trace is not None:
+            self._engines.free()
         result.loaded = self._engines.engine
         return result
 
-    def _run(self, ticket: int, unit: Unit, shipped: Sequence[Any], notes: list[str]) -> Result:
-        try:
-            part = self._fetched(unit, shipped)
-            if problem := part.differs():
-                problem = f"--on ray: on {os.uname().nodename}, {problem}; {SAME_DTYPE}"
-                return Result(problem=problem, ends_all=True)
-            watcher = _StatusWatcher(self._board, ticket)
-            return Result(part.run_unit(unit.number, self._results, self._engines, watcher, notes.append))
-        except Stopped:
-            return Result()
-        except UserError as error:
-            return Result(problem=str(error))
-        except Exception as error:
-            self._engines.free()
-            return Result(problem=f"{type(error).__name__}: {first_line(error)}", trace=traceback.format_exc())
+    def _run(self, ticket: int, unit: Unit, shipped: Sequence[Any], say: Callable[[str], None]) -> Result:
+        part = self._fetched(unit, shipped)
+        if problem := part.differs():
+            problem = f"--on ray: on {os.uname().nodename}, {problem}; {SAME_DTYPE}"
+            return Result(problem=problem, ends_all=True)
+        watcher = _BoardWatcher(self._board, ticket)
+        return Result(part.run_unit(unit.number, self._results, self._engines, watcher, say))
 
     def _fetched(self, unit: Unit, shipped: Sequence[Any]) -> Part:
         import ray
@@ -367,6 +306,11 @@ def _nodes() -> list[Mapping[str, float]]:
     return [node["Resources"] for node in _alive()]
 
 
+def _machines() -> set[str]:
+    """The ids of the machines that are alive."""
+    return {node["NodeID"] for node in _alive()}
+
+
 def _anywhere(results: Place) -> Place:
     """The results folder as an absolute path, for other processes; addresses are unchanged."""
     if isinstance(results, Path) or (isinstance(results, str) and not ADDRESS.match(results)):
@@ -383,16 +327,13 @@ class _Run:
     results: Place
     listener: Listener
     workers: list[_Worker] = field(default_factory=list)
-    outcome: Outcome = field(default_factory=Outcome)
 
     def __post_init__(self) -> None:
-        self._units = [unit for i, part in enumerate(self.parts) for unit in part.units(i)]
-        self._queue = Queue.of(self._units)
-        self._left = Counter(unit.part for unit in self._units)
-        self._by_part = [Outcome() for _ in self.parts]
-        self._units_done = self._predictions = self._starts_failed = 0
-        self._computed = self._kept = 0.0
-        self._since = self._last_note = time.monotonic()
+        units = [unit for i, part in enumerate(self.parts) for unit in part.units(i)]
+        self._work = Distribution(self.parts, self.results, self.listener, "engine", units)
+        self._queue = self._work.queue
+        self._starts_failed = 0
+        self._last_note = time.monotonic()
         self._over: list[int] = []
         """Tickets to remove from the board."""
         self._gpus = self.cluster.gpus_for(self.parts)
@@ -418,7 +359,7 @@ class _Run:
                     ray.kill(actor)
             with suppress(OSError):
                 storage.delete(self._token)
-        return self.outcome
+        return self._work.outcome
 
     def _loop(self) -> None:
         import ray
@@ -485,19 +426,8 @@ class _Run:
         worker.assigned = None
         self._over.append(ticket)
         worker.loaded = result.loaded
-        for text in result.warnings:
-            warnings.warn(text, stacklevel=1)
-        for text in result.notes:
-            self.listener.note(text)
-        if result.problem is None:
-            self._queue.done(ticket)
-            self._finished(unit, result.outcome)
-            return
-        if result.ends_all:
-            raise UserError(result.problem)
-        if result.trace:
-            self.listener.note(result.trace)
-        self._failed(worker, ticket, unit, result.problem)
+        machines = _machines() if result.problem else set()
+        self._work.returned(ticket, unit, result, worker.node, machines)
 
     def _welcome(self, worker: _Worker, ready: Ready) -> None:
         import ray
@@ -535,75 +465,25 @@ class _Run:
             return
         ticket, unit = worker.assigned
         self._over.append(ticket)
-        self._failed(worker, ticket, unit, f"its process died ({why})")
+        machines = _machines()
+        why = f"its process died ({why})" if worker.node in machines else f"{worker.host} is gone"
+        self._work.failed(ticket, unit, why, worker.node, machines)
 
     @property
     def _has_started(self) -> bool:
-        return any(worker.started for worker in self.workers) or self._units_done > 0
-
-    # -- units ----------------------------------------------------------------------------------
-
-    def _failed(self, worker: _Worker, ticket: int, unit: Unit, why: str) -> None:
-        machines = {node["NodeID"] for node in _alive()}
-        if worker.node not in machines:
-            why = f"{worker.host} is gone"
-        if not self._queue.failed(ticket, self._cells_done(unit), worker.node, machines):
-            self.listener.note(f"{unit.title}: {why}; retried")
-            return
-        reason = f"failed {ATTEMPTS} times: {why}"
-        self.listener.note(f"{unit.title}: gave up: {reason}")
-        part = self.parts[unit.part]
-        self._finished(unit, part.give_up(unit.number, self.results, reason))
-
-    def _cells_done(self, unit: Unit) -> int:
-        identities = self.parts[unit.part].identities_of(unit.number)
-        return sum(map(Store(self.results).has, identities))
-
-    def _finished(self, unit: Unit, outcome: Outcome) -> None:
-        self._units_done += 1
-        self._predictions += unit.predictions
-        if outcome.computed:
-            self._computed += length(unit)
-        else:
-            self._kept += length(unit)
-        self.outcome.add(outcome)
-        self._by_part[unit.part].add(outcome)
-        self._left[unit.part] -= 1
-        if not self._left[unit.part]:
-            self.listener.part_ended(self.parts[unit.part], self._by_part[unit.part])
+        return any(worker.started for worker in self.workers) or self._work.units_done > 0
 
     def _say(self) -> None:
         """Report the progress of the whole study."""
         import ray
 
-        by_ticket: dict[int, EngineStatus] = {}
+        by_ticket: dict[int, Status] = {}
         with suppress(ray.exceptions.RayError):
             by_ticket = ray.get(self._board.read.remote(self._over), timeout=10)
             self._over.clear()
-        predictions = sum(unit.predictions for unit in self._units)
-        now = self._predictions + sum(status.predictions for status in by_ticket.values())
-        at_work = [worker.assigned for worker in self.workers if worker.assigned is not None]
-        computed, titles = self._computed, []
-        for ticket, unit in at_work:
-            status = by_ticket.get(ticket, EngineStatus())
-            computed += length(unit) * status.predictions / unit.predictions
-            titles.append(status.title or unit.title)
-        whole = sum(map(length, self._units)) - self._kept
-        share = min(1.0, computed / whole) if whole else 1.0
-        elapsed = time.monotonic() - self._since
-        self.listener.cluster_progress(
-            StudyProgress(
-                len(at_work),
-                sum(not worker.started for worker in self.workers),
-                len(self._units),
-                self._units_done,
-                predictions,
-                min(now, predictions),
-                share,
-                elapsed * (1 - share) / share if share > 0.01 else None,
-                tuple(titles),
-            )
-        )
+        assigned = [worker.assigned for worker in self.workers if worker.assigned is not None]
+        at_work = [(unit, by_ticket.get(ticket, Status())) for ticket, unit in assigned]
+        self._work.show(at_work, starting=sum(not worker.started for worker in self.workers))
         if at_work:
             self._last_note = time.monotonic()
         elif time.monotonic() - self._last_note > PLACE_SECONDS:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from icl_bench.options import MACHINES, Option, Options
+from icl_bench.options import MACHINES, MODEL, Option, Options, as_text
 
 
 class MachineOptions(Options):
     """The machines that compute a run, a training or a study."""
 
+    workers: Annotated[
+        str | None,
+        BeforeValidator(as_text),
+        Option(
+            "transformers on a CPU: number of processes that share the model's weights and this machine's cores; auto "
+            "takes several where they are faster.",
+            MODEL,
+            "N|auto",
+            default="one process",
+        ),
+    ] = None
     on: Annotated[
         str | None,
         Option(

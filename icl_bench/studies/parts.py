@@ -19,7 +19,7 @@ from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import StudyCell
 from icl_bench.studies.file import Job
 from icl_bench.sweep.notes import headline, notes
-from icl_bench.sweep.plan import Plan
+from icl_bench.sweep.plan import Plan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -49,12 +49,14 @@ class Listener:
 
 @dataclass(frozen=True)
 class StudyProgress:
-    """Progress of a study on a cluster."""
+    """Progress of a study that several processes compute."""
 
+    called: str
+    """What a process is called: ``engine`` or ``worker``."""
     engines: int
-    """Engines at work."""
+    """Processes at work."""
     starting: int
-    """Engines that are starting or waiting for resources."""
+    """Processes that are starting or waiting for resources."""
     units: int
     units_done: int
     predictions: int
@@ -131,6 +133,18 @@ def share_room(parts: Sequence[Part]) -> None:
         rooms[part.engine] = max(part.sweep.room, rooms.get(part.engine, 0))
     for part in prompts:
         part.room = rooms[part.engine]
+
+
+def run_here(parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
+    """Compute the missing cells of parts, one after another, in this process. Raises ``UserError``."""
+    share_room(parts)
+    engines, total = Engines(), Outcome()
+    for number, part in enumerate(parts, 1):
+        listener.part_started(part, number, len(parts))
+        outcome = part.run(results, engines, listener)
+        listener.part_ended(part, outcome)
+        total.add(outcome)
+    return total
 
 
 def on_this_machine(model: Model) -> Model:
@@ -282,15 +296,35 @@ class PromptPart(Part):
         with listener.running(self.sweep.plan) as watcher:
             return self.sweep.run(results, watcher, partial(engines.load, self))
 
-    def units(self, number: int) -> list[Unit]:
-        """See ``Part``: one unit for each group with runnable cells."""
-        estimates, units = iter(self.sweep.estimates()), []
+    @cached_property
+    def _bundles(self) -> list[list[PlannedGroup]]:
+        """The groups with runnable cells, each with the later draws that repeat most of its prompts, because one
+        process answers equal prompts once.
+        """
+        bundles: dict[object, list[PlannedGroup]] = {}
         for i, group in enumerate(self.sweep.plan.groups):
-            known = [seconds for cell, seconds in zip(group.cells, estimates, strict=False) if cell.problem is None]
-            if not group.runnable:
-                continue
-            first = group.runnable[0].spec
-            title = f"{self.task} with {self.model}: {first.select}, draw {first.draw + 1}"
+            if cells := group.runnable:
+                same, queries = (sum(getattr(cell, name) for cell in cells) for name in ("same_prompts", "queries"))
+                point = cells[0].curve_point
+                bundles.setdefault(point if point not in bundles or 2 * same > queries else i, []).append(group)
+        return list(bundles.values())
+
+    def units(self, number: int) -> list[Unit]:
+        """See ``Part``: one unit for each group with runnable cells, together with the groups that repeat its
+        prompts.
+        """
+        estimate = {
+            id(cell): seconds for cell, seconds in zip(self.sweep.plan.cells, self.sweep.estimates(), strict=True)
+        }
+        units = []
+        for i, groups in enumerate(self._bundles):
+            cells = [cell for group in groups for cell in group.runnable]
+            first, last = cells[0].spec, cells[-1].spec
+            draws = (
+                f"draw {first.draw + 1}" if first.draw == last.draw else f"draws {first.draw + 1} to {last.draw + 1}"
+            )
+            title = f"{self.task} with {self.model}: {first.select}, {draws}"
+            known = [estimate[id(cell)] for cell in cells]
             sure = [seconds for seconds in known if seconds is not None]
             units.append(
                 Unit(
@@ -298,15 +332,15 @@ class PromptPart(Part):
                     i,
                     title,
                     self.engine,
-                    len(group.runnable),
-                    sum(cell.queries for cell in group.runnable),
+                    len(cells),
+                    sum(cell.queries for cell in cells),
                     sum(sure) if len(sure) == len(known) else None,
                 )
             )
         return units
 
     def _unit(self, number: int) -> Sweep:
-        return self.sweep.of_groups([self.sweep.plan.groups[number]])
+        return self.sweep.of_groups(self._bundles[number])
 
     def run_unit(
         self, number: int, results: Place, engines: Engines, watcher: Watcher, say: Callable[[str], None]

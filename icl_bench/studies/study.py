@@ -18,7 +18,7 @@ from icl_bench.results.store import Store
 from icl_bench.results.studies import write_study
 from icl_bench.studies.cluster import Cluster
 from icl_bench.studies.file import Job, Problems, StudyFile
-from icl_bench.studies.parts import Engines, Listener, Part, PromptPart, TrainingPart, share_room
+from icl_bench.studies.parts import Listener, Part, PromptPart, TrainingPart, run_here
 from icl_bench.studies.rules import Names, PointFilter
 from icl_bench.sweep.combinations import Combination, default_order
 from icl_bench.sweep.k_values import KValues
@@ -186,14 +186,7 @@ class Study:
         self.record(results)
         if cluster is not None:
             return cluster.run(self.parts, results, listener)
-        share_room(self.parts)
-        engines, total = Engines(), Outcome()
-        for number, part in enumerate(self.parts, 1):
-            listener.part_started(part, number, len(self.parts))
-            outcome = part.run(results, engines, listener)
-            listener.part_ended(part, outcome)
-            total.add(outcome)
-        return total
+        return run_here(self.parts, results, listener)
 
 
 def check(

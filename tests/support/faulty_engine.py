@@ -34,6 +34,9 @@ class FaultyLoader(BackendLoader):
     def load(self, model: Any, tokenizer: Any, room: int) -> Backend:
         return Faulty()
 
+    def on_cpu(self) -> bool:
+        return True
+
 
 class Faulty:
     name, peak_prefix_bytes = "faulty", None

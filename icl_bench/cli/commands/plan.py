@@ -65,11 +65,14 @@ def plan(
     from icl_bench.cli.output.terminal import console
     from icl_bench.errors import UserError
     from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.parts import PromptPart
+    from icl_bench.studies.workers import WorkerSpec
     from icl_bench.sweep.plan_money import sweep_prices
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
     ClusterSpec.of(MachineOptions(**machines))  # refuses whatever run refuses
+    workers = WorkerSpec.of(MachineOptions(**machines))
     wanted = None
     if detect is not None:
         if json:
@@ -85,6 +88,8 @@ def plan(
     def print_one(spec: RunSpec) -> None:
         with display.preparing() as say:
             sweep = Sweep.prepare(spec, say, to_run=False, results=results)
+            if workers is not None:
+                workers.check(PromptPart.of(sweep))
             sweep.estimates()  # takes a while
         prices = spec.price
         if prices is not None:

@@ -56,12 +56,14 @@ def study(
     from icl_bench.studies.on_ray import connected
     from icl_bench.studies.rules import PointFilter, Rule
     from icl_bench.studies.study import Study
+    from icl_bench.studies.workers import LocalWorkers, WorkerSpec
 
     if file is None:
         _list_shipped(json)
         return
     display = Display(quiet=quiet or json)
     cluster = ClusterSpec.of(MachineOptions(**machines))
+    workers = WorkerSpec.of(MachineOptions(**machines))
     read = load_study(file, data_dir)
     wanted = PointFilter(read.exclude, Rule.parse(only) if only else None)
     failed = False
@@ -72,7 +74,7 @@ def study(
             display.problem(f"{job}: {reason}")
         if not plan:
             with StudyDisplay(display) as listener:
-                outcome = laid_out.run(results, listener, connection)
+                outcome = laid_out.run(results, listener, LocalWorkers(workers) if workers else connection)
     if plan:
         if json:
             print_json(plan_records(laid_out))
@@ -88,7 +90,7 @@ def study(
             print_json(records(points))
         elif not quiet:
             print_state(points, console())
-        failed = bool(outcome.failed)
+        failed = bool(outcome.failed or outcome.stopped)
     laid_out.require_all()
     if failed:
         raise typer.Exit(1)

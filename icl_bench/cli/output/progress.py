@@ -426,7 +426,7 @@ class SharedBars:
         """Show the current progress."""
         starting = f", {state.starting} starting" if state.starting else ""
         self._title.plain = (
-            f"{counted(state.engines, 'engine')} at work{starting} · {state.units_done:,} of {state.units:,} groups"
+            f"{counted(state.engines, state.called)} at work{starting} · {state.units_done:,} of {state.units:,} groups"
         )
         more = len(state.at_work) - self.LINES
         lines = [f"  {visible(one)}" for one in state.at_work[: self.LINES]]

@@ -179,7 +179,7 @@ def test_without_a_terminal_long_preparations_are_a_line_now_and_then(log: Scree
 def test_without_a_terminal_a_study_on_a_cluster_says_which_groups_are_done(log: Screen):
     progress = Display(quiet=False).shared_progress()
     assert progress is not None
-    state = StudyProgress(2, 0, 3, 1, 40, 10, 0.25, 65.0, ())
+    state = StudyProgress("engine", 2, 0, 3, 1, 40, 10, 0.25, 65.0, ())
     progress.show(state)
     progress.show(state)
     progress.show(replace(state, units_done=2, predictions_done=20, seconds_left=None))
