@@ -122,7 +122,7 @@ def carry_out(
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
     workers = WorkerSpec.of(machines)
-    if workers is not None:
+    if workers is not None and not (in_batches and workers.number is None):
         return _by_workers(workers, spec, options, results, display, on_finished)
 
     # all requests of the command share one budget

@@ -211,6 +211,7 @@ ALL = {
     "keep_checkpoints": paths(),
     "on": names("ray", "ray://host:10001"),
     "engines": whole() | names("auto"),
+    "workers": whole() | names("auto"),
     "gpus_per_engine": whole() | st.sampled_from([(["0.5"], 0.5), (["2"], 2)]),
 }
 """Options by name -> what the command line writes and what Python gives for it. Any other is a whole number."""

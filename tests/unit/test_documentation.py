@@ -201,7 +201,7 @@ def parse(words: list[str]) -> dict[str, Any]:
         if isinstance(read, FinetuneSpec):
             read.check()
     machines = {option: known[option] for option in MachineOptions.declared() if option in known}
-    assert "on" in machines or not machines
+    assert not machines or {"on", "workers"} & machines.keys()
     if name == "study":
         _check_parts(known.get("file"), known.get("only"))
     return given

@@ -17,8 +17,9 @@ from icl_bench.models import registry
 from icl_bench.results.reading import read_results
 from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
+from icl_bench.studies.parts import Engines, Listener, PromptPart
 from icl_bench.studies.rules import PointFilter, Rule
-from icl_bench.studies.study import Engines, Listener, PromptPart, Study
+from icl_bench.studies.study import Study
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.task_files import load_task

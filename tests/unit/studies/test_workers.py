@@ -1,0 +1,153 @@
+"""How many workers compute a run, and which are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.in_process import run_command
+from support.models import tiny_checkpoint
+
+from icl_bench.backends.loaders import TransformersLoader
+from icl_bench.cli import main
+from icl_bench.errors import UserError
+from icl_bench.studies import workers
+from icl_bench.studies.parts import PromptPart
+from icl_bench.studies.worker_process import OWN_BYTES, Crew, fitting
+from icl_bench.studies.workers import GAIN, SERIAL, WorkerSpec, best_number
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder: Path = tmp_path_factory.mktemp("model")
+    tiny_checkpoint(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def part(model: str) -> PromptPart:
+    """Three draws of random demonstrations, and three of the most similar ones, which have the same prompts."""
+    spec = RunSpec(task="stdlib_six", model=model, k="1,2", draws=3, test_size=4, select="random,bm25", dtype="float32")
+    return PromptPart.of(Sweep.prepare(spec))
+
+
+def test_two_cores_are_one_process_and_many_are_a_worker_each():
+    assert best_number([1.0] * 10, 2) == 1
+    assert best_number([1.0] * 64, 64) == 64
+    assert best_number([1.0] * 3, 64) == 3
+    assert best_number([10.0, *[0.01] * 20], 8) == 1, "the long group decides"
+    assert best_number([], 8) == 1
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12), st.integers(1, 16))
+def test_several_workers_are_taken_only_where_they_are_faster_by_estimate(seconds: list[float], threads: int):
+    number = best_number(seconds, threads)
+    assert 1 <= number <= min(threads, len(seconds))
+    speed = [0.0, *(1 / (SERIAL + (1 - SERIAL) / n) for n in range(1, threads + 1))]
+    if number > 1:  # no assignment takes less than this
+        shortest = max(max(seconds), sum(seconds) / number) / speed[threads // number]
+        assert shortest <= GAIN * sum(seconds) / speed[threads] + 1e-9
+
+
+def test_draws_with_the_same_prompts_are_one_group(part: PromptPart):
+    units = part.units(0)
+    assert [(one.cells, one.predictions) for one in units] == [(2, 8)] * 3 + [(6, 24)]
+    assert units[-1].title.endswith("bm25, draws 1 to 3")
+    draws = [[(identity.spec.select, identity.spec.draw) for identity in part.identities_of(n)] for n in range(4)]
+    assert draws[1] == [("random", 1)] * 2
+    assert draws[3] == [("bm25", draw) for draw in range(3) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "threads", "number", "note"),
+    [
+        (2, 4, 2, None),
+        (9, 16, 4, "note: --workers 9: there are only 4 groups of cells that share a prefix, so 4 at work"),
+        (4, 2, 4, "note: --workers 4: more than 2 cores (or OMP_NUM_THREADS), so they wait for each other"),
+        (None, 2, 1, "--workers auto: 1 worker"),
+        (None, 16, 4, "--workers auto: 4 workers with 4 threads each"),
+    ],
+)
+def test_workers_are_as_many_as_asked_for_or_as_there_are_groups(
+    asked: int | None,
+    threads: int,
+    number: int,
+    note: str | None,
+    part: PromptPart,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(workers, "threads_here", lambda: threads)
+    monkeypatch.setattr(workers, "length", lambda _: 1.0)
+    notes: list[str] = []
+    (team,) = WorkerSpec(asked).teams([part], tmp_path / "results", notes.append)
+    assert (team.workers, team.threads, len(team.units)) == (number, threads, 4)
+    assert notes == ([note] if note else [])
+
+
+def test_workers_are_for_a_cpu(part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TransformersLoader, "on_cpu", lambda _: False)
+    with pytest.raises(UserError, match=r"--workers 2: is for --backend transformers on a CPU, this is a GPU; leave"):
+        WorkerSpec(2).teams([part], tmp_path, print)
+    notes: list[str] = []
+    (team,) = WorkerSpec(None).teams([part], tmp_path, notes.append)
+    assert team.workers == 1
+    assert notes == ["note: --workers auto: one process, because this is a GPU"]
+
+
+def test_workers_are_for_linux(part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(UserError, match="--workers 2: needs Linux; start several processes on one results folder"):
+        WorkerSpec(2).teams([part], tmp_path, print)
+
+
+SERVER = "--backend openai --base-url http://127.0.0.1:9/v1 --tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--workers 0", "--workers 0: expected a number from 1, or auto"),
+        ("--workers=-2", "--workers -2: expected a number from 1, or auto"),
+        ("--workers many", "--workers many: expected a number from 1, or auto"),
+        ("--workers 2 --on ray", "--workers 2: are processes of this machine; remove --workers or --on"),
+        (f"--workers 2 {SERVER}", "--workers 2: is for --backend transformers on a CPU, this is --backend openai"),
+    ],
+)
+def test_what_workers_cannot_be_is_one_line(words: str, message: str, model: str, capsys: pytest.CaptureFixture[str]):
+    command = ["plan", "--task", "stdlib_six", "--model", model, "--k", "1", "--test-size", "4", *words.split()]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, model] if SERVER in words else command)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_training_is_one_process(model: str, tmp_path: Path):
+    words = ["--method", "probe", "--k", "12", "--draws", "1", "--test-size", "4", "--workers", "2"]
+    ended = run_command("finetune", "--task", "stdlib_six", "--model", model, *words, "--results", str(tmp_path))
+    assert "note: --workers 2: no effect on trainings, which run in one process" in ended.err
+
+
+def test_workers_that_memory_does_not_suffice_for_are_left_out(tmp_path: Path):
+    crew = Crew((), tmp_path, 4, 8, cache_bytes=2**29)
+    assert fitting(crew, None).workers == 4
+    assert fitting(crew, 4 * (OWN_BYTES + 2**29)).note is None
+    started = fitting(crew, 3 * 2**30)
+    assert (started.workers, started.note) == (
+        3,
+        "3 workers instead of 4: 3.0 GiB are free, and each needs 1.0 beside the weights",
+    )
+    assert fitting(crew, 0).workers == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(None, "ended"), (1, "exit status 1"), (-9, "killed, perhaps for lack of memory"), (-11, "killed by signal 11")],
+)
+def test_how_a_worker_ended_is_said_in_words(code: int | None, words: str):
+    assert workers._ending(code) == words
