@@ -121,14 +121,13 @@ def test_workers_end_with_the_command_and_the_same_command_goes_on(
         before = journals(tmp_path)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as started:
             try:
-                until(lambda: journals(tmp_path).keys() - before)  # noqa: B023
+                until(lambda: any(size for name, size in journals(tmp_path).items() if name not in before))  # noqa: B023
                 started.send_signal(how)
                 _, said = started.communicate(timeout=300)
             finally:
                 started.kill()
         assert started.returncode == status, said
         until(lambda: not LocalJournals(tmp_path).others_at_work())
-        assert any(journals(tmp_path).values()), "nothing was at work"
         if how is signal.SIGINT:
             assert said.splitlines()[-1] == "interrupted; run the same command again to continue"
             assert "Traceback" not in said
