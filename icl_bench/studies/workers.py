@@ -64,12 +64,10 @@ class WorkerSpec:
 
     def check(self, part: Part) -> None:
         """Raise ``UserError`` if a part cannot have this number of workers."""
-        if self.number is not None and isinstance(part, PromptPart) and not part.sweep.loader.on_cpu():
+        if self.number is not None and isinstance(part, PromptPart) and (reason := _obstacle(part)):
             raise UserError(
-                f"{self}: is for --backend transformers on a CPU, this is {_engine(part)}; leave --workers out"
+                f"{self}: is for --backend transformers on a CPU with Linux, and {reason}; leave --workers out"
             )
-        if sys.platform != "linux":
-            raise UserError(f"{self}: needs Linux; start several processes on one results folder instead")
 
     def teams(self, parts: Sequence[Part], results: Place, say: Callable[[str], None]) -> list[Team]:
         """The parts by model, each with its number of workers. ``say`` receives notes. Raises ``UserError``."""
@@ -84,8 +82,8 @@ class WorkerSpec:
         if not isinstance(first, PromptPart):
             say(f"note: {self}: no effect on trainings, which run in one process")
             return Team(parts, [], 1, threads)
-        if not first.sweep.loader.on_cpu():
-            say(f"note: {self}: one process, because this is {_engine(first)}")
+        if (reason := _obstacle(first)) is not None:
+            say(f"note: {self}: one process, because {reason}")
             return Team(parts, [], 1, threads)
         units = [unit for i, part in enumerate(parts) for unit in part.units(i) if _is_open(part, unit, results)]
         if self.number is None:
@@ -102,9 +100,12 @@ class WorkerSpec:
         return Team(parts, units, number, threads)
 
 
-def _engine(part: PromptPart) -> str:
+def _obstacle(part: PromptPart) -> str | None:
+    """Why a part has no workers; None if it can have them."""
     loader = part.sweep.loader
-    return "a GPU" if loader.name == "transformers" else f"--backend {loader.name}"
+    if not loader.on_cpu():
+        return "this is a GPU" if loader.name == "transformers" else f"this is --backend {loader.name}"
+    return None if sys.platform == "linux" else "this is another system"
 
 
 def _is_open(part: Part, unit: Unit, results: Place) -> bool:

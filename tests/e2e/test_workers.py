@@ -26,6 +26,7 @@ from icl_bench.results.reading import read_results
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 
 FAULTY = "--task stdlib_six --k 1,8 --draws 3 --test-size 4 --backend faulty --workers 2"
+STUDY = "k: [1, 8], draws: 3, test_size: 4, backend: faulty"
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +84,14 @@ def test_workers_predict_what_one_process_predicts(model: Path, tmp_path: Path, 
 def test_a_worker_that_dies_leaves_its_group_to_the_others(
     faults: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"tasks: [stdlib_six]\nmodels: [{model}]\nsettings:\n  - {{name: faulty, {STUDY}}}\n")
     (faults / "once").write_text("100")  # in the midst of a cell of 8 demonstrations
-    status, said = ran(model, tmp_path / "results", capsys)
+    with pytest.raises(SystemExit) as ended:
+        main(["study", str(file), "--workers", "2", "--results", str(tmp_path / "results")])
     assert not (faults / "once").exists(), "nothing died"
-    assert status == 0
-    assert "exit status 1); retried" in said
+    assert not ended.value.code
+    assert "exit status 1); retried" in capsys.readouterr().err
     options = {"task": "stdlib_six", "k": [1, 8], "draws": 3, "test_size": 4, "backend": "faulty"}
     icl_bench.run(**options, model=str(model), results=tmp_path / "whole", quiet=True)
     pd.testing.assert_frame_equal(predictions(tmp_path / "results"), predictions(tmp_path / "whole"))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.in_process import run_command
 from support.models import tiny_checkpoint
 
-from icl_bench.backends.loaders import TransformersLoader
 from icl_bench.cli import main
 from icl_bench.errors import UserError
 from icl_bench.studies import workers
@@ -89,20 +88,23 @@ def test_workers_are_as_many_as_asked_for_or_as_there_are_groups(
     assert notes == ([note] if note else [])
 
 
-def test_workers_are_for_a_cpu(part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TransformersLoader, "on_cpu", lambda _: False)
-    with pytest.raises(UserError, match=r"--workers 2: is for --backend transformers on a CPU, this is a GPU; leave"):
+@pytest.mark.parametrize(
+    ("changed", "value", "reason"),
+    [
+        ("icl_bench.backends.loaders.TransformersLoader.on_cpu", lambda _: False, "this is a GPU"),
+        ("sys.platform", "darwin", "this is another system"),
+    ],
+)
+def test_workers_are_for_a_cpu_with_linux(
+    changed: str, value: object, reason: str, part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(changed, value)
+    with pytest.raises(UserError, match=f"--workers 2: is for .* on a CPU with Linux, and {reason}; leave --workers"):
         WorkerSpec(2).teams([part], tmp_path, print)
     notes: list[str] = []
     (team,) = WorkerSpec(None).teams([part], tmp_path, notes.append)
     assert team.workers == 1
-    assert notes == ["note: --workers auto: one process, because this is a GPU"]
-
-
-def test_workers_are_for_linux(part: PromptPart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(UserError, match="--workers 2: needs Linux; start several processes on one results folder"):
-        WorkerSpec(2).teams([part], tmp_path, print)
+    assert notes == [f"note: --workers auto: one process, because {reason}"]
 
 
 SERVER = "--backend openai --base-url http://127.0.0.1:9/v1 --tokenizer"
@@ -115,7 +117,7 @@ SERVER = "--backend openai --base-url http://127.0.0.1:9/v1 --tokenizer"
         ("--workers=-2", "--workers -2: expected a number from 1, or auto"),
         ("--workers many", "--workers many: expected a number from 1, or auto"),
         ("--workers 2 --on ray", "--workers 2: are processes of this machine; remove --workers or --on"),
-        (f"--workers 2 {SERVER}", "--workers 2: is for --backend transformers on a CPU, this is --backend openai"),
+        (f"--workers 2 {SERVER}", "on a CPU with Linux, and this is --backend openai; leave --workers out"),
     ],
 )
 def test_what_workers_cannot_be_is_one_line(words: str, message: str, model: str, capsys: pytest.CaptureFixture[str]):
