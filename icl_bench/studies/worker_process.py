@@ -95,7 +95,8 @@ def main(alive: int, descriptors: list[int]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started the run ends the workers
     hush_libraries()
-    control, *connections = map(Connection, descriptors)
+    connections = [Connection(descriptor) for descriptor in descriptors]
+    control = connections.pop(0)
     crew: Crew = control.recv()
     engines, first = Engines(), crew.parts[0]
     assert isinstance(first, PromptPart)
