@@ -95,7 +95,7 @@ def main(alive: int, descriptors: list[int]) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started the run ends the workers
     hush_libraries()
-    connections = [Connection(descriptor) for descriptor in descriptors]
+    connections: list[Connection] = [Connection(descriptor) for descriptor in descriptors]
     control = connections.pop(0)
     crew: Crew = control.recv()
     engines, first = Engines(), crew.parts[0]
