@@ -107,7 +107,7 @@ class _Entry:
         with suppress(OSError):
             write_whole(file, _check(content) + b"\n" + content)
             remove_leftovers(file.parent)
-            written = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)
+            written = sorted(file.parent.glob("[!.]*.json"), key=lambda one: one.stat().st_mtime_ns)
             for old in written[:-MOST_KEPT]:
                 old.unlink(missing_ok=True)
 
