@@ -174,7 +174,7 @@ def _noted_warnings() -> Iterator[list[str]]:
         said.append(str(message))
         show(message, *others, **more)
 
-    warnings.showwarning = noted  # type: ignore[assignment]
+    warnings.showwarning = noted
     try:
         yield said
     finally:
