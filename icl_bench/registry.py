@@ -447,3 +447,8 @@ FINDINGS = Registry(
 )
 """Names of the tables of findings, in the order of the JSON ->
 :class:`icl_bench.analysis.finding.Finding`."""
+
+
+def plugins() -> list[str]:
+    """The names of all plugins, of every kind."""
+    return [name for kind in globals().values() if isinstance(kind, Registry) for name in kind.added()]

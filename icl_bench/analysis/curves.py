@@ -144,9 +144,9 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
         return {}
     cells = answers.groupby([*POINT, "draw"], observed=True)
     of = cells.ngroup().to_numpy()
-    texts = answers["prediction"].tolist()
+    texts = _texts(answers["prediction"])
     if metric.answers == "labels":
-        numbers = metric.score_many(of, answers["gold"].tolist(), texts)
+        numbers = metric.score_many(of, _texts(answers["gold"]), texts)
     else:
         numbers = metric.score_many_golds(of, all_golds(answers), texts)
     of_draws = cells.size().reset_index(name="size").drop(columns="draw").assign(**numbers)
@@ -158,6 +158,15 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
         sums = weighted.groupby(POINT, observed=True)[[*numbers, "size"]].sum()
         means = means.where(~uneven, sums[[*numbers]].div(sums["size"], axis=0), axis=0)
     return {name: pd.DataFrame(means[[name]]).reset_index() for name in metric.of_many}
+
+
+def _texts(column: pd.Series) -> list[str]:
+    """A column's texts, equal ones as one object: millions of labels have few different texts."""
+    import pandas as pd
+
+    codes, different = pd.factorize(column, use_na_sentinel=False)
+    texts: list[str] = np.asarray(different, dtype=object)[codes].tolist()
+    return texts
 
 
 def _without_skill(predictions: pd.DataFrame, parts: Sequence[Grid]) -> np.ndarray:

@@ -52,7 +52,10 @@ def is_drawn(select: object) -> bool:
 
 def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:
     """The result of ``ask`` for each row's name. It is called once per name, because there may be millions of rows."""
-    return names.astype(object).map({name: ask(name) for name in names.unique()})
+    import pandas as pd
+
+    codes, different = pd.factorize(names, use_na_sentinel=False)
+    return pd.Series([ask(name) for name in different]).take(codes).set_axis(names.index)
 
 
 def source(select: str) -> str:

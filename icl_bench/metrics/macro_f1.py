@@ -35,7 +35,9 @@ def _macro_f1(cell: Any, gold: Any, predictions: Any) -> np.ndarray:
 
     cell = np.asarray(cell)
     actual, labels = pd.factorize(np.asarray(gold, dtype=object))
-    predicted = pd.Index(labels).get_indexer(pd.Index(np.asarray(predictions, dtype=object)))
+    said = np.asarray(predictions, dtype=object)
+    # as objects: an index of strings would copy every text
+    predicted = pd.Index(labels, dtype=object).get_indexer(pd.Index(said, dtype=object))
     shape = (int(cell.max()) + 1, len(labels))
 
     def count(code: np.ndarray, where: np.ndarray) -> np.ndarray:

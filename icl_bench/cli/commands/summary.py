@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icl_bench.cli import options as o
+
+if TYPE_CHECKING:
+    from icl_bench.results.storage import Place
 
 Base = Annotated[
     str | None,
@@ -167,6 +170,36 @@ def summary(
     as samples) and macro-F1, and failed cells below; then pairwise comparisons with tests of order,
     label sorting, selection, models and more, as far as there are runs. --json has every number.
     """
+    options = {name: value for name, value in locals().items() if name != "results"}
+    if price is not None and "auto" in price:  # its prices are those of the day
+        _print_summary(results, **options)
+        return
+    from icl_bench.cli.output.printed_once import print_once
+
+    print_once(results, {"command": "summary", **options}, lambda place: _print_summary(place, **options))
+
+
+def _print_summary(
+    results: Place,
+    *,
+    task: str | None,
+    model: str | None,
+    base: str | None,
+    cost: bool,
+    cascade: bool,
+    forecast: bool,
+    wanted: float | None,
+    provenance: bool,
+    advice: str | None,
+    frontier: bool,
+    detect: float | None,
+    queries: int | None,
+    price: str | None,
+    across: str | None,
+    top: int | None,
+    json: bool,
+) -> None:
+    """Print the tables that these options of ``summary`` request."""
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted

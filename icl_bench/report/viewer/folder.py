@@ -20,6 +20,7 @@ from icl_bench.report.prompt_ends import Prompts
 from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
 from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.cells import FAILED, FINISHED
+from icl_bench.results.kept_texts import kept_text
 from icl_bench.results.reading import (
     DamagedError,
     Seen,
@@ -281,7 +282,7 @@ class Folder:
         if self._work is None and revision > self._tried:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, revision, self.results, dict(self.only), self.data_dir)
+            arguments = (theirs, revision, self.results, dict(self.only))
             process = context.Process(target=_work_out, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -303,16 +304,22 @@ def _joined(files: list[ResultFile]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _work_out(
-    connection: Connection, revision: int, results: Place, only: Mapping[str, str], data_dir: Path | None
-) -> None:
+def _work_out(connection: Connection, revision: int, results: Place, only: Mapping[str, str]) -> None:
     """Make the page with all findings, in a process of its own."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     warnings.simplefilter("ignore")  # they stand among the page's notes
     try:
-        report = make_report(results, only, data_dir, served=True)
-        connection.send(("page", page(report, revision=revision)))
+        connection.send(("page", _page_of_findings(revision, results, only)))
     except Exception as error:
         connection.send(("problem", first_line(error)))
+
+
+def _page_of_findings(revision: int, results: Place, only: Mapping[str, str]) -> str:
+    """The page with all findings. A served page depends on the results folder alone: it has no prompts."""
+
+    def make(place: Place) -> str:
+        return page(make_report(place, only, served=True), revision=revision)
+
+    return kept_text(results, {"page": revision, "only": dict(only)}, make)[0]

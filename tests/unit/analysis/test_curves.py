@@ -11,6 +11,7 @@ from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.draws import DRAWS_AND_TESTS, TESTS_ONLY
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.metrics.bleu import Bleu
+from icl_bench.metrics.macro_f1 import MacroF1
 from icl_bench.results.cells import SETTING
 
 
@@ -37,6 +38,25 @@ def test_every_point_has_its_own_numbers_in_a_frame_of_many():
         by_draw = [macro_f1(d["gold"].tolist(), d["prediction"].tolist()) for _, d in point.groupby("draw")]
         assert found["macro_f1"] == pytest.approx(np.mean(by_draw))
         assert found[["draws", "test_rows", "left_out"]].tolist() == [3, 12, 0]
+
+
+def test_metrics_of_many_answers_get_equal_texts_as_one_object(monkeypatch: pytest.MonkeyPatch):
+    given: list[object] = []
+
+    def score_many(self: MacroF1, of: np.ndarray, *texts: list[object]) -> dict[str, np.ndarray]:
+        given.extend(texts)
+        return {"macro_f1": np.zeros(of.max() + 1)}
+
+    monkeypatch.setattr(MacroF1, "score_many", score_many)
+    rows = frame(*(cell("aab?", draw=draw) for draw in range(3)))
+    rows.loc[5, "prediction"] = None
+    for kind in ("str", "category", object):
+        curves(rows.astype({"gold": kind, "prediction": kind}))
+        golds, answers = given[-2:]
+        assert golds == rows["gold"].tolist()
+        assert pd.Series(answers).fillna("-").tolist() == rows["prediction"].fillna("-").tolist()
+        assert len({id(text) for text in golds}) == 2
+        assert len({id(text) for text in answers}) == 4
 
 
 def test_a_point_with_holes_is_of_all_that_is_there():

@@ -12,6 +12,7 @@ from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import (
     DRAWS_AND_TESTS,
     TESTS_ONLY,
+    by_name,
     deviations_elsewhere,
     interval_over,
     is_drawn,
@@ -44,6 +45,17 @@ SIDES = {
 def side(better: bool, draws: int = 1, first: int = 0, **setting: object) -> pd.DataFrame:
     rows = scored(SIDES[better][:draws], **setting)
     return rows.assign(draw=rows["draw"] + first)
+
+
+@pytest.mark.parametrize("kind", ["str", "category", object])
+def test_every_row_has_the_answer_of_its_name_and_each_name_is_asked_once(kind: object):
+    names, asked = pd.Series(["bm25", "random", None, "bm25"], index=[7, 3, 3, 1], dtype=kind), []
+    found = by_name(names, lambda name: asked.append(name) or str(name).upper())
+    assert list(found.iloc[[0, 1, 3]]) == ["BM25", "RANDOM", "BM25"]
+    assert list(found.index) == [7, 3, 3, 1]
+    assert len(asked) == 3
+    assert by_name(names, lambda name: name == "bm25").dtype == bool
+    assert by_name(names[:0], lambda name: name == "bm25").astype(bool).tolist() == []
 
 
 # -- what is withheld ---------------------------------------------------------------------------

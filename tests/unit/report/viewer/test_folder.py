@@ -11,7 +11,9 @@ from support.fakes import ENGINE, FakeBackend, plan
 
 from icl_bench.errors import UserError
 from icl_bench.report import imported_questions, open_viewer
+from icl_bench.report.viewer import folder as viewer_folder
 from icl_bench.report.viewer.folder import Folder
+from icl_bench.results import kept_texts
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
@@ -90,3 +92,16 @@ def test_a_file_that_is_gone_or_damaged_is_named_where_a_prediction_is_asked_for
             folder.prediction(cell, "test-1")
     finally:
         folder.stop()
+
+
+def test_the_findings_of_an_unchanged_folder_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_texts, "WORTH_SECONDS", 0.0)
+    sweep(tmp_path / "task", tmp_path / "results", "1")
+    made = viewer_folder._page_of_findings(0, tmp_path / "results", {})
+    later = viewer_folder._page_of_findings(1, tmp_path / "results", {})
+    monkeypatch.setattr(viewer_folder, "make_report", None)
+    assert viewer_folder._page_of_findings(0, tmp_path / "results", {}) == made != later
+    sweep(tmp_path / "task", tmp_path / "results", "1,2")
+    with pytest.raises(TypeError, match="not callable"):
+        viewer_folder._page_of_findings(0, tmp_path / "results", {})
