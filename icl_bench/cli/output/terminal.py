@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from icl_bench.errors import UserError
@@ -17,11 +20,18 @@ from icl_bench.escaping import visible
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+_QUANTITY = re.compile(r"(?<!\S)([(~<+-]*\d(?:[\d.,]*\d)?) (?=([^\W\d_]\S*))")
+"""A number and the word after it, such as ``0.24 s`` or ``1,000 queries``."""
+
+_JOINT = "\ufdd0"
+"""A space inside a line: Unicode reserves this character for use inside programs. Rich also breaks at no-break spaces."""
+
 
 class Terminal(Console):
     """A console that prints text literally: no markup, emoji names or control characters.
 
-    Styles are separate arguments (``print(text, style=...)``, ``Text(text, style)``).
+    Styles are separate arguments (``print(text, style=...)``, ``Text(text, style)``). A wrapped line does not end
+    between a number and its unit.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -30,6 +40,21 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape control characters; all printed text, including tables and titles, passes through here."""
         return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Segments of the text, in which a number and its unit are one word while lines are broken."""
+        if isinstance(renderable, Text):
+            renderable = renderable.copy()
+            renderable.plain = _joined(renderable.plain, (options or self.options).max_width)
+        for segment in super().render(renderable, options):
+            yield segment._replace(text=segment.text.replace(_JOINT, " "))
+
+
+def _joined(text: str, width: int) -> str:
+    """The text with a joint between each number and its unit, unless they are wider than a line."""
+    return _QUANTITY.sub(
+        lambda found: found[0] if len(found[0]) + len(found[2]) > width else f"{found[1]}{_JOINT}", text
+    )
 
 
 def console(stderr: bool = False) -> Terminal:
