@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -24,7 +25,7 @@ _QUANTITY = re.compile(r"(?<!\S)([(~<+-]*\d(?:[\d.,]*\d)?) (?=([^\W\d_]\S*))")
 """A number and the word after it, such as ``0.24 s`` or ``1,000 queries``."""
 
 _JOINT = "\ufdd0"
-"""A space inside a line: Unicode reserves this character for use inside programs. Rich also breaks at no-break spaces."""
+"""Stands for a space at which no line is broken. Unicode reserves it for such uses. Rich breaks at no-break spaces."""
 
 
 class Terminal(Console):
@@ -52,9 +53,11 @@ class Terminal(Console):
 
 def _joined(text: str, width: int) -> str:
     """The text with a joint between each number and its unit, unless they are wider than a line."""
-    return _QUANTITY.sub(
-        lambda found: found[0] if len(found[0]) + len(found[2]) > width else f"{found[1]}{_JOINT}", text
-    )
+
+    def joined(found: re.Match[str]) -> str:
+        return found[0] if cell_len(found[0] + found[2]) > width else f"{found[1]}{_JOINT}"
+
+    return _QUANTITY.sub(joined, text)
 
 
 def console(stderr: bool = False) -> Terminal:
