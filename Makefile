@@ -17,13 +17,14 @@ VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.ready
 LM_EVAL_VENV := .venv-lm-eval
 AUDIT_VENV := .venv-audit
+UV_VENV := .venv-uv
 LM_EVAL_READY := $(LM_EVAL_VENV)/.ready
 # what is imported is compiled then; pip would compile all of some 20,000 files first
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # where this is set, as in some containers, every program would compile all that it imports again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-vllm test-lm-eval fuzz soak audit lint style types check docs package mutants gpu-check clean
+.PHONY: demo test test-vllm test-lm-eval fuzz soak audit hashes lint style types check docs package mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -68,6 +69,14 @@ audit: $(READY)
 	$(AUDIT_VENV)/bin/pip install $(PIP_OPTIONS) pip-audit pip-licenses
 	$(AUDIT_VENV)/bin/pip-licenses --python $(BIN)/python --from mixed --order license
 	$(BIN)/pip freeze --exclude-editable | $(BIN)/python benchmarks/audit.py $(AUDIT_VENV)/bin/pip-audit
+
+# constraints.txt with the hashes of all files of each version, as the package index lists them; nothing is installed.
+# Without torch, whose CPU builds come from other places than the package index
+hashes:
+	test -x $(UV_VENV)/bin/uv || $(PYTHON) -m venv $(UV_VENV)
+	$(UV_VENV)/bin/pip install $(PIP_OPTIONS) uv
+	$(UV_VENV)/bin/uv pip compile --quiet --no-config --no-deps --generate-hashes --upgrade --no-emit-package torch \
+	  --no-annotate --custom-compile-command "make hashes" --output-file requirements-hashed.txt constraints.txt > /dev/null
 
 lint: style types
 
@@ -127,4 +136,4 @@ $(LM_EVAL_READY): requirements-lm-eval.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(LM_EVAL_VENV) $(AUDIT_VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(LM_EVAL_VENV) $(AUDIT_VENV) $(UV_VENV) build dist .mypy_cache .ruff_cache .pytest_cache

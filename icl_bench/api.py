@@ -6,7 +6,7 @@
     results.curves                # accuracy by k with 95% intervals, a data frame
     results.show(k=10)            # one prediction and its exact prompt
 
-Everything is in ``docs/python.md``.
+``docs/python.md`` describes all of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 NAMES_OF_A_CELL = ("model", "select", "order", "attention", "perturbation", "cell")
-"""What tells the cells of a task, k and draw apart."""
+"""The names that distinguish cells of the same task, k and draw."""
 
 SHARE = ["score", "ci_low", "ci_high"]
 
@@ -77,14 +77,14 @@ def _takes(*specs: type[Options]) -> Callable[[Function], Function]:
 def run(*, results: Place = "results", quiet: bool = False, **options: Any) -> Results:
     """Sweep the number of demonstrations on a task with a model: ``icl-bench run``.
 
-    ``task`` and ``model`` may be lists: each task with each model. A task may be an
-    :class:`icl_bench.Task` with its rows, a model a pair of a loaded ``transformers`` model and its
-    tokenizer. Every other option is what the command line writes, or what Python has for it: a number,
-    a list, a dictionary. Finished cells of ``results`` are kept. ``quiet`` shows no progress.
+    ``task`` and ``model`` may be lists: each task is run with each model. A task may be an :class:`icl_bench.Task` with
+    its rows; a model may be a pair of a loaded ``transformers`` model and its tokenizer. The value of any other option
+    is its text on the command line, or a Python value: a number, a list, a dictionary. Finished cells in ``results``
+    are kept. ``quiet`` hides progress.
 
-    Returns the results of the cells that were asked for, also of those that were there. Raises
-    :class:`icl_bench.UserError`, one or two lines that name the option, the value and what is expected;
-    of several tasks and models, the others are finished first.
+    Returns the results of the requested cells, including those that were finished before. Raises
+    :class:`icl_bench.UserError`: one or two lines that name the option, the value and what is expected. With several
+    tasks and models, the others are finished first.
     """
     from icl_bench.sweep.run_spec import RunSpec
 
@@ -95,20 +95,20 @@ def run(*, results: Place = "results", quiet: bool = False, **options: Any) -> R
 def finetune(*, results: Place = "results", quiet: bool = False, **options: Any) -> Results:
     """Train on the examples that a prompt would show: ``icl-bench finetune``.
 
-    Takes, returns and raises what :func:`run` does.
+    Arguments, return value and errors are like those of :func:`run`.
     """
     return _carried_out(FinetuneSpec, options, results, quiet)
 
 
 @_takes(RunOptions, MachineOptions)
 def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
-    """Lay out what :func:`run` would compute: ``icl-bench plan``. Nothing is computed or written.
+    """Show what :func:`run` would compute: ``icl-bench plan``. It runs no model and writes nothing.
 
-    Returns one row per cell: the axes; ``fits`` and ``problem``; tokens of the shared prefix, of the
-    longest prompt and to compute; ``flops``; ``cache_bytes``; estimated ``seconds``; and with
-    ``results`` whether the cell is ``finished``. With ``price``, as for :meth:`Results.frontier`,
-    ``money_cached`` and ``money_uncached`` are what a cell costs. Combinations that make no sense are rows with
-    ``left_out``, without a draw. Raises :class:`icl_bench.UserError`.
+    Returns one row per cell: the axes; ``fits`` and ``problem``; the tokens of the shared prefix, of the longest prompt
+    and to compute; ``flops``; ``cache_bytes``; estimated ``seconds``; and with ``results`` whether the cell is
+    ``finished``. With ``price``, as for :meth:`Results.frontier`, ``money_cached`` and ``money_uncached`` are the cost
+    of a cell with and without a server's cache. An impossible combination is a row without a draw, with the reason in
+    ``left_out``. Raises :class:`icl_bench.UserError`.
     """
     import pandas as pd
 
@@ -138,14 +138,14 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     """Choose a model and how to prompt it, by a race of settings: ``icl-bench choose``.
 
     ``task`` and ``model`` are those of :func:`run`; ``model`` may be a list, and ``engine`` a dictionary of options by
-    model. ``spend`` is text like ``30m``, ``2Mtokens`` or ``$5``, or seconds. Ctrl-C ends the race. Instead of a
-    task, ``data`` is a file of rows, or a pandas or polars frame, with ``text`` and ``label`` as its columns; its
-    task file (a frame's rows, too) is written into ``results``.
+    model. ``spend`` is text like ``30m``, ``2Mtokens`` or ``$5``, or a number of seconds. Ctrl-C ends the race. Instead
+    of ``task``, ``data`` may be a file of rows, or a pandas or polars frame; ``text`` and ``label`` name its columns.
+    Its task file, and the rows of a frame, are written into ``results``.
 
-    Returns what the command line writes as JSON: ``choice`` (the name of a setting), ``decided``, ``ended`` (why it
-    ended while settings were open), the predictions asked, and ``settings``: each one's ``score`` with its interval
-    (``ci_low``, ``ci_high``), what a query costs, whether it is ``out`` and ``why``, and whether it would be for new
-    rows and draws (``out_for_new``). Raises :class:`icl_bench.UserError`.
+    Returns the JSON of the command line as a dictionary: ``choice`` (the name of a setting), ``decided``, ``ended``
+    (why the race ended before it was decided), the number of predictions, and ``settings``: for each its ``score`` with
+    a 95% interval (``ci_low``, ``ci_high``), the cost of a query, whether it is ``out`` of the race and ``why``, and
+    whether it would also be out on new rows and draws (``out_for_new``). Raises :class:`icl_bench.UserError`.
     """
     from icl_bench.cli.output.choose import raced
     from icl_bench.cli.output.progress import Display
@@ -159,11 +159,12 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
 def rationales(*, quiet: bool = False, **options: Any) -> dict[str, Any]:
     """Let a model write rationales for rows of the pool, and keep the right ones: ``icl-bench rationales``.
 
-    ``out`` is the new task file, which :func:`run` takes as its ``task``; ``task`` and ``model`` are those of
-    :func:`run`. The same call again continues after an interruption.
+    ``out`` is the new task file, which is a ``task`` for :func:`run`; ``task`` and ``model`` are those of :func:`run`.
+    After an interruption, the same call continues.
 
-    Returns what ``rationales`` of the task file says: ``tried`` and ``kept`` rows, by label in ``kept_of_label``, the
-    tokens, and which model wrote them. Raises :class:`icl_bench.UserError`, also where nothing is kept.
+    Returns the field ``rationales`` of the task file: the numbers of rows ``tried`` and ``kept``, by label in
+    ``kept_of_label``, the tokens, and the model that wrote them. Raises :class:`icl_bench.UserError`, also if none is
+    kept.
     """
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.rationales import carried_out
@@ -181,7 +182,7 @@ def rationales(*, quiet: bool = False, **options: Any) -> dict[str, Any]:
 def read(results: Place = "results", *, task: str | None = None, model: str | None = None) -> Results:
     """Read a results folder, or one task or model in it.
 
-    Raises :class:`icl_bench.UserError` where there is no folder, no result, or no such task or model.
+    Raises :class:`icl_bench.UserError` if there is no such folder, task or model, or no result.
     """
     found = Results(results, only={name: value for name, value in {"task": task, "model": model}.items() if value})
     _ = found.findings
@@ -198,10 +199,10 @@ def check(
 ) -> Check:
     """Compare results with a baseline: ``icl-bench check``.
 
-    ``tolerance`` is a share of 1 that may be lost, ``alpha`` the chance of a false alarm of all tests
-    together. Returns the comparison: ``lost`` says whether a significant loss larger than the tolerance
-    was found, ``points`` has each point. Raises :class:`icl_bench.UserError` where either cannot be
-    read, they cannot be compared, or (unless ``allow_missing``) the results lack some of the baseline.
+    ``tolerance`` is the accepted loss as a fraction of 1, ``alpha`` the probability of a false alarm for all tests
+    together. Returns the comparison: ``lost`` is whether a significant loss larger than the tolerance was found,
+    ``points`` is a table of the points. Raises :class:`icl_bench.UserError` if either cannot be read, if they cannot be
+    compared, or (without ``allow_missing``) if the results lack a part of the baseline.
     """
     from icl_bench.report.leaderboard_check import check_baseline
 
@@ -212,9 +213,9 @@ def check(
 
 
 class Results:
-    """The results of a folder, or of some cells or one task or model in it, read when first needed.
+    """The results of a folder, or of some cells, one task or one model in it. Files are read when first needed.
 
-    Scores are shares of 1 in all frames; differences are, too.
+    Scores and differences are fractions of 1 in all data frames.
     """
 
     def __init__(
@@ -225,8 +226,8 @@ class Results:
         only: Mapping[str, str] | None = None,
         tasks: Collection[TaskSpec] = (),
     ) -> None:
-        """``cells`` are names of files without endings, ``only`` a task or a model, and ``tasks`` those
-        whose rows were given in Python.
+        """``cells`` are names of files without endings, ``only`` names a task or a model, and ``tasks`` are those whose
+        rows were given in Python.
         """
         self.folder = place = _place(place)
         if isinstance(place, str | Path) and not ADDRESS.match(str(place)):
@@ -241,14 +242,14 @@ class Results:
     def predictions(self) -> pd.DataFrame:
         """One row per prediction: the axes (task, model, select, order, attention, k, draw), ``test_id``,
         ``gold``, ``prediction``, ``correct``, ``valid``, token counts, ``prompt_hash``, ``cell``,
-        ``variant``; further columns where some prediction has a value, such as ``probability``.
+        ``variant``; further columns, such as ``probability``, if a prediction has a value there.
         """
         return self.findings.context.stored.own_predictions
 
     @cached_property
     def findings(self) -> Findings:
-        """Every table that ``icl-bench summary --json`` has, as an attribute of its name:
-        ``results.findings.retrieval_gain``. Each is made when it is first asked for.
+        """Every table of ``icl-bench summary --json`` as an attribute, for example ``results.findings.retrieval_gain``.
+        A table is computed when it is first used.
         """
         from icl_bench.analysis.all_findings import read_findings
         from icl_bench.tasks.task_files import known_groups
@@ -265,7 +266,7 @@ class Results:
 
     @cached_property
     def scores(self) -> dict[tuple[str, str], LabelScores]:
-        """The log-probability of every label, where ``score="exact"`` stored it, by task and model.
+        """The log-probabilities of all labels that ``score="exact"`` stored, by task and model.
 
         Each value has ``labels``, ``values`` as a ``(predictions, labels)`` float32 array, and ``rows``, a
         data frame of these predictions in the same order.
@@ -287,10 +288,10 @@ class Results:
     ) -> pd.DataFrame:
         """Every point with its score, its cost per query and whether another point dominates it.
 
-        ``queries`` share what is computed once (a cached prefix, a training); ``price`` is money per
-        million tokens, ``{"input": 0.5, "cached": 0.05, "output": 1.5}``, per hour of a machine of your own,
-        ``{"hour": 2}``, or the command line's text, such as ``"auto,hour=2"``. With ``across="models"``, points of
-        all models of a task are compared. ``attrs["prices"]`` of the table has the prices of each model. Raises
+        ``queries`` is the number of queries that share one-time costs (a cached prefix, a training). ``price`` is per
+        million tokens, ``{"input": 0.5, "cached": 0.05, "output": 1.5}``, per hour of your machine, ``{"hour": 2}``, or
+        the text of the command line, such as ``"auto,hour=2"``. With ``across="models"``, points of all models of a
+        task are compared. ``attrs["prices"]`` of the table has the prices of each model. Raises
         :class:`icl_bench.UserError`.
         """
         from icl_bench.analysis.across_models import compares_models
@@ -308,12 +309,11 @@ class Results:
         price: str | Mapping[str, float] | None = None,
         across: str | None = None,
     ) -> pd.DataFrame:
-        """Every point with whether it is the cheapest that is as good as the best, and the test behind it.
+        """All points, with a mark at the cheapest one that is as good as the best, and the test behind it.
 
-        ``budget`` is per query: ``tokens=2000``, ``seconds=0.5``, ``any``, and with ``queries`` also
-        ``operations=10`` (GFLOP) or ``money=0.001`` (with ``price``, as for ``frontier``). With
-        ``across="models"``, it is the cheapest point of all models of a task. Raises
-        :class:`icl_bench.UserError`.
+        ``budget`` is the maximum cost of a query: ``any``, ``tokens=2000`` or ``seconds=0.5``; with ``queries`` also
+        ``operations=10`` (GFLOP) or ``money=0.001`` (with ``price``, as for ``frontier``). With ``across="models"``, it
+        is the cheapest point of all models of a task. Raises :class:`icl_bench.UserError`.
         """
         from icl_bench.analysis.across_models import compares_models
         from icl_bench.analysis.advice import Budget, advise_folder
@@ -336,9 +336,9 @@ class Results:
     ) -> Shown:
         """One prediction and the exact prompt behind it: ``icl-bench show``.
 
-        ``which`` names the cell where several match: ``model``, ``select``, ``order``, ``attention``,
-        ``perturbation``, ``cell``. ``task`` may be left out where there is one, and is the task itself
-        where its rows were given in Python. Raises :class:`icl_bench.UserError`.
+        ``which`` names the cell if several match: ``model``, ``select``, ``order``, ``attention``, ``perturbation``,
+        ``cell``. ``task`` may be omitted if the results have only one. If its rows were given in Python, ``task`` is
+        the task itself. Raises :class:`icl_bench.UserError`.
         """
         from icl_bench.report.prompt_trace import find_prediction, named_cell
 
@@ -361,8 +361,8 @@ class Results:
         return names[0]
 
     def plot(self, section: str = "accuracy", *words: str) -> Charts:
-        """The charts of a section of the report (accuracy, order, retrieval, models, cost, ...), those
-        whose names have all the words. A notebook shows them; ``.save(folder)`` writes PNG files.
+        """The charts of a section of the report (accuracy, order, retrieval, models, cost, ...) whose names contain all
+        of ``words``. A notebook shows them; ``.save(folder)`` writes PNG files.
 
         Raises :class:`icl_bench.UserError` for an unknown section, or without the extra ``report``.
         """
@@ -382,10 +382,10 @@ class Results:
     ) -> Path:
         """Write one HTML page of all findings, ``report.html``, and with ``figures`` its charts as files into a folder.
 
-        With ``all``, write the page and all predictions into this folder, for a web server or to open from a disk.
-        ``style`` is how figures look (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names, ...).
-        With ``anonymous``, for blind review, the page has no names of machine and user, and no paths.
-        Returns the page's path. Raises :class:`icl_bench.UserError` where it cannot be written, for a ``style``
+        With ``all``, write the page and all predictions into this folder, for a web server or to open locally.
+        ``style`` is the style of the figures (:class:`icl_bench.report.figure_style.FigureStyle`: width, font, names,
+        ...). With ``anonymous``, for blind review, the page contains no names of machine and user, and no paths.
+        Returns the path of the page. Raises :class:`icl_bench.UserError` if it cannot be written, for a ``style``
         without ``figures``, for both ``path`` and ``all``, or without the extra ``report``.
         """
         from icl_bench.report import write_report

@@ -16,7 +16,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 Dtype = Annotated[
     str,
     Option(
-        "Number format of the products: auto (bfloat16; float32 on a CPU without bfloat16 arithmetic), float32, "
+        "Number format of matrix products: auto (bfloat16, or float32 on a CPU without bfloat16 arithmetic), float32, "
         "bfloat16, float16.",
         MODEL,
         "NAME",
@@ -24,7 +24,7 @@ Dtype = Annotated[
 ]
 
 Device = Annotated[
-    str | None, Option("transformers: cpu, cuda, cuda:1, ... (default: cuda if there is one).", MODEL, "NAME")
+    str | None, Option("transformers: cpu, cuda, cuda:1, ... (default: cuda if available).", MODEL, "NAME")
 ]
 
 
@@ -54,8 +54,8 @@ class BackendSpec(Options):
     backend: Annotated[
         str,
         Option(
-            "Engine: transformers, vllm, openai (any server with OpenAI's API), anthropic or google. auto takes "
-            "transformers, or vllm where it reads less on a GPU; plan says which, and why.",
+            "Engine: transformers, vllm, openai (any server with OpenAI's API), anthropic or google. auto: "
+            "transformers, or vllm where it is faster on a GPU (docs/backends.md); plan shows which one and why.",
             MODEL,
             "NAME",
             more=BACKENDS.added,
@@ -66,13 +66,13 @@ class BackendSpec(Options):
     device: Device = None
     pack: Annotated[
         int | None,
-        Option("transformers: at most N queries per call (in 16 bits, few answers change with N).", MODEL, "N"),
+        Option("transformers: at most N queries per call. In 16-bit formats a few answers depend on N.", MODEL, "N"),
     ] = Field(default=None, ge=1)
     tensor_parallel: Annotated[int | None, Option("vllm: number of GPUs that share one model.", MODEL, "GPUS")] = Field(
         default=None, ge=1
     )
     max_model_len: Annotated[
-        int | None, Option("vllm: context length to reserve (default: what the largest cell needs).", MODEL, "TOKENS")
+        int | None, Option("vllm: context length to reserve (default: that of the largest cell).", MODEL, "TOKENS")
     ] = Field(default=None, ge=1)
     gpu_memory: Annotated[
         float | None, Option("vllm: share of the card's memory to use (vLLM's default: 0.9).", MODEL, "SHARE")
@@ -102,16 +102,16 @@ class BackendSpec(Options):
             default="",
         ),
     ] = None
-    concurrency: Annotated[int | None, Option("Servers: at most N requests at a time (8).", SERVERS, "N")] = Field(
-        default=None, ge=1
+    concurrency: Annotated[int | None, Option("Servers: at most N requests at a time (default: 8).", SERVERS, "N")] = (
+        Field(default=None, ge=1)
     )
     hold: Annotated[
         Literal["auto", "choice", "json"] | None,
         BeforeValidator(lambda text: None if text == "none" else text),
         Option(
-            "How the server is made to answer with a label. choice: structured outputs of vLLM and SGLang, grammars of "
-            "llama.cpp; json: a JSON schema, as at OpenAI, Anthropic and Google; auto: what a test request finds. "
-            "none (the default): the label is read from what the model writes.",
+            "How the server constrains answers to the labels. choice: structured outputs of vLLM and SGLang, grammars "
+            "of llama.cpp; json: a JSON schema, for OpenAI, Anthropic and Google; auto: a test request detects the "
+            "method. none (default): answers are free, and the label is recognised in the text.",
             SERVERS,
             "HOW",
             default="",
@@ -122,8 +122,8 @@ class BackendSpec(Options):
         BeforeValidator(as_text),
         AfterValidator(_thinking),
         Option(
-            "How much a reasoning model behind a server thinks: off, low, high or a number of tokens. The answer's "
-            "limit of tokens is raised by 8,192 for low, by 32,768 for high, or by the number.",
+            "Reasoning of a model behind a server: off, low, high or a number of tokens. The token limit of an answer "
+            "grows by 8,192 (low), 32,768 (high) or the number.",
             SERVERS,
             "HOW",
             default="",
@@ -131,16 +131,14 @@ class BackendSpec(Options):
     ] = None
     on_model_change: Annotated[
         Literal["fail", "mark"],
-        Option(
-            "If the server answers with another model than before: fail the cell, or mark it in a note.", SERVERS, "HOW"
-        ),
+        Option("If the server's model changes: fail the cell, or mark it with a note.", SERVERS, "HOW"),
     ] = "fail"
     server_arg: Annotated[
         tuple[str, ...],
         BeforeValidator(as_pairs),
         AfterValidator(_arguments),
         Option(
-            "Servers: an argument of requests, like seed=1 or service_tier=flex; temperature= leaves one out. May be "
+            "Servers: an argument of requests, like seed=1 or service_tier=flex; temperature= removes it. May be "
             "repeated.",
             SERVERS,
             "NAME=VALUE",

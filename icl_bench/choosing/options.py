@@ -11,7 +11,19 @@ from icl_bench.backends.spec import BackendSpec
 from icl_bench.choosing.spending import EXPECTED, Spend, read_spend
 from icl_bench.errors import UserError
 from icl_bench.models.in_memory import read_model
-from icl_bench.options import MODEL, NAMES, TASK, TRAINING, Option, as_pairs, as_text, flag, names_in, read_with
+from icl_bench.options import (
+    MODEL,
+    NAMES,
+    PROMPTS,
+    TASK,
+    TRAINING,
+    Option,
+    as_pairs,
+    as_text,
+    flag,
+    names_in,
+    read_with,
+)
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.sweep.k_values import parse_train_k
 from icl_bench.sweep.options import (
@@ -87,8 +99,8 @@ class ChooseSpec(BackendSpec):
     data: Annotated[
         Any,
         Option(
-            "Instead of a task: a file of rows (.csv, .xlsx, .jsonl, ...) with a text and a label each. Its task file "
-            "is written into the results folder.",
+            "Instead of a task: a file of rows (.csv, .xlsx, .jsonl, ...) with a text and a label in each row. Its "
+            "task file is written into the results folder.",
             TASK,
             "FILE",
             expected="a file of rows like tickets.csv, or in Python a pandas or polars frame",
@@ -114,7 +126,7 @@ class ChooseSpec(BackendSpec):
         BeforeValidator(_engines),
         Option(
             "An option of one of several models, like gpt-x:backend=openai or gpt-x:base-url=https://host/v1. It "
-            "replaces the option of all models. May be repeated.",
+            "overrides the option of all models. May be repeated.",
             MODEL,
             "MODEL:NAME=VALUE",
             repeated=True,
@@ -125,7 +137,7 @@ class ChooseSpec(BackendSpec):
         Spend,
         BeforeValidator(read_spend),
         Option(
-            "What to spend at most: time (90s, 30m, 1.5h), tokens (500ktokens, 2Mtokens), or money ('$5'), which needs "
+            "Budget of the search: time (90s, 30m, 1.5h), tokens (500ktokens, 2Mtokens), or money ('$5'), which needs "
             "--price.",
             TASK,
             "BUDGET",
@@ -136,14 +148,14 @@ class ChooseSpec(BackendSpec):
     margin: Annotated[
         float,
         Option(
-            "The difference in points that you accept: the choice is at most this much worse than the best setting.",
+            "Accepted loss in points of the score: the choice is at most this much worse than the best setting.",
             TASK,
             "POINTS",
         ),
     ] = Field(default=2.0, gt=0, lt=100)
     queries: Annotated[
         int,
-        Option("Number of queries that the choice will answer; they share the cost of the demonstrations.", TASK, "N"),
+        Option("Number of queries that the choice will answer. They share one-time costs, like a training.", TASK, "N"),
     ] = Field(default=1000, ge=1)
     select: Selectors = Field(default="random,balanced,bm25", validate_default=True)
     k: NumbersOfDemonstrations = Field(default="0,1,5,10,25,50,100,200", validate_default=True)
@@ -151,8 +163,8 @@ class ChooseSpec(BackendSpec):
         tuple[str, ...],
         NAMES,
         Option(
-            "Methods that learn from the same examples and race, too, as in finetune: knn, encoder-probe, probe, lora, "
-            "full. Several with commas; none: prompts alone.",
+            "Training methods that race against the prompts, on the same examples: knn, encoder-probe, probe, lora, "
+            "full. Several with commas; none: prompts only.",
             TRAINING,
             "LIST",
             more=TRAINING_METHODS.added,
@@ -162,8 +174,8 @@ class ChooseSpec(BackendSpec):
         tuple[int, ...],
         read_with(parse_train_k),
         Option(
-            "Numbers of examples to train on: 100,1000. auto: the largest k of the prompts from 25 up, and a larger "
-            "round one up to 1,000.",
+            "Numbers of training examples: 100,1000. auto: the largest k of the prompts, if at least 25, and a larger "
+            "round number of at most 1,000.",
             TRAINING,
             "LIST",
             expected="numbers like 100,1000, or auto",
@@ -174,7 +186,16 @@ class ChooseSpec(BackendSpec):
     draws: Draws = draws_field()
     seed: Seed = seed_field()
     score: Score = "greedy"
-    calibrate: Calibrate = None
+    calibrate: Annotated[
+        Calibrate,
+        Option(
+            "With --score exact: batch also races each setting's calibrated answers, from which the bias towards some "
+            "labels is removed.",
+            PROMPTS,
+            "batch",
+            expected="batch",
+        ),
+    ] = None
     test_size: TestSize = Field(default=None, ge=1)
     data_dir: DataDir = None
     base: Base = None

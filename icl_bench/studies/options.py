@@ -26,7 +26,8 @@ class MachineOptions(Options):
     on: Annotated[
         str | None,
         Option(
-            "ray: the machines of this machine's Ray cluster, or processes of this machine alone; or ray://HOST:10001.",
+            "ray: this machine's Ray cluster, or several processes on this machine if there is none. ray://HOST:10001: "
+            "another cluster.",
             MACHINES,
             "CLUSTER",
         ),
@@ -34,7 +35,7 @@ class MachineOptions(Options):
     engines: Annotated[
         str | None,
         Option(
-            "With --on: number of processes that hold a model (default: as many as there are GPUs for, or one per "
+            "With --on: number of processes with a loaded model (default: as many as the GPUs allow, or one per "
             "machine).",
             MACHINES,
             "N|auto",

@@ -77,8 +77,8 @@ TaskOption = Annotated[
     str | TaskSpec,
     BeforeValidator(_task),
     Option(
-        "A task's name (icl-bench tasks lists them), the path of a task file (.yaml), or of a file of rows (.csv, ...) "
-        "with a text and a label each.",
+        "A task's name (icl-bench tasks lists them), or the path of a task file (.yaml) or of a file of rows (.csv, "
+        "...) with a text and a label in each row.",
         TASK,
         "NAME",
     ),
@@ -105,13 +105,15 @@ ModelOption = Annotated[
 
 Seed = Annotated[int, Option("Random seed of draws and training.", PROMPTS, "N", expected="a whole number of 64 bits")]
 
-TestSize = Annotated[int | None, Option("Use only the first N test rows (task file: 250).", TASK, "N")]
+TestSize = Annotated[
+    int | None, Option("Use only the first N test rows (default: the task file's number, or 250).", TASK, "N")
+]
 
 TestIds = Annotated[
     PublishedIds | None,
     Option(
-        "Tasks of Bertsch et al. 2025: the test rows of most of its models (paper; the default), or those of its "
-        "Mistral (paper-mistral).",
+        "For tasks of Bertsch et al. 2025: paper, the test rows of most of its models (default), or paper-mistral, "
+        "those of its Mistral.",
         TASK,
         "WHICH",
         expected="paper or paper-mistral",
@@ -121,20 +123,22 @@ TestIds = Annotated[
 DataDir = Annotated[
     Path | None,
     Option(
-        "Folder with one sub-folder per data set (train.jsonl, test.jsonl); by default, the one that the environment "
-        "variable ICL_BENCH_DATA names. Without both, data come from the Hugging Face hub.",
+        "Folder with one sub-folder per data set (train.jsonl, test.jsonl). Default: the environment variable "
+        "ICL_BENCH_DATA. Without either, data come from the Hugging Face hub.",
         TASK,
         "DIR",
     ),
 ]
 
 OF_TEXTS = Option(
-    "A folder of .txt and .txt.gz files in UTF-8. Training holds back the last twentieth of each.", TASK, "DIR"
+    "A folder of .txt and .txt.gz files in UTF-8. The last twentieth of each is not used for training.", TASK, "DIR"
 )
 
 Texts = Annotated[Path, OF_TEXTS]
 
-Draws = Annotated[int | None, Option("Number of random permutations of the pool (10; retrieval: 1).", PROMPTS, "N")]
+Draws = Annotated[
+    int | None, Option("Number of random draws of demonstrations (default: 10; 1 if all are retrieved).", PROMPTS, "N")
+]
 
 
 NumbersOfDemonstrations = Annotated[
@@ -153,14 +157,11 @@ Selectors = Annotated[
     tuple[SelectorSpec, ...],
     read_each("icl_bench.demonstrations.selector_spec:SelectorSpec", "icl_bench.demonstrations.selector_spec:split"),
     Option(
-        "How demonstrations are selected. Shared by all test rows, and cached: random, first (of the pool), "
-        "balanced (by label), centroids (of k-means over the pool; ,of=queries: over the test rows), "
-        "diverse:mmr-shared, diverse:bertscore-shared, diverse:dpp-shared (,sample=N: for N inputs of the pool). "
-        "The most similar to each test row: bm25, bertscore, dense. Similar to it and unlike each other: "
-        "diverse:mmr[,lambda=0.5], diverse:bertscore (covers its tokens), diverse:dpp[,theta=0.5]. Both: "
-        "hybrid:S[,by=bm25|bertscore|dense] ends with S of the test row's own, as does centroids+hybrid:S. "
-        "per-label:N[,by=dense|...]: the N most similar of every label, whatever --k says; hybrid:per-label:N ends "
-        "with them. Several with commas.",
+        "How demonstrations are selected; several with commas. The same for all test rows, and cached: random, first, "
+        "balanced, centroids, diverse:mmr-shared, diverse:bertscore-shared, diverse:dpp-shared. Retrieved for each "
+        "test row: bm25, dense, bertscore, diverse:mmr, diverse:bertscore, diverse:dpp, per-label:N. Both: "
+        "hybrid:S or hybrid:per-label:N (random ones, then retrieved ones), also after centroids+ or balanced+. "
+        "docs/options.md describes them.",
         PROMPTS,
         "LIST",
         more=SELECTORS.added,
@@ -190,7 +191,8 @@ Encoder = Annotated[
     str | None,
     NAME,
     Option(
-        "Sentence encoder of dense and centroids: a name, a folder or a hub id (all-MiniLM-L6-v2, which is packaged).",
+        "Sentence encoder of selectors and orders that use embeddings: a name, a folder or a hub id (default: "
+        "all-MiniLM-L6-v2, which is packaged).",
         PROMPTS,
         "NAME",
     ),
@@ -222,11 +224,7 @@ Calibrate = Annotated[
 Base = Annotated[
     str | None,
     NAME,
-    Option(
-        "For --model with an adapter (adapter_config.json): its base, instead of the one that the adapter names.",
-        MODEL,
-        "NAME",
-    ),
+    Option("For an adapter as --model: its base model, instead of the one in adapter_config.json.", MODEL, "NAME"),
 ]
 
 Context = Annotated[int | None, Option("Context window in tokens, instead of the model's own.", MODEL, "TOKENS")]
@@ -243,7 +241,7 @@ Price = Annotated[
     Option(
         "Prices in any currency. For a million tokens: input=0.5,cached=0.05,output=1.5, and write=0.6 if "
         "writing into the server's cache costs more than input. auto: the model's prices in the table of "
-        "genai-prices. hour=2: an hour of this machine. plan prints what a run costs.",
+        "genai-prices. hour=2: an hour of this machine. plan prints the cost of a run.",
         SERVERS,
         "PRICES",
         expected="text like input=0.5,cached=0.05,output=1.5, or a dictionary",
@@ -296,8 +294,8 @@ class RunOptions(BackendSpec):
     long_texts: Annotated[
         Literal["cut", "windows"],
         Option(
-            "What text encoders (dense, centroids, BERTScore as a selector and as a metric) read of texts that are "
-            "longer than their window: cut (the first window) or windows (all of them, in several windows).",
+            "What sentence encoders and BERTScore read of a text that is longer than their window: cut (the first "
+            "window) or windows (the whole text, in several windows).",
             PROMPTS,
             "HOW",
         ),
@@ -306,12 +304,11 @@ class RunOptions(BackendSpec):
         Perturbation,
         read("icl_bench.demonstrations.perturbations:Perturbation"),
         Option(
-            "How prompts change the demonstrations: none; labels:permuted (over the whole train split); "
-            "labels:noise=0.3 (30% of the labels are wrong: exactly with random, about with other selectors); "
-            "labels:model[,k=N] (those that the model itself gives, asked first with N true ones); "
-            "inputs-only[,format=N] (behind a preamble, before N complete ones); labels-only; "
-            "nearest-removed:P (without the P percent most similar to the test row, so fewer than k); "
-            "farthest-removed:P (without the P percent least similar).",
+            "A change of the demonstrations: none; labels:permuted; labels:noise=0.3 (30% of the labels are wrong); "
+            "labels:model[,k=N] (the model's own labels, given after N demonstrations with true ones); "
+            "inputs-only[,format=N] (without answers, then N complete demonstrations); labels-only; nearest-removed:P "
+            "or farthest-removed:P (without the P percent most or least similar to the test row, so fewer than k). "
+            "docs/options.md describes them.",
             PROMPTS,
             "HOW",
             more=PERTURBATIONS.added,
@@ -335,9 +332,10 @@ class RunOptions(BackendSpec):
         tuple[Pattern, ...],
         read_each("icl_bench.models.attention_patterns:Pattern", "icl_bench.models.attention_patterns:split"),
         Option(
-            "How the model reads the demonstrations: full; block:SIZE[,sink=1,local=2] (blocks of SIZE demonstrations "
-            "that attend to themselves, the first and the last blocks; with ,reuse retrieved ones are computed once); "
-            "grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. Default: what the model was adapted to, else full.",
+            "Which earlier tokens a token attends to: full (all); block:SIZE[,sink=1,local=2] (its block of SIZE "
+            "demonstrations, the first block and the two before its own; with ,reuse retrieved demonstrations are "
+            "computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. Default: the pattern to which the "
+            "model was adapted, else full. docs/options.md describes them.",
             PROMPTS,
             "LIST",
             more=ATTENTION_PATTERNS.added,
@@ -353,8 +351,8 @@ class RunOptions(BackendSpec):
         read("icl_bench.results.label_scores:KeptScores"),
         Option(
             "With --score exact: which labels' log-probabilities are stored with each prediction: all, top:N (the N "
-            "most probable), or none, which leaves out labels that cannot be among the two most probable and is "
-            "several times faster. Default: all of up to 500 labels, top:20 of more.",
+            "most probable), or none. none is several times faster, because it does not score labels that cannot be "
+            "among the two most probable. Default: all of up to 500 labels, top:20 of more.",
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",
@@ -364,8 +362,8 @@ class RunOptions(BackendSpec):
     samples: Annotated[
         int | None,
         Option(
-            "Self-consistency: sample N answers to each query at --temperature; the prediction is the answer that most "
-            "of them give.",
+            "Self-consistency: sample N answers to each query at --temperature; the prediction is the most frequent "
+            "answer.",
             PROMPTS,
             "N",
         ),
@@ -377,12 +375,12 @@ class RunOptions(BackendSpec):
         ThinkOption | None,
         read("icl_bench.tasks.think_option:ThinkOption"),
         Option(
-            "Let the model write a thought before its answer, of at most this many tokens (on: the task file's limit; "
-            "off: answer at once). The task file says what opens and ends a thought (answer.opens, answer.ends).",
+            "Let the model write a thought before its answer: on (up to the task file's limit), a maximum number of "
+            "tokens, or off. The task file defines what opens and ends a thought (answer.opens, answer.ends).",
             PROMPTS,
             "TOKENS",
             expected="on, off or a number of tokens",
-            default="what the task file says",
+            default="the task file's setting",
         ),
     ] = None
     unconstrained: Annotated[
@@ -395,7 +393,7 @@ class RunOptions(BackendSpec):
         HalfLabels | None,
         read("icl_bench.tasks.label_subset:HalfLabels"),
         Option(
-            "all, or half:SEED: leave out a random half of the labels, with their rows.",
+            "all, or half:SEED, which removes a random half of the labels and their rows.",
             TASK,
             "PART",
             default="all",
@@ -404,7 +402,7 @@ class RunOptions(BackendSpec):
     ] = None
     queries: Annotated[
         Queries,
-        Option("test rows, or copied: demonstrations of the prompt itself, whose answers it shows.", TASK, "WHICH"),
+        Option("test: the test rows. copied: demonstrations of the prompt, which shows their answers.", TASK, "WHICH"),
     ] = "test"
     data_dir: DataDir = None
     base: Base = None
@@ -423,8 +421,9 @@ class RunOptions(BackendSpec):
     batch: Annotated[
         bool,
         Option(
-            "Ask in batches, which OpenAI and Anthropic answer within a day at half price. All cells are submitted "
-            "first. Run the same command again to continue after an interruption. Give --price the prices of batches.",
+            "Send requests as batches, which OpenAI and Anthropic answer within a day at half price. All cells are "
+            "submitted first. Run the same command again to continue after an interruption. --price takes the prices "
+            "of batches.",
             SERVERS,
         ),
     ] = False
@@ -454,8 +453,8 @@ class PositionOptions(Options):
     rope_scale: Annotated[
         float | None,
         Option(
-            "Divide positions by X (position interpolation), for sequences beyond the model's window. perplexity: 1 "
-            "reads beyond it with the positions as they are.",
+            "Divide positions by X (position interpolation), for sequences longer than the model's window. With 1, "
+            "perplexity reads such sequences with unchanged positions.",
             MODEL,
             "X",
         ),
@@ -477,18 +476,18 @@ class PerplexitySpec(PositionOptions):
 
     texts: Texts
     lengths: Annotated[
-        str, BeforeValidator(as_text), Option("Lengths in tokens; windows have the last.", PROMPTS, "LIST")
+        str, BeforeValidator(as_text), Option("Lengths in tokens; a window has the largest one.", PROMPTS, "LIST")
     ] = "1024,2048,4096,8192,16384,32768"
     attention: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(_patterns),
         Option(
-            "full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. Default: what the model was adapted "
-            "to, else full.",
+            "full, grouped:EVERY,WINDOW, approx:WINDOW,CHUNK; several with commas. Default: the pattern to which the "
+            "model was adapted, else full.",
             PROMPTS,
             "LIST",
         ),
     ] = None
-    windows: Annotated[int, Option("Windows of each text, at most.", PROMPTS, "N")] = Field(default=1, ge=1)
+    windows: Annotated[int, Option("Maximum number of windows of each text.", PROMPTS, "N")] = Field(default=1, ge=1)
     dtype: Dtype = "auto"
     device: Device = None

@@ -28,34 +28,35 @@ class RationalesOptions(RunOptions):
     about: ClassVar[str] = "rationales"
 
     k: Annotated[
-        int, Option("Demonstrations that prompts show, of rows that are not tried; 0 for none.", PROMPTS, "N")
+        int, Option("Number of demonstrations in a prompt; they are not among the tried rows.", PROMPTS, "N")
     ] = Field(default=0, ge=0)  # type: ignore[assignment]
-    samples: Annotated[int, Option("Texts that are sampled for each row.", PROMPTS, "N")] = Field(
+    samples: Annotated[int, Option("Number of rationales sampled for each row.", PROMPTS, "N")] = Field(
         default=4, ge=1, le=MOST_SAMPLES
     )
-    temperature: Annotated[float, Option("The temperature at which they are sampled.", PROMPTS, "T")] = Field(
+    temperature: Annotated[float, Option("The temperature at which rationales are sampled.", PROMPTS, "T")] = Field(
         default=0.7, ge=0.01, le=100
     )
     rows: Annotated[
         int,
         Option(
-            "Rows of the pool that are tried, in a seeded random order (of the train split, if pool.file is set).",
+            "Number of rows of the pool to try, in a seeded random order (of the train split if pool.file is set).",
             TASK,
             "N",
         ),
     ] = Field(default=256, ge=1)
     keep: Annotated[
         Literal["right", "all", "wrong"],
-        Option("Which texts are kept: those whose answer is right, all with an answer, or the wrong ones.", OUTPUT),
+        Option("Rationales to keep: those with a right answer, all with an answer, or those with a wrong one.", OUTPUT),
     ] = "right"
     take: Annotated[
-        Literal["shortest", "first"], Option("Which one of several is taken for a row; shortest in tokens.", OUTPUT)
+        Literal["shortest", "first"],
+        Option("Which of a row's rationales to take; the shortest has the fewest tokens.", OUTPUT),
     ] = "shortest"
     out: Annotated[
         Path,
         Option(
-            "The task file to write (.yaml), a new one. Rows are written beside it (.pool.jsonl, .test.jsonl), and "
-            "what is computed into a folder (.cells).",
+            "The new task file (.yaml). Its rows are written beside it (.pool.jsonl, .test.jsonl), and computed cells "
+            "into a folder (.cells).",
             OUTPUT,
             "FILE",
         ),

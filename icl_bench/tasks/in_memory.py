@@ -29,15 +29,15 @@ LABEL_METRICS = ("accuracy", "macro_f1")
 class Task(TaskSpec):
     """A task with its rows, for ``task=`` of :func:`icl_bench.run` and similar functions.
 
-    ``train`` and ``test`` are pandas or polars frames, ``datasets.Dataset``s or lists of dictionaries, one row each; a
-    column ``id``, if there is one, names the rows. ``input`` and ``output`` are the template of a demonstration, with
+    ``train`` and ``test`` are pandas or polars frames, ``datasets.Dataset``s or lists of dictionaries. A column ``id``,
+    if there is one, identifies the rows. ``input`` and ``output`` are the template of a demonstration, with
     columns in braces: ``input="ticket: {text}"``, ``output="queue: {label}"``; ``fields`` maps a name in braces to a
     column with another name. Answers are labels unless ``labels=None`` makes them free text, which needs ``metrics``.
     Every other field of a task file may be passed by its name (``separator``, ``answer``, ``stop``, ``pool``,
     ``max_answer_tokens``, ...); ``test_rows`` is the task file's ``test``.
 
-    The rows decide the identity of a cell, by their hash; they are not written to the results. To
-    rebuild a prompt later, give the task again: ``icl_bench.read(folder).show(..., task=task)``.
+    The hash of the rows is part of a cell's identity; the rows are not stored in the results. To rebuild a prompt
+    later, pass the task again: ``icl_bench.read(folder).show(..., task=task)``.
 
     Raises ``UserError`` for rows or fields that cannot be read.
     """
@@ -86,8 +86,8 @@ class Task(TaskSpec):
     def from_file(path: str | Path, *, text: str | None = None, label: str | None = None) -> TaskSpec:
         """Create a task from one file of rows (``.csv``, ``.xlsx``, ``.jsonl``, ...). The file is not copied.
 
-        ``text`` and ``label`` are columns; missing ones are guessed. ``notes`` of the task report the guesses. The test
-        split is a fifth of each label's rows. Raises ``UserError``.
+        ``text`` and ``label`` name its columns; without them the columns are guessed, and ``notes`` of the task report
+        the guesses. The test split is a fifth of each label's rows. Raises ``UserError``.
         """
         return draft_task(Path(path), text, label).spec
 

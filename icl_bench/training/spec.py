@@ -65,7 +65,7 @@ class FinetuneSpec(Options):
         ),
     ] = ("lora",)
     """Names of :data:`icl_bench.registry.TRAINING_METHODS`."""
-    draws: Annotated[int, Option("Number of random permutations of the pool.", TRAINING, "N")] = draws_field(3)
+    draws: Annotated[int, Option("Number of random draws of examples.", TRAINING, "N")] = draws_field(3)
     seed: Seed = seed_field()
     test_size: TestSize = Field(default=None, ge=1)
     test_ids: TestIds = None
@@ -73,7 +73,8 @@ class FinetuneSpec(Options):
     head: Annotated[
         HeadInit,
         Option(
-            "lm: initialise the head with the language-model head's rows of the labels' first tokens; random.",
+            "Initial weights of the classification head. lm: the language model's output rows for the labels' first "
+            "tokens; random.",
             TRAINING,
             "HOW",
         ),
@@ -81,14 +82,16 @@ class FinetuneSpec(Options):
     validation: Annotated[
         Validation,
         Option(
-            "Rows to choose the checkpoint on: rows of the pool after the k examples, or a fifth of the examples.",
+            "Rows that select the checkpoint. pool: rows of the pool after the k examples; examples: a fifth of the k.",
             TRAINING,
             "FROM",
         ),
     ] = "pool"
     epochs: Annotated[int, Option("Passes over the k examples.", TRAINING, "N")] = Field(default=30, ge=1)
     batch: Annotated[int, Option("Rows per step.", TRAINING, "N")] = Field(default=32, ge=1)
-    learning_rate: Annotated[float | None, Option("Default: 1e-3 for lora, 5e-5 for full.", TRAINING, "RATE")] = None
+    learning_rate: Annotated[
+        float | None, Option("Learning rate (default: 1e-3 for lora, 5e-5 for full).", TRAINING, "RATE")
+    ] = None
     lora_rank: Annotated[int | None, Option("Rank of lora's added weights (default: 8).", TRAINING, "N")] = Field(
         default=None, ge=1
     )
@@ -102,8 +105,8 @@ class FinetuneSpec(Options):
     keep_checkpoints: Annotated[
         Path | None,
         Option(
-            "Folder for what each cell learned: weights of the chosen epoch, or a classifier of scikit-learn (default: "
-            "not kept). Finished cells that are not in it are trained again.",
+            "Folder for the trained classifiers: weights of the selected epoch, or a classifier of scikit-learn "
+            "(default: none are kept). A finished cell whose classifier is missing there is trained again.",
             TRAINING,
             "DIR",
         ),

@@ -59,7 +59,7 @@ OPTIONS_OF = {
 }
 OF_GROUP = {"--help"}.union(*(option.opts for option in GROUP.params))
 OF_OTHERS = {
-    *("--no-deps", "--upgrade", "--force-reinstall"),  # pip
+    *("--no-deps", "--upgrade", "--force-reinstall", "--require-hashes"),  # pip
     *("--nodes", "--ntasks", "--ntasks-per-node", "--gres", "--exclude", "--array"),  # Slurm
     *("--head", "--block", "--address", "--num-gpus", "--query-gpu", "--format"),  # Ray, nvidia-smi
 }

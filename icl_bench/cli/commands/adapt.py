@@ -10,9 +10,9 @@ from icl_bench.training.adaptation.spec import AdaptationSpec
 def adapt(options: o.OptionValues, quiet: o.Quiet = False) -> None:
     """Continue training a model for an attention pattern.
 
-    The training of Zebra: on long texts, and with --demonstrations-too on a task's demonstrations. A stopped
-    training continues where it was. The checkpoint states its pattern: run, perplexity and report take it as
-    --model DIR and read it as it was trained.
+    The model is trained as in Zebra, on long texts, and with --demonstrations-too also on a task's demonstrations. Run
+    the same command again to continue after an interruption. The checkpoint contains its pattern: run and perplexity
+    apply it with --model DIR.
     """
     from icl_bench.cli.training import carry_out
     from icl_bench.training.adaptation.training import Adaptation

@@ -12,12 +12,13 @@ def choose(
 ) -> None:
     """Choose a model and how to prompt it, by a race of settings.
 
-    Settings (models, selectors and numbers of demonstrations) start on few rows of every draw, the cheapest settings
-    first. A setting is dropped when it is significantly worse than another one or, unless it is cheaper, when it is
-    shown not to be better than the leader by more than the margin; the others get more rows. The choice is the cheapest
-    setting that is shown to be within the margin of the best (error 5%). Answers are rows of ordinary cells: run and a
-    later race use them. The race ends when it is decided, at the end of the budget, or with Ctrl-C; the same command
-    resumes it.
+    A setting is a model with a selector and a number of demonstrations, or a trained classifier. All settings first
+    answer a few test rows, the cheapest settings first. A setting that is significantly worse than another one is
+    dropped, and so is one that costs more than the leader and is not better by more than the margin. The others answer
+    more rows. The choice is the cheapest setting within the margin of the best (error at most 5%).
+
+    The race ends when the choice is certain, at the end of the budget, or with Ctrl-C. The same command resumes it, and
+    run reuses its answers.
     """
     import typer
 

@@ -29,7 +29,7 @@ class Format(StrEnum):
 As = Annotated[
     Format,
     typer.Option(
-        "--format", help="One table, or Every Eval Ever's JSON: aggregates with intervals, and a line a sample."
+        "--format", help="One table, or Every Eval Ever's JSON: aggregates with intervals, and a line for each sample."
     ),
 ]
 
@@ -38,7 +38,7 @@ Scores = Annotated[
     bool,
     typer.Option(
         "--scores",
-        help="Also write a column label_scores: the log-probability of every label, where --score exact stored it.",
+        help="Also write a column label_scores: the log-probabilities of the labels that --score exact stored.",
     ),
 ]
 
@@ -54,8 +54,8 @@ def export(
 ) -> None:
     """Write all predictions into one file.
 
-    With --format every-eval-ever it is a folder: aggregates with their intervals, and a line a sample, with the
-    question where --data-dir has it.
+    With --format every-eval-ever the output is a folder: aggregates with their intervals, and a line for each sample,
+    with its question if --data-dir has it.
     """
     from icl_bench.cli.output.working import watched, working
     from icl_bench.errors import UserError

@@ -18,9 +18,9 @@ def finetune(
 ) -> None:
     """Train on the examples that a prompt would show.
 
-    Takes each draw's first k examples and the same test rows as run, and writes beside its results. Two
-    checkpoints are reported: the one that validation rows choose, and as lora-paper or full-paper the one that the
-    test rows would choose, an upper bound. Finished cells are kept.
+    Trains on the first k examples of each draw, answers the same test rows as run, and stores the predictions in the
+    same folder. lora and full report two checkpoints: the best one on validation rows and, as lora-paper or full-paper,
+    the best one on the test rows, an upper bound. Finished cells are kept.
     """
     from icl_bench.cli.jobs import run_and_print
 

@@ -21,7 +21,7 @@ File = Annotated[
 
 def _stated(name: str, metavar: str) -> typer.models.OptionInfo:
     option: typer.models.OptionInfo = typer.Option(
-        f"--{name}", metavar=metavar, help=f"The {name} of all predictions, if the file does not say it."
+        f"--{name}", metavar=metavar, help=f"The {name} of all predictions, if the file does not contain it."
     )
     return option
 
@@ -38,10 +38,9 @@ def import_(
 ) -> None:
     """Import predictions that were made elsewhere.
 
-    A table has the columns task, model, k, test_id, gold and prediction, one row a prediction, and
-    select, order and draw where they are known. Further columns of an export are read, and all others
-    are kept. Of another harness's log, an option replaces what the log says. The same file is imported
-    only once.
+    A table has one row for each prediction, with the columns task, model, k, test_id, gold and prediction, and select,
+    order and draw if they are known. The further columns of an export are read, and all others are kept. For a log of
+    another harness, the options override its values. The same file is imported only once.
     """
     from icl_bench.results.importing import Stated, import_predictions
     from icl_bench.wording import one_line, plain

@@ -21,8 +21,8 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.csv",
-        help="The file to write (leaderboard.csv in the results folder, or here if they are in object storage or "
-        "files are given).",
+        help="The file to write (default: leaderboard.csv in the results folder; in this folder if results are in "
+        "object storage or files are given).",
     ),
 ]
 
@@ -37,10 +37,9 @@ def leaderboard(
 ) -> None:
     """Write all results as one table, best first.
 
-    As CSV, and as Markdown beside it. One row a point: task, model, selection, k, accuracy with its 95%
-    interval, macro-F1, saturation of its curve, versions, data, and what made it (model file, dtype,
-    backend, hardware). The same results make the same files. A terminal shows a table that fits, a
-    pipe gets the Markdown.
+    It writes a CSV file, and a Markdown file beside it. Each point has a row: task, model, selection, k, accuracy with
+    its 95% interval, macro-F1, saturation of its curve, versions, data, model file, dtype, backend and hardware. The
+    same results give the same files. A terminal shows a table that fits its width; a pipe receives the Markdown.
     """
     from icl_bench.cli.output.lists import print_leaderboard
     from icl_bench.cli.output.tables import print_json

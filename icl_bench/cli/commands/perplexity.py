@@ -17,8 +17,8 @@ def perplexity(
 ) -> None:
     """Measure perplexity by length, for each attention pattern.
 
-    Every text is cut into windows of the longest length; each token's loss is stored with its position. Finished
-    measurements are kept. The report has the curves.
+    Each text is cut into windows of the largest length, and the loss of each token is stored with its position.
+    Finished measurements are kept. The report shows the curves.
     """
     from icl_bench.analysis.findings.perplexity import perplexities
     from icl_bench.analysis.summary import records

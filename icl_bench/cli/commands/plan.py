@@ -48,8 +48,8 @@ def plan(
 ) -> None:
     """Show what a run would compute, and what fits.
 
-    Takes run's options and lists cells with their tokens and estimated time. Nothing is computed and nothing is
-    written.
+    Takes the options of run and lists the cells with their tokens and estimated time. It runs no model and writes
+    nothing.
     """
     from icl_bench.cli.output.plan import (
         PlanTotal,

@@ -10,8 +10,8 @@ from icl_bench.sweep.rationale_options import RationalesOptions
 def rationales(options: o.OptionValues, quiet: o.Quiet = False) -> None:
     """Let a model write rationales and keep the right ones.
 
-    Reinforced ICL: run reads the task file that this writes as any task, with the rationales as its pool. Test rows
-    and near duplicates of them are left out. Run the same command again to continue after an interruption.
+    Reinforced ICL: it writes a task file for run, with the rationales as the pool. Test rows and near duplicates of
+    them are left out. Run the same command again to continue after an interruption.
     """
     import typer
 

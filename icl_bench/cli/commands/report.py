@@ -12,7 +12,9 @@ from icl_bench.cli import options as o
 PAGE = Path("report.html")
 
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The page to write.", show_default=str(PAGE))]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help=f"The page to write (default: {PAGE}).", show_default=False)
+]
 
 
 All = Annotated[
@@ -20,7 +22,7 @@ All = Annotated[
     typer.Option(
         "--all",
         metavar="DIR",
-        help="Write a folder instead, with the page and all predictions, for a web server or to open from a disk.",
+        help="Write a folder instead, with the page and all predictions, for a web server or to open locally.",
     ),
 ]
 

@@ -18,8 +18,8 @@ def run(
 ) -> None:
     """Sweep the number of demonstrations on a task with a model.
 
-    Several selectors, orders, attention patterns and values of k are combined with each other; impossible
-    combinations are skipped, with the reason.
+    All combinations of the selectors, orders, attention patterns and values of k are run. Impossible ones are skipped
+    and reported with the reason.
 
     Finished cells are kept: run the same command again to continue after an interruption, or with more values of k.
     Several processes may share one results folder; --on ray starts them and distributes the work.

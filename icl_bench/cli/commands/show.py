@@ -18,10 +18,12 @@ TestId = Annotated[
 ]
 
 
-OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="Which draw, from 0.")]
+OneDraw = Annotated[int, typer.Option("--draw", metavar="N", help="The number of the draw, from 0.")]
 
 
-CellHash = Annotated[str | None, typer.Option("--cell", metavar="HASH", help="The cell's hash, if several match.")]
+CellHash = Annotated[
+    str | None, typer.Option("--cell", metavar="HASH", help="The hash of the cell; needed if several match.")
+]
 
 
 PromptFile = Annotated[
@@ -29,14 +31,14 @@ PromptFile = Annotated[
     typer.Option(
         "--prompt",
         metavar="FILE",
-        help="Write the prompt to this file: with {NAME} in place of the query's fields, to be used for any query, if "
-        "all queries share the demonstrations.",
+        help="Write the prompt to this file. If all queries share the demonstrations, it has {NAME} in place of the "
+        "query's fields, so that it can be used for any query.",
         rich_help_panel=OUTPUT,
     ),
 ]
 
 
-Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if several match.")]
+Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; needed if several match.")]
 
 
 def show(
@@ -57,8 +59,7 @@ def show(
 ) -> None:
     """Show one prediction and the exact prompt behind it.
 
-    The prompt is rebuilt from the stored ids and checked against the hash stored beside the
-    prediction.
+    The prompt is rebuilt from the stored ids, and its hash is compared with the one stored with the prediction.
     """
     from icl_bench.cli.output.lists import print_shown, write_prompt
     from icl_bench.cli.output.tables import print_json

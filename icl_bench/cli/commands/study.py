@@ -10,11 +10,12 @@ from icl_bench.cli import options as o
 from icl_bench.studies.options import MachineOptions
 
 File = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="A YAML file, or a shipped study's name; without it, lists these.")
+    str | None,
+    typer.Argument(metavar="FILE", help="A YAML file, or the name of a shipped study; without it, these are listed."),
 ]
 
 
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Print cells, tokens and estimated time; compute nothing.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Print cells, tokens and estimated time; run no model.")]
 
 
 Only = Annotated[
@@ -22,8 +23,8 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="KEY=VALUES",
-        help="A part: task=, model=, setting=, select=, order=, attention=, k=, draw=; several "
-        "values with commas. Repeat it for several keys.",
+        help="Run only a part: task=, model=, setting=, select=, order=, attention=, k= or draw=; several values with "
+        "commas. Repeat it for several keys.",
     ),
 ]
 
@@ -41,9 +42,9 @@ def study(
 ) -> None:
     """Run a study: many tasks, models and settings.
 
-    A study is a file: lists of tasks and models, and blocks of settings. The whole study is checked and
-    planned before anything is computed. Finished cells are kept: run the same command again to
-    continue. icl-bench report lists which points are done, failed or missing.
+    A study is a file with tasks, models and blocks of settings. The whole study is checked and planned before anything
+    is computed. Finished cells are kept: run the same command again to continue. icl-bench report shows which points
+    are done, failed or missing.
     """
     from icl_bench.analysis.all_findings import read_findings
     from icl_bench.analysis.summary import records

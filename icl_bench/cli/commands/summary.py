@@ -16,7 +16,8 @@ Base = Annotated[
     typer.Option(
         "--base-model",
         metavar="NAME",
-        help="The model that others are compared with (default: the one with the most points that others have, too).",
+        help="The model with which the others are compared (default: the one with the most points in common with "
+        "them).",
     ),
 ]
 
@@ -59,8 +60,8 @@ WantedScore = Annotated[
     typer.Option(
         "--wanted",
         metavar="PERCENT",
-        help="The accuracy that answers must have where unsure ones are not given (default: 95, of --score exact); "
-        "with --forecast also print from which k on this score is likely.",
+        help="The required accuracy of answers when unsure ones are withheld (default: 95; needs --score exact). With "
+        "--forecast also print how many demonstrations this score needs.",
     ),
 ]
 
@@ -70,10 +71,9 @@ Advice = Annotated[
     typer.Option(
         "--advice",
         metavar="BUDGET",
-        help="Instead of the tables: the cheapest selection and k that is as good as the best, with its "
-        "test. BUDGET is per query: tokens=2000 (computed ones), seconds=0.5 or any; "
-        "with --queries, of prompts and trained classifiers, also operations=10 (GFLOP) or "
-        "money=0.001 (with --price).",
+        help="Instead of the tables: the cheapest selection and k that is as good as the best, with the test behind "
+        "it. BUDGET is the maximum cost of a query: any, tokens=2000 (computed tokens) or seconds=0.5. With --queries "
+        "it may also be operations=10 (GFLOP) or money=0.001 (needs --price), and trained classifiers count, too.",
     ),
 ]
 
@@ -115,9 +115,9 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PRICES",
-        help="With --frontier or --advice: money per million tokens, input=0.5,cached=0.05,output=1.5; write=0.6 where "
-        "writing into a cache costs more than input. auto: each model's price in the table of genai-prices. hour=2: "
-        "money per hour of the machine that local models run on; may follow the others.",
+        help="With --frontier or --advice: prices per million tokens, input=0.5,cached=0.05,output=1.5, and write=0.6 "
+        "if writing into a cache costs more than input. auto: each model's prices in the table of genai-prices. "
+        "hour=2: the price of an hour of the machine that runs local models, alone or after the others.",
     ),
 ]
 
@@ -128,7 +128,7 @@ Across = Annotated[
         "--across",
         metavar="models",
         help="With --frontier or --advice: compare points of all models of a task, such as prompts of a model behind a "
-        "server with trainings of a local one, by money or seconds.",
+        "server with classifiers trained on this machine, by money or seconds.",
     ),
 ]
 
@@ -139,8 +139,8 @@ Top = Annotated[
         "--top",
         metavar="N",
         min=1,
-        help="Print at most N rows of a table: the points of the highest scores, the comparisons of the smallest p, "
-        "with --frontier first the points on it.",
+        help="Print at most N rows of each table: the points with the highest scores, the comparisons with the "
+        "smallest p values; with --frontier, the points on it first.",
     ),
 ]
 
@@ -166,9 +166,9 @@ def summary(
 ) -> None:
     """Show the results: accuracy by k, and what follows from it.
 
-    A table per task and model with means over draws, 95% intervals (draws and test examples both count
-    as samples) and macro-F1, and failed cells below; then pairwise comparisons with tests of order,
-    label sorting, selection, models and more, as far as there are runs. --json has every number.
+    Each task and model has a table with means over draws, 95% intervals (for new draws and new test examples),
+    macro-F1 and failed cells. Comparisons with tests follow: order, label sorting, selection, models and more, where
+    the results allow them. --json has every number.
     """
     options = {name: value for name, value in locals().items() if name != "results"}
     if price is not None and "auto" in price:  # its prices are those of the day

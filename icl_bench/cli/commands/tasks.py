@@ -38,7 +38,7 @@ FromCsv = Annotated[
     typer.Option(
         "--from-csv",
         metavar="FILE",
-        help="Make a task of a file of rows (.csv, .tsv, .xlsx, .json, .jsonl, .parquet) and write it as a task file.",
+        help="Create a task from a file of rows (.csv, .tsv, .xlsx, .json, .jsonl, .parquet) and write its task file.",
     ),
 ]
 
@@ -77,9 +77,9 @@ def tasks(
     test_size: TestSize = None,
     json: o.Json = False,
 ) -> None:
-    """List the tasks, check one's data, or make one.
+    """List the tasks, check a task's data, or create a task.
 
-    --from-csv makes a task of one file of rows, --from-lm-eval imports a task of lm-evaluation-harness.
+    --from-csv creates a task from one file of rows, --from-lm-eval converts a task of lm-evaluation-harness.
     """
     from icl_bench.cli.output.lists import print_report, print_tasks
     from icl_bench.cli.output.tables import print_json, print_records

@@ -8,10 +8,10 @@ from icl_bench.training.vectors.spec import VectorSpec
 
 @o.command(VectorSpec)
 def train_vectors(options: o.OptionValues, quiet: o.Quiet = False) -> None:
-    """Train a model to read texts as vectors, one each (Vec-RA).
+    """Train a model that reads each text as one vector (Vec-RA).
 
-    Trains on the task's pool and never sees test rows. A stopped training continues where it was. Then:
-    icl-bench run --model DIR --attention vectors:N.
+    It trains on the task's pool, not on test rows. Run the same command again to continue after an interruption. Use
+    the trained model with icl-bench run --model DIR --attention vectors:N.
     """
     from icl_bench.cli.training import carry_out
     from icl_bench.training.vectors.training import VectorTraining

@@ -26,8 +26,8 @@ def view(
 ) -> None:
     """Show findings and all predictions in a browser.
 
-    Serves the report's page to this machine alone; Ctrl-C ends it. The page follows a folder that a run
-    is still filling.
+    Serves the report's page to this machine only; Ctrl-C ends it. While a run adds cells to the folder, the page is
+    updated.
     """
     from icl_bench.cli.output.terminal import console
     from icl_bench.report import open_viewer

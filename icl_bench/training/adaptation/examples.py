@@ -60,7 +60,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """Concatenated texts, each between BOS and EOS, cut into sequences (004, section 3.1).
+    """Concatenated texts, each between BOS and EOS, cut into sequences (Zebra, section 3.1).
 
     The texts are reshuffled after each pass over all of them.
     """

@@ -18,13 +18,13 @@ from icl_bench.training.spec import OutFolder
 from icl_bench.wording import plain
 
 LEARNING_RATE = {"full": 1e-4, "lora": 1e-3}
-"""Highest learning rate: the paper's for all weights (004, section 3.1), ``finetune``'s for LoRA."""
+"""Highest learning rate: Zebra's for all weights (section 3.1), ``finetune``'s for LoRA."""
 
 INSTRUCTION_RATE = 2e-5
-"""Highest learning rate for instruction tuning of all weights (004, section 4.2)."""
+"""Highest learning rate for instruction tuning of all weights (Zebra, section 4.2)."""
 
 LEAST_RATE = 0.1
-"""Final learning rate as a share of the highest (004, section 3.1)."""
+"""Final learning rate as a share of the highest (Zebra, section 3.1)."""
 
 
 def parse_tokens(text: str) -> int:
@@ -45,7 +45,7 @@ class AdaptationSpec(PositionOptions):
     attention: Annotated[
         str,
         Option(
-            "Pattern to train with: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (of demonstrations alone), "
+            "Pattern to train with: grouped:EVERY,WINDOW, approx:WINDOW,CHUNK, block:SIZE (demonstrations only), "
             "or full for comparison.",
             TRAINING,
             "PATTERN",
@@ -63,23 +63,29 @@ class AdaptationSpec(PositionOptions):
     ] = None
     """Any file of rows."""
     out: OutFolder
-    length: Annotated[int, Option("Tokens of a sequence.", TRAINING, "N")] = 2048
+    length: Annotated[int, Option("Number of tokens of a sequence.", TRAINING, "N")] = 2048
     tokens: Annotated[
         int,
         read_with(parse_tokens),
         Option(
-            "Tokens to train on, like 500k or 1M.", TRAINING, "N", expected="a number like 500k or 1M", default="1M"
+            "Number of tokens to train on, like 500k or 1M.",
+            TRAINING,
+            "N",
+            expected="a number like 500k or 1M",
+            default="1M",
         ),
     ] = 1_000_000
     """Sequences are rounded up to whole steps."""
     method: Annotated[
         Literal["full", "lora"], Option("full: all weights; lora: added weights, merged at the end.", TRAINING, "NAME")
     ] = "full"
-    batch: Annotated[int, Option("Sequences of a step.", TRAINING, "N")] = Field(default=8, ge=1)
+    batch: Annotated[int, Option("Sequences per step.", TRAINING, "N")] = Field(default=8, ge=1)
     learning_rate: Annotated[
         float | None,
         Option(
-            "Highest learning rate (1e-4, of --instructions 2e-5; lora: 1e-3); it decays to a tenth.", TRAINING, "RATE"
+            "Highest learning rate, which decays to a tenth (default: 1e-4; 2e-5 with --instructions; 1e-3 for lora).",
+            TRAINING,
+            "RATE",
         ),
     ] = None
     demonstrations_too: Annotated[
@@ -98,7 +104,7 @@ class AdaptationSpec(PositionOptions):
             "Recompute layers in the backward pass (gradient checkpointing): less memory, a third more time.", TRAINING
         ),
     ] = False
-    lora_rank: Annotated[int, Option("Rank of lora.", TRAINING, "N")] = Field(default=8, ge=1)
+    lora_rank: Annotated[int, Option("Rank of the added weights of lora.", TRAINING, "N")] = Field(default=8, ge=1)
     seed: Seed = seed_field()
     data_dir: DataDir = None
     device: Device = None

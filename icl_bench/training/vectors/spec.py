@@ -25,19 +25,20 @@ class VectorSpec(Options):
     vectors: Annotated[
         int,
         Option(
-            "Number of texts that are read as vectors, one each: a row's first N passages if the task has passages, "
-            "else N demonstrations.",
+            "Number of texts that are read as one vector each: a row's first N passages if the task has passages, else "
+            "N demonstrations.",
             TRAINING,
             "N",
         ),
     ]
-    text: Annotated[int, Option("Number of demonstrations that stay text beside them.", TRAINING, "K")] = Field(
-        default=0, ge=0
-    )
+    text: Annotated[
+        int, Option("Number of demonstrations that are shown as text, in addition to the vectors.", TRAINING, "K")
+    ] = Field(default=0, ge=0)
     encoder: Annotated[
         str | None,
         Option(
-            "Encoder of the texts: a BERT-like folder or hub id (all-MiniLM-L6-v2, which is packaged).",
+            "Encoder of the texts: the folder or hub id of a model like BERT (default: all-MiniLM-L6-v2, which is "
+            "packaged).",
             TRAINING,
             "NAME",
         ),
@@ -65,7 +66,7 @@ class VectorSpec(Options):
     rows: Annotated[
         int | None,
         Option(
-            "Use N rows of the pool (default: all); the checkpoint is chosen on a tenth of them, at most 100.",
+            "Use N rows of the pool (default: all). A tenth of them, at most 100, selects the checkpoint.",
             TRAINING,
             "N",
         ),
@@ -74,8 +75,8 @@ class VectorSpec(Options):
     without_vectors: Annotated[
         float,
         Option(
-            "Share of the rows that are read without vectors, so that the decoder also learns to answer without them; "
-            "with --train all.",
+            "With --train all: share of the rows that are read without vectors, so that the decoder also learns to "
+            "answer without them.",
             TRAINING,
             "SHARE",
         ),

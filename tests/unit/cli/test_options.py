@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from icl_bench.cli import COMMANDS, program
 from icl_bench.cli.options import OptionValues, command
 from icl_bench.errors import UserError
 from icl_bench.options import GROUPS, Options
+from icl_bench.registry import ATTENTION_PATTERNS, ORDERS, PERTURBATIONS, SELECTORS
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import PerplexitySpec, RunOptions
 from icl_bench.sweep.rationale_options import NOT_FOR_THEM, RationalesOptions
@@ -121,6 +123,25 @@ def test_the_help_of_the_program_has_the_first_line_of_every_command() -> None:
     for name, one in commands.items():
         first = str(one.help).splitlines()[0]
         assert f"  {name:<14} {first}" in listed
+
+
+@pytest.mark.parametrize(
+    ("option", "registry", "further"),
+    [
+        ("select", SELECTORS, {"hybrid:S", "per-label:N", "hybrid:per-label:N", "centroids+", "balanced+"}),
+        ("order", ORDERS, set()),
+        ("perturbation", PERTURBATIONS, set()),
+        ("attention", ATTENTION_PATTERNS, set()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_help_names_everything_that_an_option_selects(option: str, registry: Any, further: set[str]) -> None:
+    words = set(re.split(r"[\s,;.()\[]+", RunOptions.declared()[option].option.help))
+    named = {word.partition("=")[0] for word in words}
+    missing = {
+        name for name in registry.names if not any(word == name or word.startswith(f"{name}:") for word in named)
+    }
+    assert (missing, further - words) == (set(), set())
 
 
 def test_the_help_names_selectors_that_installed_packages_add(tmp_path: Path) -> None:
