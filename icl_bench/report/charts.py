@@ -171,13 +171,15 @@ def _finished(
         # parameters of a legend: series off, one highlighted, bands
         switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
         parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
-    chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
+    # all at once, because each further call copies all layers
+    return alt.LayerChart(
+        layer=list(layers),
+        params=[parameter.param for parameter in parameters] or alt.Undefined,
         width="container",
         height=height,
         description=description,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
-    return chart.add_params(*parameters) if parameters else chart
 
 
 def _point(point: str) -> alt.Parameter:
