@@ -33,6 +33,10 @@ VEGA_LITE = re.sub(r"^v?(\d+\.\d+).*", r"\1", alt.SCHEMA_VERSION)
 PERCENT, POINTS = ".1%", "+.1%"
 
 
+HIGH = alt.Y2("high:Q")
+"""The upper end of an interval. Altair needs milliseconds to interpret a channel that is not an object."""
+
+
 HEIGHT = 250
 
 
@@ -167,13 +171,15 @@ def _finished(
         # parameters of a legend: series off, one highlighted, bands
         switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
         parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
-    chart: alt.LayerChart = alt.LayerChart(layer=list(layers)).properties(
+    # all at once, because each further call copies all layers
+    return alt.LayerChart(
+        layer=list(layers),
+        params=[parameter.param for parameter in parameters] or alt.Undefined,
         width="container",
         height=height,
         description=description,
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
     )
-    return chart.add_params(*parameters) if parameters else chart
 
 
 def _point(point: str) -> alt.Parameter:
@@ -186,8 +192,8 @@ def _switched(layer: alt.Chart) -> alt.Chart:
         return layer
     own: Any = layer.mark["opacity"] if isinstance(layer.mark, alt.MarkDef) else alt.Undefined
     opacity = 1.0 if own is alt.Undefined else float(own)
-    faint = alt.when("single && datum.series != single").then(alt.value(opacity * FAINT))
-    switched: alt.Chart = layer.encode(opacity=faint.otherwise(alt.value(opacity)))
+    faint = {"test": "single && datum.series != single", "value": opacity * FAINT}
+    switched: alt.Chart = layer.encode(alt.OpacityValue(opacity, condition=[faint]))
     return switched
 
 
@@ -227,18 +233,18 @@ def over_shots(
         axis["axis"] = alt.Axis(format="~g", tickCount=5)
     y = alt.Y("value:Q", **axis)
     form = PERCENT if percent else "~g"
-    limits = {"y": alt.Y("low:Q", title=title), "y2": "high:Q"}
+    limits = alt.Y("low:Q", title=title), HIGH
     band = _limits(base.transform_filter(f"({BANDS}) && !datum.one_draw"), form, of_point=False)
     # below all others, so that names do not cover clickable points
-    layers = [*_levels(levels, title), band.mark_area(opacity=0.16).encode(**limits)]
+    layers = [*_levels(levels, title), band.mark_area(opacity=0.16).encode(*limits)]
     if "alone" in frame and frame["alone"].any():
         alone = _limits(base.transform_filter("datum.alone && !datum.one_draw"), form)
-        layers.append(alone.mark_rule(strokeWidth=1.6).encode(**limits))
+        layers.append(alone.mark_rule(strokeWidth=1.6).encode(*limits))
     layers += _line(base, y, shape, dash, tips)
     if "one_draw" in frame and frame["one_draw"].any():
         single = base.transform_filter("datum.one_draw")
         dashed = _limits(single, form).mark_rule(strokeWidth=1.4, strokeDash=[3, 3])
-        layers = [*layers[:-1], dashed.encode(**limits), *_hollow(layers[-1], single, y, shape, tips)]
+        layers = [*layers[:-1], dashed.encode(*limits), *_hollow(layers[-1], single, y, shape, tips)]
     if "floor" in frame and frame["floor"].notna().any():
         floor = base.transform_filter("isValid(datum.floor)").encode(
             alt.Y("floor:Q", title=title), tooltip=[tip("floor", "changed by chance", PERCENT)]
@@ -252,7 +258,7 @@ def _limits(base: alt.Chart, form: str, of_point: bool = True) -> alt.Chart:
     values = f"': ' + format(datum.low, '{form}') + ' to ' + format(datum.high, '{form}')" if of_point else "''"
     at = "' at k = ' + datum.k" if of_point else "' over k'"
     named = f"'95% limits of ' + datum.series + {at} + {values}"
-    found: alt.Chart = base.transform_calculate(limits=named).encode(description="limits:N")
+    found: alt.Chart = base.transform_calculate(limits=named).encode(alt.Description("limits:N"))
     return found
 
 
@@ -281,7 +287,7 @@ def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
         elif place and highest - value < 2 * NAME_ROOM:
             at, dy = highest, -6 - 12 * place
         level = alt.Chart(alt.InlineData([{"level": value, "at": at, "name": name}]))
-        named = level.mark_text(align="left", dx=4, dy=dy).encode(alt.Text("name:N"), alt.Y("at:Q"), x=alt.value(0))
+        named = level.mark_text(align="left", dx=4, dy=dy).encode(alt.Text("name:N"), alt.Y("at:Q"), alt.XValue(0))
         layers += [level.mark_rule(style="reference", description=name).encode(alt.Y("level:Q", title=title)), named]
     return layers
 
@@ -321,10 +327,10 @@ def block_sizes(
     y = alt.Y("value:Q", **_share_axis(measure, look))
     low = alt.Y("low:Q", title=measure)
     layers = [
-        whole.mark_rect(opacity=0.12).encode(low, y2="high:Q"),
+        whole.mark_rect(opacity=0.12).encode(low, HIGH),
         whole.mark_rule(strokeWidth=1.8).encode(y, tooltip=list(tips)),
         blocks.mark_line(style="reference").encode(y),
-        blocks.mark_rule(strokeWidth=1.6).encode(low, color, y2="high:Q"),
+        blocks.mark_rule(strokeWidth=1.6).encode(low, color, HIGH),
         blocks.mark_point(filled=True, size=60, opacity=1).encode(y, color, shape, tooltip=list(tips)),
     ]
     return _finished(layers, description, look=look)
@@ -341,7 +347,7 @@ def differences(
     zero = alt.Chart(alt.InlineData([{"zero": 0}])).mark_rule(style="reference")
     layers = [
         zero.encode(alt.Y("zero:Q", title=title)),
-        _limits(base, POINTS).mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), y2="high:Q"),
+        _limits(base, POINTS).mark_rule(strokeWidth=1.6).encode(alt.Y("low:Q", title=title), HIGH),
         base.mark_line(strokeWidth=1.2, opacity=0.6).encode(y, dash),
         base.mark_point(filled=True, size=60, opacity=1).encode(y, shape, tooltip=list(tips)),
         *_beyond(base, frame, look, y),
@@ -369,7 +375,7 @@ def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerCha
         alt.Chart(ROWS)
         .transform_aggregate(groupby=["series"])
         .mark_text(align="left", baseline="bottom", dy=-STRIP // 4 - 2, limit=alt.expr("width"))
-        .encode(y, alt.Text("series:N"), x=alt.value(0))
+        .encode(y, alt.Text("series:N"), alt.XValue(0))
     )
     return _finished([heat, names], description, STRIP * frame["series"].nunique())
 
@@ -388,7 +394,7 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
     x = alt.X("count:Q", title="predictions", axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d"))
     bars = base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(x, tooltip=tips)
     names = base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width"))
-    names = names.encode(alt.Text("pair:N"), x=alt.value(0), tooltip=tips)
+    names = names.encode(alt.Text("pair:N"), alt.XValue(0), tooltip=tips)
     return _finished([bars, names], description, ROW * rows, [_point(point)])
 
 
@@ -427,7 +433,7 @@ def against_gold(point: str, description: str) -> alt.LayerChart:
         base.transform_aggregate(groupby=["most"])
         .transform_calculate(gold="0", predicted="0")
         .mark_rule(style="reference")
-        .encode(x, y, x2="most:Q", y2="most:Q")
+        .encode(x, y, alt.X2("most:Q"), alt.Y2("most:Q"))
     )
     points = base.mark_point(filled=True, size=55, opacity=0.7, style="one").encode(
         x, y, tooltip=[tip("label", "label"), tip("gold", "right", PERCENT), tip("predicted", "said", PERCENT)]
@@ -478,7 +484,7 @@ def risk_coverage(wanted: float, point: str, description: str) -> alt.LayerChart
     ends = alt.InlineData([{"share_answered": 0, "accuracy": wanted}, {"share_answered": 1, "accuracy": wanted}])
     layers = [
         alt.Chart(ends).mark_line(style="reference").encode(x, y),
-        base.mark_area(opacity=0.16, style="one").encode(low, y2="high:Q"),
+        base.mark_area(opacity=0.16, style="one").encode(low, HIGH),
         base.mark_line(strokeWidth=1.6, style="one").encode(y),
         base.mark_point(filled=True, size=40, opacity=1, style="one").encode(y, tooltip=tips),
     ]
@@ -495,7 +501,7 @@ def by_bins(frame: pd.DataFrame, point: str, title: str, description: str) -> al
     accuracy, count = tip("accuracy", "accuracy", PERCENT), tip("predictions", "predictions", ",d")
     tips = [tip("bin", title), accuracy, *RANGE_TIPS, count]
     layers = [
-        base.mark_rule(strokeWidth=1.6, style="one").encode(low, y2="high:Q"),
+        base.mark_rule(strokeWidth=1.6, style="one").encode(low, HIGH),
         base.mark_point(filled=True, size=60, opacity=1, style="one").encode(y, tooltip=tips),
     ]
     return _finished(layers, description, parameters=[_point(point)])
@@ -510,7 +516,7 @@ def shares_of_context(frame: pd.DataFrame, look: Look, description: str) -> alt.
     x = alt.X("value:Q", title=title, axis=axis, scale=alt.Scale(domain=[0, 1]))
     tips = [tip("row", "curve"), tip("series", "labels"), tip("value", "share", PERCENT)]
     layers = [
-        base.mark_rule(style="reference").encode(low, x2="high:Q"),
+        base.mark_rule(style="reference").encode(low, alt.X2("high:Q")),
         base.mark_point(filled=True, size=70, opacity=1).encode(x, color, shape, tooltip=tips),
     ]
     return _finished(layers, description, ROW * frame["row"].nunique(), look=look)
@@ -526,7 +532,7 @@ def lengths(frame: pd.DataFrame, look: Look, tips: Sequence[alt.Tooltip], descri
     scale = alt.Scale(type="log", domain=[low / 1.5, high * 1.5], nice=False, clamp=True)
     title, axis = "perplexity (log scale)", alt.Axis(tickCount=5, labelOverlap="greedy", format="~g")
     y, band = alt.Y("value:Q", title=title, scale=scale, axis=axis), alt.Y("low:Q", title=title, scale=scale)
-    area = base.transform_filter(BANDS).mark_area(opacity=0.1).encode(band, y2="high:Q")
+    area = base.transform_filter(BANDS).mark_area(opacity=0.1).encode(band, HIGH)
     return _finished([area, *_line(base, y, shape, dash, tips)], description, look=look)
 
 
@@ -579,7 +585,7 @@ def race(
     x = _log_x("asked", "answers of all settings (log scale)", ticks[0], ticks[-1], values=ticks, format=",d", **TICKS)
     base = _shown(x, color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
-    area = base.transform_filter(BANDS).mark_area(opacity=0.14).encode(alt.Y("low:Q", title=measure), y2="high:Q")
+    area = base.transform_filter(BANDS).mark_area(opacity=0.14).encode(alt.Y("low:Q", title=measure), HIGH)
     running = base.transform_filter("!datum.out").mark_point(filled=True, size=52, opacity=1)
     dropped = base.transform_filter("datum.out").mark_point(shape=DROPPED, filled=False, size=150, strokeWidth=2.2)
     layers = [
@@ -603,9 +609,7 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     y = alt.Y("value:Q", **_share_axis(measure, look))
     tips = [*POINT_TIPS, tip("cost", title, form), tip("value", measure, PERCENT), *RANGE_TIPS]
     layers = [
-        _limits(base, PERCENT)
-        .mark_rule(strokeWidth=1.2, opacity=0.5)
-        .encode(alt.Y("low:Q", title=measure), y2="high:Q"),
+        _limits(base, PERCENT).mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), HIGH),
         base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
         base.mark_point(filled=True, size=52, opacity=1).encode(y, shape, tooltip=tips),
     ]
@@ -617,7 +621,7 @@ def _names(base: alt.Chart, side: str) -> alt.Chart:
     shown: alt.Chart = base.transform_filter(f"(datum.on || datum.series == single) && {side}").transform_calculate(
         name="datum.series + ', k=' + datum.k"
     )
-    return shown.encode(text="name:N")
+    return shown.encode(alt.Text("name:N"))
 
 
 def frontier(
@@ -661,8 +665,8 @@ def frontier(
         steps.encode(x, y),
         faint.mark_point(filled=True, size=26, opacity=0.35).encode(y, shape, tooltip=tips),
         untested.mark_point(filled=False, size=26, opacity=0.6).encode(y, shape, tooltip=tips),
-        _limits(unsure, PERCENT).mark_rule(strokeWidth=1, opacity=0.35).encode(limits, y2="high:Q"),
-        _limits(sure, PERCENT).mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, y2="high:Q"),
+        _limits(unsure, PERCENT).mark_rule(strokeWidth=1, opacity=0.35).encode(limits, HIGH),
+        _limits(sure, PERCENT).mark_rule(strokeWidth=1.2, opacity=0.6).encode(limits, HIGH),
         unsure.mark_point(filled=False, size=60, opacity=1).encode(y, shape, tooltip=tips),
         sure.mark_point(filled=True, size=70, opacity=1).encode(y, shape, tooltip=tips),
         _names(base, "datum.left").mark_text(align="right", dx=-9, dy=-10).encode(y),
