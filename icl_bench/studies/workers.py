@@ -295,7 +295,7 @@ class _Run:
     def _ended(self, worker: _Worker) -> None:
         """A worker died: its unit returns to the others."""
         self._workers.remove(worker)
-        deadline = time.monotonic() + LOOK_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS  # the process that forked it says so soon, or ends too
         with suppress(EOFError, OSError):
             while worker.number not in self._exits and self._control.poll(max(0.0, deadline - time.monotonic())):
                 ended: Ended = self._control.recv()
