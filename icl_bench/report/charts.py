@@ -172,9 +172,10 @@ def _finished(
         switches = {"hidden": list(look.hidden), "single": "", "bands": look.bands}
         parameters = [*parameters, *(alt.param(name=name, value=value) for name, value in switches.items())]
     # all at once, because each further call copies all layers
+    of_vega: list[Any] = [parameter.param for parameter in parameters]
     return alt.LayerChart(
         layer=list(layers),
-        params=[parameter.param for parameter in parameters] or alt.Undefined,
+        params=of_vega or alt.Undefined,
         width="container",
         height=height,
         description=description,
@@ -287,7 +288,7 @@ def _levels(levels: Mapping[str, float], title: str) -> list[alt.Chart]:
         elif place and highest - value < 2 * NAME_ROOM:
             at, dy = highest, -6 - 12 * place
         level = alt.Chart(alt.InlineData([{"level": value, "at": at, "name": name}]))
-        named = level.mark_text(align="left", dx=4, dy=dy).encode(alt.Text("name:N"), alt.Y("at:Q"), alt.XValue(0))
+        named = level.mark_text(align="left", dx=4, dy=dy).encode(alt.Text("name:N"), alt.Y("at:Q"), x=alt.value(0))
         layers += [level.mark_rule(style="reference", description=name).encode(alt.Y("level:Q", title=title)), named]
     return layers
 
@@ -375,7 +376,7 @@ def chances(frame: pd.DataFrame, measure: str, description: str) -> alt.LayerCha
         alt.Chart(ROWS)
         .transform_aggregate(groupby=["series"])
         .mark_text(align="left", baseline="bottom", dy=-STRIP // 4 - 2, limit=alt.expr("width"))
-        .encode(y, alt.Text("series:N"), alt.XValue(0))
+        .encode(y, alt.Text("series:N"), x=alt.value(0))
     )
     return _finished([heat, names], description, STRIP * frame["series"].nunique())
 
@@ -394,7 +395,7 @@ def mistakes(frame: pd.DataFrame, point: str, description: str) -> alt.LayerChar
     x = alt.X("count:Q", title="predictions", axis=alt.Axis(tickMinStep=1, tickCount=5, format=",d"))
     bars = base.mark_bar(height=7, cornerRadiusEnd=2, style="one").encode(x, tooltip=tips)
     names = base.mark_text(align="left", baseline="bottom", dy=-6, limit=alt.expr("width"))
-    names = names.encode(alt.Text("pair:N"), alt.XValue(0), tooltip=tips)
+    names = names.encode(alt.Text("pair:N"), x=alt.value(0), tooltip=tips)
     return _finished([bars, names], description, ROW * rows, [_point(point)])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.fakes import FREE_TEXT, row, write_rows, write_task
+from support.loaded_once import loaded_once
 from support.models import qwen_tokenizer, tiny_checkpoint
 from support.operations import counting
 from transformers import AutoModelForCausalLM
@@ -30,6 +31,12 @@ CHAT = (
     "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_models() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 @pytest.fixture(scope="module")

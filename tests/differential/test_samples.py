@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from support.fakes import write_task
-from support.models import plain_logits, plain_model
+from support.models import PlainDecoding, plain_model
 
 from icl_bench.backends.interface import Answer, Backend, Free, Greedy
 from icl_bench.models.packaged_gemma import GEMMA3_270M
@@ -32,6 +33,11 @@ class Made:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
         self.backend: Any = None
+
+    @cached_property
+    def network(self) -> Any:
+        """The library's own model."""
+        return plain_model(self.sweep().model.source)
 
     def sweep(self, **task: Any) -> Sweep:
         path = write_task(self.folder / ("thoughts" if task else "labels"), train_rows=8, test_rows=2, **task)
@@ -55,30 +61,34 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def label(network: Any, prompt: Ids, decoding: Greedy) -> int:
-    """A sampled label, a whole forward pass for each token."""
+    """A sampled label, token by token by the library's own model."""
     assert decoding.sampling is not None
     automaton, state, written = decoding.automaton, 0, list[int]()
+    plain = PlainDecoding(network, prompt)
     places = {token: place for place, token in enumerate(automaton.vocabulary.tolist())}
     while automaton.decided[state] < 0:
-        logits = plain_logits(network, (*prompt, *written), last=1)[-1].numpy()
+        logits = plain.logits.numpy()
         noise = decoding.sampling.noise(len(written), len(places))
         allowed = automaton.tokens[state].tolist()
         best = max(range(len(allowed)), key=lambda at: float(logits[allowed[at]] + noise[places[allowed[at]]]))
         written.append(allowed[best])
+        plain.append(allowed[best])
         state = int(automaton.targets[state][best])
     return int(automaton.decided[state])
 
 
 def thought(network: Any, tokenizer: Any, prompt: Ids, free: Free, ends: set[int]) -> str:
-    """A sampled thought, a whole forward pass for each token."""
+    """A sampled thought, token by token by the library's own model."""
     assert free.sampling is not None
     written: list[int] = []
+    plain = PlainDecoding(network, prompt)
     while len(written) < free.max_tokens:
-        logits = plain_logits(network, (*prompt, *written), last=1)[-1].numpy()
+        logits = plain.logits.numpy()
         token = int((logits + free.sampling.noise(len(written), len(logits))).argmax())
         if token in ends:
             break
         written.append(token)
+        plain.append(token)
         if (text := free.before_stop(tokenizer.decode(written))) is not None:
             return text
     return str(tokenizer.decode(written))
@@ -92,7 +102,7 @@ def prompts_of(sweep: Sweep) -> PromptSet:
 
 def test_sampled_labels_are_those_of_a_slow_loop(made: Made, tmp_path: Path):
     sweep, frame = made.sweep(), made.run(tmp_path / "results")
-    task, network, prompts = sweep.task, plain_model(sweep.model.source), prompts_of(sweep)
+    task, network, prompts = sweep.task, made.network, prompts_of(sweep)
     assert task.samples is not None
     for index, row in enumerate(task.data.test):
         each = [task.samples.of(task.decodings(task.data.test)[index], row.id, n) for n in range(3)]
@@ -103,7 +113,7 @@ def test_sampled_labels_are_those_of_a_slow_loop(made: Made, tmp_path: Path):
 
 def test_sampled_thoughts_are_those_of_a_slow_loop(made: Made, tmp_path: Path):
     sweep, frame = made.sweep(answer=THINK), made.run(tmp_path / "results", answer=THINK)
-    task, network, prompts = sweep.task, plain_model(sweep.model.source), prompts_of(sweep)
+    task, network, prompts = sweep.task, made.network, prompts_of(sweep)
     assert task.samples is not None
     assert task.thinking is not None
     row = task.data.test[0]

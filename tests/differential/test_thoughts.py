@@ -1,10 +1,11 @@
-"""Thoughts before answers with the real models: packed and cached against a loop of plain forward passes."""
+"""Thoughts before answers with the real models: packed, cached and resumed against the library's own decoding."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.models import plain_logits, plain_model
+from support.models import PlainDecoding, plain_logits, plain_model
 
 from icl_bench.backends.interface import Answer, Backend
 from icl_bench.models.attention_patterns import FULL
@@ -72,7 +73,7 @@ def task_file(folder: Path, limit: int = LIMIT) -> Path:
 
 @dataclass(frozen=True)
 class Slow:
-    """What a loop of plain forward passes makes of one prompt."""
+    """What a loop over the library's own model makes of one prompt."""
 
     thought: str
     tokens: int
@@ -85,14 +86,15 @@ class Slow:
 
 
 def slow(network: Any, tokenizer: Any, prompt: Ids, stop: str, ends: set[int], limit: int, ending: str = "\n") -> Slow:
-    """One thought and its answer's scores, a whole forward pass for each token.
+    """One thought, token by token, and its answer's scores, a whole forward pass for each label.
 
     ``stop`` ends a thought as the mark does, and ``ending`` is what follows a label.
     """
     written: list[int] = []
     tokens, text, ended = 0, "", ""
+    decoding = PlainDecoding(network, prompt)
     while not ended:
-        token = int(plain_logits(network, (*prompt, *written), last=1)[-1].argmax())
+        token = int(decoding.logits.argmax())
         tokens += 1
         if token in ends:
             text, ended = tokenizer.decode(written), "end"
@@ -103,6 +105,8 @@ def slow(network: Any, tokenizer: Any, prompt: Ids, stop: str, ends: set[int], l
             text, ended = text[: min(starts)], "mark" if MARK in text else "stop"
         elif tokens == limit:
             ended = "limit"
+        else:
+            decoding.append(token)
     kept = next(n for n in range(len(written), -1, -1) if text.startswith(tokenizer.decode(written[:n])))
     rest = text[len(tokenizer.decode(written[:kept])) :]
     joint = "" if text and text[-1].isspace() else " "
@@ -111,8 +115,8 @@ def slow(network: Any, tokenizer: Any, prompt: Ids, stop: str, ends: set[int], l
     scores = {}
     for label in ("bird", "fish"):
         ids = tokenizer(f" {label}{ending}", add_special_tokens=False)["input_ids"]
-        logs = torch.log_softmax(plain_logits(network, (*second, *ids)).double(), -1)
-        scores[label] = float(sum(logs[len(second) - 1 + n, i] for n, i in enumerate(ids)))
+        logs = torch.log_softmax(plain_logits(network, (*second, *ids), last=len(ids) + 1).double(), -1)
+        scores[label] = float(sum(logs[n, i] for n, i in enumerate(ids)))
     return Slow(text, tokens, ended, second, scores)
 
 
@@ -142,6 +146,11 @@ class Made:
     name: str
     folder: Path
     backend: Any = None
+
+    @cached_property
+    def network(self) -> Any:
+        """The library's own model."""
+        return plain_model(self.sweep().model.source)
 
     def sweep(self, limit: int = LIMIT, **options: Any) -> Sweep:
         folder = self.folder / str(limit)
@@ -182,7 +191,7 @@ def test_a_thought_and_its_answers_scores_are_those_of_a_slow_loop(
     if "chat" in options and made.name == "gemma3-270m":
         pytest.skip("a base model has no chat template")
     sweep = made.sweep(limit, **options)
-    task, network = sweep.task, plain_model(sweep.model.source)
+    task, network = sweep.task, made.network
     thinking, ends = task.thinking, made.backend.model.end_tokens
     assert thinking is not None
     ways = set()

@@ -12,7 +12,8 @@ import pytest
 from support.api_server import free_port
 from support.program import as_words
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+TESTS = Path(__file__).parents[1]
+NOTEBOOKS = TESTS.parent / "notebooks"
 NAMES = [
     *as_words(
         "01_first_sweep 02_reading_a_curve 03_order_and_sorting 04_against_the_paper 05_does_context_need_context "
@@ -28,7 +29,7 @@ PORT = free_port()
 """Of the server in a notebook, which a reader's machine may run on the port that is written there."""
 
 SMALLER = {
-    "01_first_sweep": {'"test_size": 60': '"test_size": 20'},
+    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 4, 10], "draws": 2, "test_size": 20'},
     "05_does_context_need_context": {'"test_size": 20': '"test_size": 8'},
     "06_demonstrations_as_vectors": {
         "--rows 88": "--rows 8",
@@ -40,8 +41,8 @@ SMALLER = {
         '"test_size": 20': '"test_size": 8',
         "k=32": "k=8",
     },
-    "07_your_own_data": {'"test_size": 30': '"test_size": 12'},
-    "08_which_selection_at_what_price": {'"test_size": 24': '"test_size": 10'},
+    "07_your_own_data": {'[1, 10, 40], "draws": 2, "test_size": 30': '[1, 4, 10], "draws": 2, "test_size": 12'},
+    "08_which_selection_at_what_price": {"k=40, draws=3": "k=12, draws=2", '"test_size": 24': '"test_size": 10'},
     "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 12'},
     "10_a_model_behind_a_server": {'"test_size": 12': '"test_size": 4', '"8123"': f'"{PORT}"', ":8123/": f":{PORT}/"},
 }
@@ -52,7 +53,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One for all notebooks, which imports PyTorch and the like once; each finds it emptied."""
+    """One for all notebooks, which imports PyTorch and the like and loads each model once; each finds it emptied."""
     from jupyter_client.manager import AsyncKernelManager
     from nbclient.util import run_sync
 
@@ -79,7 +80,8 @@ def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, request: pytest
             for written, instead in smaller.items():
                 cell.source = cell.source.replace(written, instead)
     data = "" if name in PUBLISHED else request.getfixturevalue("data_dir").resolve()
-    begun = f"%reset -f\n%cd -q {tmp_path}\n%env ICL_BENCH_DATA={data}"
+    sharing = f"sys.path.append({str(TESTS)!r})\nfrom support.loaded_once import share_models\nshare_models()"
+    begun = f"import sys\n{sharing}\n%reset -f\n%cd -q {tmp_path}\n%env ICL_BENCH_DATA={data}"
     book.cells.insert(0, nbformat.v4.new_code_cell(f"{begun}\n%matplotlib inline"))
     NotebookClient(book, timeout=900, km=kernel).execute()
     del book.cells[0]

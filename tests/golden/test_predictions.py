@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from support.golden_runs import RUNS, carry_out
+from support.loaded_once import loaded_once
 
 from icl_bench.metrics.scores import score_columns
 
@@ -29,6 +31,12 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
 
 def texts(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[name for name in frame if name not in FLOATS]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_models() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 @pytest.mark.slow

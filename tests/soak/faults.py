@@ -1,7 +1,7 @@
 """Kills a piece of work at its N-th file operation, for every N, and compares what a repetition leaves.
 
 ``python tests/soak/faults.py`` tries every operation of each work of :mod:`killed_work`; ``--every 3`` a third of
-them, ``--only adapt,report`` some works. Python's audit events tell the operations: files opened for writing, renamed,
+them, ``--only adapt,report:60`` some works, and of the last one every 60th operation. Python's audit events tell the operations: files opened for writing, renamed,
 linked, removed and made, before they happen. Each is tried twice: as it is, and with the file before it half written.
 """
 
@@ -144,16 +144,18 @@ def main() -> None:
     from icl_bench.quiet_libraries import hush_libraries
 
     hush_libraries()
+    parts = [part.partition(":") for part in asked.only.split(",") if part]
+    steps_of = {name: int(every or asked.every) for name, _, every in parts}
     failed, kills = [], Counter[str]()
     with OPEN, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wanted = works(folder, [part for part in asked.only.split(",") if part])
+        wanted = works(folder, list(steps_of))
         gc.collect()
         gc.freeze()  # a child need not look at the libraries' objects again
         for work, steps in wanted.items():
             (folder / work).mkdir()
             try:
-                kills[work] = killed_at_each(steps, folder / work, asked.every)
+                kills[work] = killed_at_each(steps, folder / work, steps_of.get(work, asked.every))
             except AssertionError as error:
                 failed.append(work)
                 print(f"{work}: {error}", flush=True)

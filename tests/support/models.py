@@ -172,6 +172,22 @@ def plain_logits(model: Any, ids: Ids, last: int = 0) -> Any:
         return output.logits[0].float()
 
 
+class PlainDecoding:
+    """A sequence that grows token by token, by the library's own model and its own cache."""
+
+    def __init__(self, model: Any, ids: Ids) -> None:
+        self._model, self._cache = model, None
+        self.append(*ids)
+
+    def append(self, *ids: int) -> None:
+        """Compute these tokens; ``logits`` are then those behind the last one, ``(vocabulary,)``."""
+        import torch
+
+        with torch.inference_mode():
+            output = self._model(torch.tensor([ids]), past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        self._cache, self.logits = output.past_key_values, output.logits[0, -1].float()
+
+
 def packed_logits(backend: Any, prompts: PromptSet, pattern: Pattern = FULL, reserve: int = 0) -> Any:
     """Logits of every query's end, all packed over the shared prefix: ``(queries, vocabulary)``."""
     from icl_bench.backends.transformers.packed_decoding import OpenPack
