@@ -113,7 +113,7 @@ def carry_out(
     from icl_bench.studies.workers import WorkerSpec
     from icl_bench.sweep.run_spec import RunSpec
 
-    cluster = ClusterSpec.of(machines)
+    cluster, workers = ClusterSpec.of(machines), WorkerSpec.of(machines)
     if cluster is not None and options.get("budget") is not None:
         raise UserError("--budget: works on one machine only; remove --budget or --on")
     in_batches = issubclass(spec, RunSpec) and bool(options.get("batch"))  # a size in finetune
@@ -121,18 +121,13 @@ def carry_out(
         raise UserError("--batch: works on one machine only; remove --batch or --on")
     if cluster is not None:
         return _on_cluster(cluster, spec, options, results, display, on_finished)
-    workers = WorkerSpec.of(machines)
     if workers is not None and not (in_batches and workers.number is None):
         return _by_workers(workers, spec, options, results, display, on_finished)
 
     # all requests of the command share one budget
     prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
 
-    def finish(part: Part) -> Finished:
-        done = Finished(part.task, part.model, run_part(part, results, display))
-        on_finished(done)
-        return done
-
+    finish = partial(_finish, results=results, display=display, on_finished=on_finished)
     if not in_batches:
         return do_each(spec, options, lambda request: finish(prepared(request)), display.problem)
     # the batches of all tasks and models are submitted before the first is waited for
@@ -141,10 +136,33 @@ def carry_out(
         if isinstance(part, PromptPart) and part.sweep.spec.batch and len(parts) > 1:
             with suppress(UserError):  # its run raises the error again
                 part.sweep.submit(results)
-    works = [(f"{part.task} with {part.model}", partial(finish, part)) for part in parts]
-    finished, failed = _each(works, display.problem)
-    problems = [str(one) for one in (problem, failed) if one is not None]
-    return finished, UserError("; ".join(problems)) if problems else None
+    finished, failed = _each([(_titled(part), partial(finish, part)) for part in parts], display.problem)
+    return finished, _joined(problem, failed)
+
+
+def _titled(*parts: Part) -> str:
+    return "; ".join(f"{part.task} with {part.model}" for part in parts)
+
+
+def _joined(*problems: UserError | None) -> UserError | None:
+    """One error with the texts of all."""
+    texts = [str(one) for one in problems if one is not None]
+    return UserError("; ".join(texts)) if texts else None
+
+
+def _finish(part: Part, results: Place, display: Display, on_finished: Callable[[Finished], None]) -> Finished:
+    """Compute a part in this process."""
+    done = Finished(part.task, part.model, run_part(part, results, display))
+    on_finished(done)
+    return done
+
+
+def _divided(parts: Sequence[Part], outcome: Outcome, on_finished: Callable[[Finished], None]) -> list[Finished]:
+    """The outcome of parts that were computed together, by task and model."""
+    done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in parts]
+    for finished in done:
+        on_finished(finished)
+    return done
 
 
 def run_part(part: Part, results: Place, display: Display, begin: Callable[[], None] = lambda: None) -> Outcome:
@@ -180,10 +198,7 @@ def _on_cluster(
         with StudyDisplay(display) as listener:
             outcome = connection.run(parts, results, listener)
     display.outcome(outcome, results)
-    done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in parts]
-    for finished in done:
-        on_finished(finished)
-    return done, problem
+    return _divided(parts, outcome, on_finished), problem
 
 
 def _by_workers(
@@ -200,27 +215,25 @@ def _by_workers(
     prepared = partial(_prepared, display=display, results=results, purse_of=cache(purse))
     parts, problem = do_each(spec, options, prepared, display.problem)
 
-    def compute(team: Team) -> list[Finished]:
-        if team.workers == 1:
-            done = [Finished(part.task, part.model, run_part(part, results, display)) for part in team.parts]
-        else:
-            for part in team.parts:
-                display.part(part)
-            with StudyDisplay(display) as listener:
-                outcome = team.run(results, listener)
-            display.outcome(outcome, results)
-            done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in team.parts]
-        for finished in done:
-            on_finished(finished)
-        return done
+    def alone(part: Part) -> list[Finished]:
+        return [_finish(part, results, display, on_finished)]
 
-    teams = workers.teams(parts, results, display.note)
-    works = [
-        ("; ".join(f"{part.task} with {part.model}" for part in team.parts), partial(compute, team)) for team in teams
-    ]
+    def shared(team: Team) -> list[Finished]:
+        for part in team.parts:
+            display.part(part)
+        with StudyDisplay(display) as listener:
+            outcome = team.run(results, listener)
+        display.outcome(outcome, results)
+        return _divided(team.parts, outcome, on_finished)
+
+    works: list[tuple[str, Callable[[], list[Finished]]]] = []
+    for team in workers.teams(parts, results, display.note):
+        if team.workers == 1:
+            works += [(_titled(part), partial(alone, part)) for part in team.parts]
+        else:
+            works.append((_titled(*team.parts), partial(shared, team)))
     finished, failed = _each(works, display.problem) if works else ([], None)
-    problems = [str(one) for one in (problem, failed) if one is not None]
-    return [one for each in finished for one in each], UserError("; ".join(problems)) if problems else None
+    return [one for each in finished for one in each], _joined(problem, failed)
 
 
 def purse(limit: float) -> Purse:

@@ -56,7 +56,7 @@ class WorkerSpec:
         if text != "auto" and not (text.isascii() and text.isdigit() and int(text)):
             raise UserError(f"--workers {plain(text)}: expected a number from 1, or auto")
         if options.on is not None:
-            raise UserError(f"--workers {text}: are processes of this machine; remove --workers or --on")
+            raise UserError(f"--workers {text}: works on one machine only; remove --workers or --on")
         return None if text == "1" else cls(None if text == "auto" else int(text))
 
     def __str__(self) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.fakes import write_task
 from support.in_process import run_command
 from support.models import tiny_checkpoint
 
-from icl_bench.cli import main
+from icl_bench.cli import jobs, main
+from icl_bench.cli.output.progress import Display
 from icl_bench.errors import UserError
 from icl_bench.studies import workers
+from icl_bench.studies.options import MachineOptions
 from icl_bench.studies.parts import PromptPart
 from icl_bench.studies.worker_process import OWN_BYTES, Crew, fitting
 from icl_bench.studies.workers import GAIN, SERIAL, WorkerSpec, best_number
@@ -110,20 +114,31 @@ def test_workers_are_for_a_cpu_with_linux(
 SERVER = "--backend openai --base-url http://127.0.0.1:9/v1 --tokenizer"
 
 
+@pytest.mark.parametrize("command", ["plan", "run"])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--workers 0", "--workers 0: expected a number from 1, or auto"),
         ("--workers=-2", "--workers -2: expected a number from 1, or auto"),
         ("--workers many", "--workers many: expected a number from 1, or auto"),
-        ("--workers 2 --on ray", "--workers 2: are processes of this machine; remove --workers or --on"),
+        ("--workers 2 --on ray", "--workers 2: works on one machine only; remove --workers or --on"),
         (f"--workers 2 {SERVER}", "on a CPU with Linux, and this is --backend openai; leave --workers out"),
     ],
 )
-def test_what_workers_cannot_be_is_one_line(words: str, message: str, model: str, capsys: pytest.CaptureFixture[str]):
-    command = ["plan", "--task", "stdlib_six", "--model", model, "--k", "1", "--test-size", "4", *words.split()]
+def test_what_workers_cannot_be_is_one_line(
+    command: str,
+    words: str,
+    message: str,
+    model: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    asked = [command, "--task", "stdlib_six", "--model", model, "--k", "1", "--test-size", "4", *words.split()]
+    asked += [model] * (SERVER in words)
     with pytest.raises(SystemExit) as ended:
-        main([*command, model] if SERVER in words else command)
+        main([*asked, "--results", str(tmp_path / "results")])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
@@ -153,3 +168,27 @@ def test_workers_that_memory_does_not_suffice_for_are_left_out(tmp_path: Path):
 )
 def test_how_a_worker_ended_is_said_in_words(code: int | None, words: str):
     assert workers._ending(code) == words
+
+
+def test_a_task_that_fails_in_one_process_leaves_the_others_their_tables(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On two cores ``auto`` is one process, which computes tasks one after another."""
+
+    def run_part(part: PromptPart, *others: Any) -> Any:
+        if part.task != "stdlib_six":
+            raise UserError("the disk is full")
+        return real(part, *others)
+
+    real, shown = jobs.run_part, list[str]()
+    monkeypatch.setattr(jobs, "run_part", run_part)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    options = {"task": ["stdlib_six", str(write_task(tmp_path / "other"))], "model": model, "k": "1", "draws": 1}
+    options |= {"test_size": 2, "dtype": "float32"}
+    machines, display = MachineOptions(workers="auto"), Display(quiet=True)
+    done, problem = jobs.carry_out(
+        RunSpec, options, machines, tmp_path / "results", display, lambda one: shown.append(one.task)
+    )
+    assert shown == ["stdlib_six"]
+    assert [one.task for one in done] == shown
+    assert "1 of 2 not finished" in str(problem)
