@@ -112,13 +112,9 @@ class PromptSet:
 
         The prefix and the ends of demonstrations stay; texts and messages are left out.
         """
-        return PromptSet(
-            self.prefix,
-            tuple(self.suffixes[i] + ids for i, ids in zip(indices, further, strict=True)),
-            ends=self.ends if len(self.ends) < 2 else tuple(self.ends[i] for i in indices),
-            lead=self.lead,
-            similar=None if self.similar is None else self.similar[list(indices)],
-        )
+        those = self.at(indices)
+        suffixes = tuple(suffix + ids for suffix, ids in zip(those.suffixes, further, strict=True))
+        return PromptSet(self.prefix, suffixes, ends=those.ends, lead=self.lead, similar=those.similar)
 
     @property
     def longest(self) -> int:
