@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -287,8 +288,15 @@ def test_an_engine_needs_the_cards_that_its_model_is_spread_over(
 
 
 def test_run_and_finetune_share_out_what_they_compute(
-    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: None, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    def run(self: on_ray.RayCluster, parts: Any, *others: Any) -> Any:
+        on_cluster.append(len(parts))
+        return real(self, parts, *others)
+
+    real, on_cluster = on_ray.RayCluster.run, list[int]()
+    monkeypatch.setattr(on_ray.RayCluster, "run", run)
+
     def said(*words: str) -> str:
         with pytest.raises(SystemExit) as ended:
             main([*words, "--on", "ray", "--results", str(tmp_path / "r"), "--json"])
@@ -305,6 +313,7 @@ def test_run_and_finetune_share_out_what_they_compute(
     found = json.loads(said("finetune", *common, *asked, "--engines", "1"))
     assert {row["select"] for row in found["curves"]} == {"probe"}
     assert len(predictions(tmp_path / "r")) == (2 * 2 * 2 + 2) * 4
+    assert on_cluster == [2, 1]
 
 
 def listens(port: int) -> bool:

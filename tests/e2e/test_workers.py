@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,6 +23,7 @@ from icl_bench.cli import main
 from icl_bench.registry import BACKENDS
 from icl_bench.results.journals import LocalJournals
 from icl_bench.results.reading import read_results
+from icl_bench.studies.workers import Team
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
 
@@ -73,8 +75,17 @@ def test_workers_predict_what_one_process_predicts(model: Path, tmp_path: Path, 
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     options = {"task": "stdlib_six", "model": str(model), "test_size": 4, "dtype": "float32", "draws": 2, "k": [2, 4]}
     options |= {"select": ["random", "bm25"], "quiet": True}
+
+    def run(self: Team, *others: Any) -> Any:
+        numbers.append(self.workers)
+        return real(self, *others)
+
+    real, numbers = Team.run, list[int]()
+    monkeypatch.setattr(Team, "run", run)
     alone = icl_bench.run(**options, results=tmp_path / "alone")
+    assert numbers == []
     shared = icl_bench.run(**options, results=tmp_path / "shared", workers=2)
+    assert numbers == [2]
     assert len(shared.predictions) == len(alone.predictions) == 2 * 2 * 2 * 4
     pd.testing.assert_frame_equal(predictions(tmp_path / "shared"), predictions(tmp_path / "alone"))
     again = icl_bench.run(**options, results=tmp_path / "shared", workers="auto")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.models import tiny_checkpoint
 
 PROGRAM = """
 import sys
@@ -65,3 +66,28 @@ def test_threads_wait_briefly_for_each_other_unless_the_user_says_otherwise(own,
     clean = {name: value for name, value in os.environ.items() if name not in {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}}
     done = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, env=clean | own)
     assert done.stdout.split() == expected, done.stderr
+
+
+FIRST = """
+import os, sys
+from icl_bench.cli import main
+
+class Torch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("checks:", os.environ.get("GOMP_SPINCOUNT"))
+            sys.meta_path.remove(self)
+
+sys.meta_path.insert(0, Torch())
+main(sys.argv[1:])
+"""
+
+
+def test_how_long_threads_wait_is_said_before_a_command_imports_pytorch(tmp_path):
+    tiny_checkpoint(tmp_path / "model")
+    clean = {name: value for name, value in os.environ.items() if name not in {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}}
+    words = ["run", "--task", "stdlib_six", "--model", tmp_path / "model", "--k", "1", "--draws", "1"]
+    words += ["--test-size", "2", "--quiet", "--results", tmp_path / "results"]
+    done = subprocess.run([sys.executable, "-c", FIRST, *words], capture_output=True, text=True, env=clean)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "checks: 5000"
