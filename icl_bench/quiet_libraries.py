@@ -8,9 +8,9 @@ import sys
 import warnings
 
 SPINS = 5000
-"""How often a thread of GNU OpenMP checks for work before it sleeps (``GOMP_SPINCOUNT``). The default of 300,000 keeps
-a core busy for milliseconds after each of the hundred operations of a layer: two commands on the same cores then wait
-for each other most of the time (docs/speed.md)."""
+"""How often a thread of GNU OpenMP checks for work before it sleeps (``GOMP_SPINCOUNT``). With the default of 300,000 a
+thread that waits for another one keeps its core busy for milliseconds, and two commands on the same cores wait for each
+other most of the time (docs/speed.md)."""
 
 
 def hush_libraries() -> None:
