@@ -715,6 +715,19 @@ class Contest:
             done += sum(name in self._known[id(cell)] for name in names) * each
         return done / whole
 
+    def still_needed(self) -> tuple[int, float]:
+        """A forecast of what a sure choice takes beyond this: answers, and their cost in the unit of ``--spend``.
+
+        The cost is 0 where it is not known. Trainings that are missing are not counted.
+        """
+        race, asks = self.race, []
+        for i, stop in enumerate(race.needed().tolist()):
+            setting = self.settings[i]
+            stop = stop if setting.drawn else min(stop, race.rules.rows)
+            if setting.learner is None and stop > race.spent[i]:
+                asks.append(Ask(i, int(race.spent[i]), stop))
+        return sum(ask.stop - ask.start for ask in asks), self._estimate(asks)
+
     # -- the answer -----------------------------------------------------------------------------------
 
     def answer(self) -> Answer:
@@ -724,6 +737,7 @@ class Contest:
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON has it: scores are shares of 1, times seconds."""
         answer, queries, costs = self.answer(), self.spec.queries, self.costs.of(self.spec.queries)
+        more, spend = self.still_needed()
         settings = [
             {
                 "setting": setting.name,
@@ -763,6 +777,8 @@ class Contest:
             "seconds": round(self.seconds, 1),
             "predictions": self.predictions,
             "predictions_of_full_sweep": self.full_sweep,
+            "predictions_to_decide": more,
+            "spend_to_decide": spend or None,
             "settings": settings,
             "left_out": list(self.left_out),
         }

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from icl_bench.choosing.evidence import FIRST_LOOK, Means, Target, log_evidence, mean_differences, radius
+from icl_bench.choosing.evidence import FIRST_LOOK, PSEUDO, Means, Target, log_evidence, mean_differences, radius
 
 INTERVAL_GAP = 0.1
 """Intervals of accuracies are the narrowest where they are about this wide."""
@@ -387,6 +387,37 @@ class Race:
         if self._answered is None:
             self._answered = self._answer()
         return self._answered
+
+    def needed(self) -> np.ndarray:
+        """Return how far each candidate would have to be asked for a sure choice, ``(candidates,)``: a forecast.
+
+        It assumes that each open candidate goes on to differ from the leader as it does so far. Candidates that are
+        not open, and all of them once the choice is sure, stay where they are.
+        """
+        leader, far = self.leader(), self.asked.copy()
+        if self.decided():
+            return far
+        open_ = self._evidence[leader] < self._threshold
+        open_[leader] = False
+        for i in np.flatnonzero(open_ & ~self._withdrawn):
+            far[i] = max(far[i], self._needed_against(leader, int(i)))
+        far[leader] = max(far[leader], *far[open_]) if open_.any() else far[leader]
+        return far
+
+    def _needed_against(self, one: int, other: int) -> int:
+        """Positions at which ``one`` would be shown not to be worse than ``other`` by more than the margin."""
+        asked = int(min(self.asked[one], self.asked[other]))
+        least = int(max(self._first[one], self._first[other]))
+        if asked < least:
+            return least
+        seen = (self._scores[one] - self._scores[other]).reshape(-1)[:asked]
+        mean = seen.sum() / (asked + PSEUDO)
+        spread = (np.square(seen).sum() + PSEUDO) / (asked + PSEUDO) - mean**2
+        length = self.length if self._drawn[one] or self._drawn[other] else self.rules.rows
+        far = np.unique(np.geomspace(asked, max(length, asked), 200).astype(int))
+        found = Means(np.full(len(far), mean), spread / far * np.clip(1 - far / length, 0, 1), far.astype(float))
+        reached = far[log_evidence(found, self.rules.margin) >= self._threshold]
+        return int(reached[0]) if len(reached) else length
 
     def _answer(self) -> Answer:
         choice, sure, running, cheaper, resting = self._state()

@@ -154,11 +154,29 @@ def unknown(contest: Contest, answer: Answer) -> str:
             "more test rows and draws would show it"
         )
     if not answer.decided:
-        beyond = "which setting is the best; the same command continues where it stopped"
+        beyond = f"which setting is the best; {_still_needed(contest)}"
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
     training = f", training ({', '.join(methods)})" if methods else ""
-    return f"{beyond} ({asked}); not tried: {NOT_TRIED}{training}"
+    return f"{beyond} ({asked}); not tried: {_more_examples(contest, answer)}{NOT_TRIED}{training}"
+
+
+def _more_examples(contest: Contest, answer: Answer) -> str:
+    """More examples than the choice has, if no setting of its kind has more."""
+    choice = contest.settings[answer.choice]
+    of_kind = [one.k for one in contest.settings if (one.select, one.entrant) == (choice.select, choice.entrant)]
+    if not choice.k or choice.k < max(of_kind):
+        return ""
+    return f"more than {choice.k:,} examples (the pool has {len(contest.sweep_of(choice).task.pool):,}), "
+
+
+def _still_needed(contest: Contest) -> str:
+    """What a sure choice takes beyond this, and how to get it."""
+    answers, spend = contest.still_needed()
+    more, unit = f"about {counted(answers, 'more answer')}", contest.spec.spend
+    if spend:
+        more += f" ({duration(spend) if unit.unit == 'time' else unit.at_least(spend)})"
+    return f"by the differences so far, {more} would decide it: run the same command again"
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:

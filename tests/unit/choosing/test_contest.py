@@ -131,6 +131,7 @@ def test_after_a_whole_sweep_nothing_is_computed_and_the_best_of_it_is_chosen(
     record = json.loads(choose(*words, "--margin", 0.01, "--json", results=tmp_path / "results").out)
     assert not asked
     assert record["decided"]
+    assert (record["predictions_to_decide"], record["spend_to_decide"]) == (0, None)
     frame = read_results(tmp_path / "results")
     means = frame.groupby(["select", "k"], observed=True)["correct"].mean()
     score = next(one["score"] for one in record["settings"] if one["setting"] == record["choice"])
@@ -155,6 +156,9 @@ def test_an_interrupted_race_answers_and_goes_on_when_it_is_started_again(
     ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
     assert ended.code == 130
     assert "undecided, interrupted" in ended.out
+    needed = re.search(r"about ([\d,]+) more answers \(\d+ (s|min)\) would decide it", ended.out)
+    assert needed is not None
+    assert 0 < int(needed[1].replace(",", "")) <= 13 * 30
     monkeypatch.setattr(Runner, "ask", ask)
     assert choose(*words, "--margin", 0.01, results=tmp_path / "results").code == 0
     assert set(asked.values()) == {1}

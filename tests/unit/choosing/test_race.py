@@ -443,3 +443,33 @@ def test_a_withdrawn_candidate_does_not_decide_how_far_a_complete_one_came() -> 
         race.tell(Ask(2, start, start + 20), np.zeros(20))
     race.withdraw(2)
     assert race.leader() == 1
+
+
+@pytest.mark.parametrize("accuracies", [[0.75, 0.6, 0.5], [0.8, 0.72, 0.72, 0.72], [0.9, 0.5, 0.5]])
+def test_what_a_sure_choice_still_takes_is_forecast_to_within_a_factor_of_three(accuracies: list[float]) -> None:
+    ratios = []
+    for seed in range(30):
+        scores = grid(accuracies, 10, 200, np.random.default_rng(seed))
+        race = Race([Candidate(str(i)) for i in range(len(accuracies))], Rules(200, 10))
+        for _ in range(3):
+            for ask in race.next():
+                race.tell(ask, scores[ask.candidate, ask.start : ask.stop])
+        if race.decided():
+            continue
+        forecast = race.needed()
+        assert (race.asked <= forecast).all()
+        assert (forecast <= race.length).all()
+        assert (forecast > race.asked).any()
+        run(race, scores)
+        ratios.append(forecast.max() / race.asked.max())
+    assert len(ratios) > 5 or accuracies[0] == 0.9
+    assert not ratios or 1 / 3 < np.median(ratios) < 3, ratios
+
+
+def test_nothing_more_is_needed_once_the_choice_is_sure() -> None:
+    scores = grid([0.9, 0.4], 5, 200, np.random.default_rng(1))
+    race = Race(candidates(2), Rules(200, 5))
+    before = race.needed()
+    assert (before >= FIRST_LOOK).all()
+    assert run(race, scores).decided
+    assert race.needed().tolist() == race.asked.tolist()
