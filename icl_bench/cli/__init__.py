@@ -110,7 +110,8 @@ def program(command: str | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         name="icl-bench",
-        help="Measure what many demonstrations in a language model's prompt are worth.\n\nStart with:\n\n"
+        help="Measure few-shot and many-shot prompts: accuracy and cost by the number of demonstrations."
+        + "\n\nStart with:\n\n"
         + "\n\n".join(f"\b\n{line}\n    {shows}" for line, shows in START),
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

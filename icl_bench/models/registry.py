@@ -46,10 +46,15 @@ QWEN = "d149729398750b98c0af14eb82c78cfe92750796"
 """Commits of the hub. That of llama2-80k is unknown, so ``main`` is used."""
 
 _SPECS = (
-    ModelSpec("gemma3-270m", "Gemma 3 270M, base; from a Python package, runs on any CPU", 32768, packaged=GEMMA3_270M),
+    ModelSpec(
+        "gemma3-270m",
+        "Gemma 3 270M, base; 4-bit weights of a Python package, runs on any CPU",
+        32768,
+        packaged=GEMMA3_270M,
+    ),
     ModelSpec(
         "smollm2-135m-instruct",
-        "SmolLM2 135M Instruct, 8k; from a Python package, runs on any CPU",
+        "SmolLM2 135M Instruct, 8k; 4-bit weights of a Python package, runs on any CPU",
         8192,
         packaged=SMOLLM2_135M,
     ),

@@ -333,7 +333,8 @@ class RunOptions(BackendSpec):
         read_each("icl_bench.models.attention_patterns:Pattern", "icl_bench.models.attention_patterns:split"),
         Option(
             "Which earlier tokens a token attends to: full (all); block:SIZE[,sink=1,local=2] (its block of SIZE "
-            "demonstrations, the first block and the two before its own; with ,reuse retrieved demonstrations are "
+            "demonstrations, the first block (sink) and the two blocks before its own (local); "
+            "with ,reuse retrieved demonstrations are "
             "computed once); grouped:EVERY,WINDOW; approx:WINDOW,CHUNK; vectors:N. Default: the pattern to which the "
             "model was adapted, else full. docs/options.md describes them.",
             PROMPTS,
@@ -412,7 +413,8 @@ class RunOptions(BackendSpec):
     budget: Annotated[
         float | None,
         Option(
-            "Stop before the request that could bring the money spent at the server above this, by --price. Run the "
+            "Stop before a request that could bring the cost of the server above this amount, in the currency of --price "
+            "(auto: US dollars). Run the "
             "same command again to continue.",
             SERVERS,
             "MONEY",

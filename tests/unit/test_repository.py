@@ -25,7 +25,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 TARGETS = set(re.findall(r"(?m)^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8")))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-VERSIONED = ("icl_bench/__init__.py", "CITATION.cff", "CHANGELOG.md")
+VERSIONED = (
+    "icl_bench/__init__.py",
+    "CITATION.cff",
+    "CHANGELOG.md",
+    ".github/workflows/regression.yml",
+    "docs/citing.md",
+)
 
 
 def parsed(path: Path) -> Any:
@@ -100,7 +106,7 @@ def release() -> Callable[..., list[Path]]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     for name in VERSIONED:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -112,7 +118,9 @@ def test_a_release_changes_every_version(release: Callable[..., list[Path]], cop
         before, _, after = changes.partition(unreleased)
         (copy / "CHANGELOG.md").write_text(f"{before}{unreleased}{entry}\n\n{after}", encoding="utf-8")
         release(copy, version, day)
-        source, citation, changes = ((copy / name).read_text(encoding="utf-8") for name in VERSIONED)
+        source, citation, changes, workflow, citing = ((copy / name).read_text(encoding="utf-8") for name in VERSIONED)
+        assert f"'icl-bench[gemma]=={version}'" in workflow
+        assert f"version = {{{version}}}" in citing
         assert f'__version__ = "{version}"' in source
         assert icl_bench.__version__ not in re.findall(r'"(\d+\.\d+\.\d+)"', source)
         assert yaml.safe_load(citation)["version"] == version

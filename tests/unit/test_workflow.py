@@ -10,6 +10,8 @@ import pytest
 import yaml
 from support.in_process import run_command
 
+import icl_bench
+
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "regression.yml"
 SMALLER = {"--model gemma3-270m": "--model {tiny}", "--k 10,50": "--k 2", "--test-size 100": "--test-size 6"}
 
@@ -32,3 +34,15 @@ def test_its_commands_make_a_baseline_and_then_check_against_it(
     assert "passed: no significant loss" in again.out
     used = "\n".join(str(step.get("if", "")) for step in steps)
     assert set(re.findall(r"'(results/\S+)'", used)) == {shlex.split(commands[1])[-1]}
+
+
+def test_it_installs_the_published_package_and_no_file_of_this_repository():
+    steps = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["check"]["steps"]
+    (install,) = (step["run"] for step in steps if "pip install" in step.get("run", ""))
+    assert f"'icl-bench[gemma]=={icl_bench.__version__}'" in install
+    made = re.search(r"> (\S+)$", next(step["run"] for step in steps if step.get("run", "").startswith("pip freeze")))
+    assert made is not None
+    used = "\n".join(str(step) for step in steps)
+    named = set(re.findall(r"[\w-]+\.(?:txt|toml|lock)", used))
+    assert named == {made[1]}
+    assert not (WORKFLOW.parents[2] / made[1]).exists()

@@ -18,7 +18,7 @@ Baseline = Annotated[
 
 
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", metavar="SHARE", help="Accept losses up to this share (0.01: 1%).")
+    float, typer.Option("--tolerance", metavar="SHARE", help="Accept losses of up to this share (0.01: one point).")
 ]
 
 

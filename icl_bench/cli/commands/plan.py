@@ -29,7 +29,7 @@ Detect = Annotated[
     typer.Option(
         "--detect",
         metavar="POINTS",
-        help="Also print the smallest difference that the planned draws and test rows can show with 80% power, and how "
+        help="Also print the smallest difference that the planned draws and test rows detect with 80% power, and how "
         "many draws or test rows a difference of POINTS needs. Variances are those of --results, or typical published "
         "ones.",
         rich_help_panel="Output",

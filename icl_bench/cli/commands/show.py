@@ -38,7 +38,7 @@ PromptFile = Annotated[
 ]
 
 
-Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; needed if several match.")]
+Which = Annotated[str | None, typer.Option(metavar="NAME", help="Its name; required if several cells match.")]
 
 
 def show(

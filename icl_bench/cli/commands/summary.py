@@ -60,7 +60,8 @@ WantedScore = Annotated[
     typer.Option(
         "--wanted",
         metavar="PERCENT",
-        help="The required accuracy of answers when unsure ones are withheld (default: 95; needs --score exact). With "
+        help="The required accuracy of the remaining answers when unsure ones are withheld, in percent (default: 95; "
+        "needs --score exact). With "
         "--forecast also print how many demonstrations this score needs.",
     ),
 ]
