@@ -413,9 +413,8 @@ class RunOptions(BackendSpec):
     budget: Annotated[
         float | None,
         Option(
-            "Stop before a request that could bring the cost of the server above this amount, in the currency of --price "
-            "(auto: US dollars). Run the "
-            "same command again to continue.",
+            "Stop before a request that could bring the cost of the server above this amount, in the currency of "
+            "--price (auto: US dollars). Run the same command again to continue.",
             SERVERS,
             "MONEY",
         ),
