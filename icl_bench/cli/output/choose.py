@@ -13,7 +13,7 @@ from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
 from icl_bench.choosing.data import with_task
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
-from icl_bench.choosing.race import Answer, Standing
+from icl_bench.choosing.race import CHEAPER, Answer, Standing
 from icl_bench.choosing.record import Record
 from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
@@ -74,7 +74,8 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     if others:
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
-        yield f"Runner-up: {behind.candidate.name}, {score(behind)}{compared(contest, answer.choice, second, behind)}"
+        beside = compared(contest, answer.choice, second, behind) + cheaper(contest, answer, second)
+        yield f"Runner-up: {behind.candidate.name}, {score(behind)}{beside}"
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
@@ -237,6 +238,21 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
         said.append(f"the costs are equal at {percent(one / other)}% of its price")
     return "; " + ", ".join(said)
+
+
+def cheaper(contest: Contest, answer: Answer, second: int) -> str:
+    """The best of the cheaper settings that may be as good as the choice, unless the runner-up is cheaper."""
+    if contest.measure is None:
+        return ""
+    costs = contest.costs.of(contest.spec.queries)[:, MEASURES.index(contest.measure)]
+    saves = costs <= CHEAPER * costs[answer.choice]
+    open_ = [i for i, one in enumerate(answer.standings) if saves[i] and not one.out and one.predictions]
+    if not open_ or second in open_:
+        return ""
+    best = max(open_, key=lambda i: (answer.standings[i].score, -costs[i]))
+    standing, ratio = answer.standings[best], three_digits(float(costs[best] / costs[answer.choice]))
+    name = standing.candidate.name
+    return f"; cheaper and perhaps as good: {name}, {score(standing)}, at {ratio} times the cost ({contest.measure})"
 
 
 def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:
