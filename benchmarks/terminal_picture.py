@@ -4,7 +4,8 @@
     python benchmarks/terminal_picture.py --record   # runs the race first (minutes), and stores what it shows
 
 The race runs on a pseudo terminal of 80 columns, in an empty folder with a file of sentences from the documentation of
-Python's standard library. ``terminal_picture.ansi`` has the lines that remain on the screen, with their colours.
+Python's standard library, without near duplicates. ``terminal_picture.ansi`` has the lines that remain on the screen,
+with their colours.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.ansi import AnsiDecoder
@@ -29,7 +31,9 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from icl_bench.tasks.stdlib_docstrings import SIX_MODULES, build
+from icl_bench.tasks.examples import Example
+from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.stdlib_docstrings import SIX_MODULES, DocstringRow, build
 from icl_bench.text_files import write_whole
 
 RECORDING = Path(__file__).with_suffix(".ansi")
@@ -79,10 +83,20 @@ def recorded() -> str:
     with tempfile.TemporaryDirectory() as folder:
         rows = build(modules=SIX_MODULES)
         with (Path(folder) / "docstrings.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("text", "label"), *((row.text, row.label) for row in rows.train + rows.test)])
+            csv.writer(file).writerows([("text", "label"), *distinct([*rows.train, *rows.test])])
         words = shlex.split(COMMAND.replace("\\\n", " "))
         written = on_terminal([sys.executable, "-m", "icl_bench", *words[1:]], folder)
     return "\n".join([f"$ {COMMAND}", *screen(written)]) + "\n"
+
+
+def distinct(rows: Iterable[DocstringRow]) -> list[tuple[str, str]]:
+    """Texts and labels of the rows of which no earlier one is a near duplicate."""
+    kept: list[Example] = []
+    for row in rows:
+        example = Example(str(len(kept)), {"text": row.text}, row.label)
+        if not near_duplicates([example], kept):
+            kept.append(example)
+    return [(one.fields["text"], one.answer) for one in kept]
 
 
 def on_terminal(command: list[str], folder: str) -> str:

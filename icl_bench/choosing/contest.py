@@ -338,6 +338,8 @@ class Contest:
         except KeyboardInterrupt:
             self.ended = INTERRUPTED
         self.seconds = time.monotonic() - began
+        if self.ended != INTERRUPTED:
+            self._check_stored(runners)
         if self.ended not in ("", INTERRUPTED) and not self.race.looked and (self.race.asked > 0).sum() < 2:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
 
@@ -392,6 +394,29 @@ class Contest:
             for _, cell in setting.cells:
                 with suppress(CellError):  # another process computes it; the first question says so
                     self._known[id(cell)] |= set(runners[setting.entrant].stored(cell))
+
+    def _check_stored(self, runners: Sequence[Runner]) -> None:
+        """Raise ``UserError`` if answers of the race are not stored any more."""
+        gone = []
+        for setting in self.settings:
+            runner = runners[setting.entrant]
+            for _, cell in setting.cells:
+                known = self._known.get(id(cell), set())
+                with suppress(CellError):  # another process computes it
+                    if known and not known <= set(runner.stored(cell)):
+                        gone.append(runner.identity(cell).name)
+        for place, draw in self._learned:
+            setting = self.settings[place]
+            assert setting.learner is not None, "it learned"
+            identity, test = setting.learner.identity(draw), setting.learner.finetuning.task.data.test
+            if not runners[setting.entrant].store.is_done(identity, len(test)):
+                gone.append(identity.name)
+        if names := list(dict.fromkeys(gone)):
+            where, count = runners[0].store.storage.where(), counted(len(names), "cell")
+            raise UserError(
+                f"results folder {where}: answers of {count} were removed during the race (the first is {names[0]}); "
+                "run the same command again to compute what is missing"
+            )
 
     def _asked(self, asks: Sequence[Ask], runners: Sequence[Runner], began: float) -> bool:
         """Ask one round and tell the race. Returns whether the budget was enough for all of it.

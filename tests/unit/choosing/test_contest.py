@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -549,3 +550,22 @@ def test_tokens_of_this_machine_end_a_race_before_the_budget_is_passed(
     assert ended.code == 2
     assert "too small for a first look at 5 settings; it takes about " in ended.err
     assert not list((tmp_path / "little").rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("calls", [1, 7, 15])
+def test_a_results_folder_that_is_deleted_during_a_race_is_an_error(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    ask, count = Runner.ask, itertools.count(1)
+
+    def asked_and_deleted(*given: Any) -> dict[str, float]:
+        found = ask(*given)
+        if next(count) == calls:
+            shutil.rmtree(tmp_path / "results")
+        return found
+
+    monkeypatch.setattr(Runner, "ask", asked_and_deleted)
+    ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
+    assert ended.code != 0, ended.out
+    assert "results" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err

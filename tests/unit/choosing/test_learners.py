@@ -334,3 +334,20 @@ def test_what_an_encoder_reads_and_takes_is_known_without_loading_it_again(
 def test_methods_say_whether_they_compute_with_the_model() -> None:
     assert Probe.has_architecture
     assert not NearestNeighbours.has_architecture
+
+
+def test_a_training_whose_file_is_removed_during_the_race_is_an_error(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Contest._learn
+
+    def removed(self: Contest, *given: Any) -> None:
+        learn(self, *given)
+        for file in (tmp_path / "results").rglob("knn*.parquet"):
+            file.unlink()
+
+    monkeypatch.setattr(Contest, "_learn", removed)
+    options = (*PROMPTS, "--method", "knn", "--train-k", "20", "--results", tmp_path / "results")
+    ended = run_command("choose", *words, *options)
+    assert ended.code == 2, ended.out
+    assert "answers of 2 cells were removed during the race (the first is " in ended.err
