@@ -155,7 +155,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
             "more test rows and draws would show it"
         )
     if not answer.decided:
-        beyond = f"which setting is the best; {_still_needed(contest)}"
+        beyond = f"which setting is the best; {_still_needed(contest, answer)}"
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
     training = f", training ({', '.join(methods)})" if methods else ""
@@ -171,10 +171,11 @@ def _more_examples(contest: Contest, answer: Answer) -> str:
     return f"more than {choice.k:,} examples (the pool has {len(contest.sweep_of(choice).task.pool):,}), "
 
 
-def _still_needed(contest: Contest) -> str:
+def _still_needed(contest: Contest, answer: Answer) -> str:
     """What a sure choice takes beyond this, and how to get it."""
     answers, spend = contest.still_needed()
-    more, unit = f"about {counted(answers, 'more answer')}", contest.spec.spend
+    least = "at least" if answer.waiting else "about"
+    more, unit = f"{least} {counted(answers, 'more answer')}", contest.spec.spend
     if spend:
         more += f" ({duration(spend) if unit.unit == 'time' else unit.at_least(spend)})"
     return f"by the differences so far, {more} would decide it: run the same command again"
