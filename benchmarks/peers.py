@@ -139,7 +139,7 @@ def generated(asked: dict[str, Any], *, constrained: bool) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(asked["folder"])
+    tokenizer: Any = AutoTokenizer.from_pretrained(asked["folder"])
     model = AutoModelForCausalLM.from_pretrained(asked["folder"], dtype=getattr(torch, asked["dtype"])).eval()
     labels = [tokenizer.encode(label, add_special_tokens=False) for label in asked["labels"]]
     longest, end = max(map(len, labels)), tokenizer.eos_token_id

@@ -61,6 +61,13 @@ def three_digits(value: float) -> str:
     return text.rstrip("0").rstrip(".")
 
 
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def p_value(p: float) -> str:
     """The p value of a test, to a thousandth."""
     return "<0.001" if p < 0.001 else rounded(p, 3)

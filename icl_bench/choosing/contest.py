@@ -548,8 +548,8 @@ class Contest:
                 each = float(entrant.prices.of_seconds(each))
         if trainings * each > LARGEST_SHARE * self.account.left:
             raise CellError(
-                f"{counted(trainings, 'training')} would take about {spend.at_least(trainings * each)}, more than half "
-                f"of what is left of --spend ({spend.at_least(self.account.left)})"
+                f"{counted(trainings, 'training')} would take about {spend.about(trainings * each)}, more than half "
+                f"of what is left of --spend ({spend.about(self.account.left)})"
             )
 
     def _pay_training(self, learner: Learner, entrant: Entrant, began: float) -> None:

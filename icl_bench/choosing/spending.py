@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from icl_bench.backends.servers.budget import Purse
 from icl_bench.errors import UserError
-from icl_bench.wording import plain
+from icl_bench.wording import duration, plain
 
 Unit = Literal["time", "tokens", "money"]
 
@@ -63,6 +63,10 @@ class Spend:
             return self.of(0.0)
         step = 10.0 ** (math.floor(math.log10(amount)) - 1)
         return self.of(float(f"{math.ceil(amount / step * (1 - 1e-9)) * step:.6g}"))
+
+    def about(self, amount: float) -> str:
+        """The same, time in seconds, minutes or hours."""
+        return duration(amount) if self.unit == "time" else self.at_least(amount)
 
     @property
     def spent(self) -> str:

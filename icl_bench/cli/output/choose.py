@@ -15,14 +15,13 @@ from icl_bench.choosing.data import with_task
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import CHEAPER, Answer, Standing
 from icl_bench.choosing.record import Record
-from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress, score
 from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
 from icl_bench.sweep.this_run import cleaned
-from icl_bench.wording import counted, counted_queries, percent, three_digits
+from icl_bench.wording import counted, counted_queries, duration, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
@@ -175,9 +174,9 @@ def _still_needed(contest: Contest, answer: Answer) -> str:
     """What a sure choice takes beyond this, and how to get it."""
     answers, spend = contest.still_needed()
     least = "at least" if answer.waiting else "about"
-    more, unit = f"{least} {counted(answers, 'more answer')}", contest.spec.spend
+    more = f"{least} {counted(answers, 'more answer')}"
     if spend:
-        more += f" ({duration(spend) if unit.unit == 'time' else unit.at_least(spend)})"
+        more += f" ({contest.spec.spend.about(spend)})"
     return f"by the differences so far, {more} would decide it: run the same command again"
 
 

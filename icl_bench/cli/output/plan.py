@@ -11,7 +11,7 @@ from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.results.calibration import of_queries
 from icl_bench.results.facts import LABELLED
-from icl_bench.wording import DASH, counted, three_digits
+from icl_bench.wording import DASH, counted, duration, three_digits
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -325,13 +325,6 @@ def _share(count: int, of: int, none: str) -> str:
 def in_bytes(count: float) -> str:
     """A number of bytes with its unit."""
     return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def print_planned_power(sweep: Sweep, console: Console, results: Place | None, wanted: float) -> None:

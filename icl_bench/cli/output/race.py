@@ -14,13 +14,12 @@ from rich.text import Text
 
 from icl_bench.choosing.contest import Contest
 from icl_bench.choosing.race import Answer, Standing
-from icl_bench.cli.output.plan import duration
 from icl_bench.cli.output.progress import Display
 from icl_bench.escaping import visible
 from icl_bench.sweep.notes import notes
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.runner import Watcher
-from icl_bench.wording import counted, few, percent
+from icl_bench.wording import counted, duration, few, percent
 
 LINES = 14
 """The maximum number of settings in the table, so that a terminal of 24 lines also has room for notes."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from icl_bench.cli.output.fitting import ColumnHead, print_table
-from icl_bench.cli.output.plan import duration, total_in_words
+from icl_bench.cli.output.plan import total_in_words
 from icl_bench.cli.output.progress import Display, SharedBars, SharedLines
 from icl_bench.cli.output.tables import print_lines
 from icl_bench.studies.parts import Listener, Part, PlannedCell, StudyProgress
 from icl_bench.studies.study import Study
 from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.runner import Outcome, Watcher
-from icl_bench.wording import counted
+from icl_bench.wording import counted, duration
 
 if TYPE_CHECKING:
     import pandas as pd
