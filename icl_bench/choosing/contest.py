@@ -60,6 +60,8 @@ NOT_TRIED = "other orders and attention patterns, calibrations other than batch 
 """What a race does not have."""
 ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
+LARGEST_ROUND = 0.5
+"""Share of the remaining time that a round may take by its estimate."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
@@ -692,15 +694,22 @@ class Contest:
         return total
 
     def _fit(self, asks: Sequence[Ask]) -> Sequence[Ask] | None:
-        """A round of which the budget has enough left: all of it or its beginning; None if not one position fits."""
+        """A round of which the budget has enough left: all of it or its beginning; None if not one position fits.
+
+        Times are rough estimates and an unfinished round counts for nothing, so a round gets a part of the time.
+        """
         left, size = max(self.account.left, 0.0), min(ask.stop - ask.start for ask in asks)
-        begins = self.spec.spend.unit == "time" and not self.race.looked  # the first seconds load the model
-        if begins or self._estimate(asks) <= left:
+        timed = self.spec.spend.unit == "time"
+        begins = timed and not self.race.looked  # the first seconds load the model
+        part = left * (LARGEST_ROUND if timed else 1.0)
+        if begins or self._estimate(asks) <= part:
             return asks
         low, high = 0, size
         while low < high - 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._estimate(_first(asks, middle)) <= left else (low, middle)
+            low, high = (middle, high) if self._estimate(_first(asks, middle)) <= part else (low, middle)
+        if not low and self._estimate(_first(asks, 1)) <= left:
+            low = 1
         return _first(asks, low) if low else None
 
     def _check_first_look(self) -> None:

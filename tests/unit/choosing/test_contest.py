@@ -27,6 +27,7 @@ from icl_bench.choosing import contest as module
 from icl_bench.choosing.contest import Contest, Setting, first_round, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
+from icl_bench.choosing.race import Ask
 from icl_bench.choosing.spending import Spend
 from icl_bench.cli.output.choose import raced
 from icl_bench.cli.output.progress import Display
@@ -570,3 +571,20 @@ def test_a_results_folder_that_is_deleted_during_a_race_is_an_error(
     assert ended.code != 0, ended.out
     assert "results" in ended.err.splitlines()[-1]
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("spend", "left", "positions"),
+    [("10s", 10.0, 5), ("50s", 50.0, 20), ("10s", 1.2, 1), ("10s", 0.9, None), ("10tokens", 10.0, 10)],
+)
+def test_a_round_takes_at_most_half_of_the_remaining_time_by_its_estimate(
+    spend: str, left: float, positions: int | None
+) -> None:
+    contest: Any = SimpleNamespace(
+        account=SimpleNamespace(left=left),
+        spec=SimpleNamespace(spend=Spend.parse(spend)),
+        race=SimpleNamespace(looked=True),
+        _estimate=lambda asks: float(sum(ask.stop - ask.start for ask in asks)),
+    )
+    found = Contest._fit(contest, [Ask(0, 100, 120)])
+    assert found == (None if positions is None else [Ask(0, 100, 100 + positions)])

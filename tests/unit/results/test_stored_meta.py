@@ -202,3 +202,16 @@ def test_a_json_file_keeps_names_of_files_that_are_not_unicode():
     assert raw.decode().endswith("}\n")
     assert "\\udcff é" in raw.decode()
     assert checked(raw, StudyMeta).study == "\udcff é"
+
+
+@pytest.mark.parametrize("name", ["checo", "xheck", "chec"])
+def test_a_file_whose_hash_has_lost_its_name_is_not_as_it_was_written(name: str):
+    fields = {"spec": SPEC, "reason": "memory", "cell": "0" * 12, "variant": "1" * 8}
+    written = json_content(fields)
+    assert checked(written, FailureMeta).spec == SpecMeta(**SPEC)
+    changed = written.replace(b'"check"', f'"{name}"'.encode()).replace(b'"trec"', b'"t`ec"')
+    assert changed.count(b"t`ec") == 1
+    with pytest.raises(ValueError, match="not as it was written"):
+        checked(changed, FailureMeta)
+    earlier = json.dumps(fields).encode()  # earlier versions wrote no hash
+    assert checked(earlier, FailureMeta).spec == SpecMeta(**SPEC)
