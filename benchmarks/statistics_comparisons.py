@@ -108,17 +108,17 @@ WORLDS = {
     "draws hardly differ": World(by_draw=0.1),
     "draws differ, less at larger k": World(),
     "draws differ much": World(by_draw=1.0),
-    "draws differ alike at every k": World(fall=0.0),
-    "half of it persists": World(fall=0.0, persistent=0.5),
-    "all of it persists": World(fall=0.0, persistent=1.0),
-    "near 100%": World(low=0.9, high=0.985),
-    "few ks": World(shots=(1, 10, 100)),
-    "neighbouring ks": World(shots=(50, 60, 75, 90, 100)),
-    "draws of their own": World(matched=False),
-    "draws of their own, much": World(matched=False, by_draw=1.0),
-    "identical at three small ks": World(matched=False, identical=3),
-    "identical at six of nine ks": World(matched=False, identical=6),
-    "identical, others hardly differ": World(matched=False, by_draw=0.1, identical=3),
+    "draws differ equally at every k": World(fall=0.0),
+    "half of a draw's effect is the same at every k": World(fall=0.0, persistent=0.5),
+    "all of a draw's effect is the same at every k": World(fall=0.0, persistent=1.0),
+    "accuracy near 100%": World(low=0.9, high=0.985),
+    "three values of k": World(shots=(1, 10, 100)),
+    "neighbouring values of k": World(shots=(50, 60, 75, 90, 100)),
+    "each point has its own draws": World(matched=False),
+    "own draws, which differ much": World(matched=False, by_draw=1.0),
+    "own draws, identical at three small k": World(matched=False, identical=3),
+    "own draws, identical at six of nine k": World(matched=False, identical=6),
+    "own draws, identical at three small k, others hardly differ": World(matched=False, by_draw=0.1, identical=3),
 }
 
 
@@ -129,14 +129,14 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--gain", type=float, default=0.7, help="log-odds of the difference")
     options = parser.parse_args()
-    print(f"{'':34} {'false alarms':>20} {'found':>20}")
-    print(f"{'':34} {'plain':>10} {'moderated':>9} {'plain':>10} {'moderated':>9} {'wider':>6}")
+    print(f"{'':60} {'false alarms':>20} {'found':>20}")
+    print(f"{'':60} {'plain':>10} {'moderated':>9} {'plain':>10} {'moderated':>9} {'wider':>6}")
     for name, world in WORLDS.items():
         null = rates(replace(world, draws=options.draws), options.trials)
         there = replace(world, draws=options.draws, gain=options.gain)
         power = rates(there, options.trials, seed=1)
         shares = " ".join(f"{share:10.1%}" for share in (*null[:2], *power[:2]))
-        print(f"{name:34} {shares} {max(null.wider, power.wider):6.1f}", flush=True)
+        print(f"{name:60} {shares} {max(null.wider, power.wider):6.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def wanted(draws: int, above: float, trials: int) -> str:
     return row(draws, 100 * above, float(even), float(likely))
 
 
-WANTED = ("draws", "points above the curve", "a k as likely as not %", "a likely k %")
+WANTED = ("draws", "points above the curve", "k as likely as not %", "likely k %")
 
 
 def main() -> None:

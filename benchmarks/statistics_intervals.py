@@ -207,9 +207,9 @@ def frontiers(trials: int) -> Iterable[str]:
         "draws' sd",
         "common draws",
         "some point wrongly dominated %",
-        "some point wrongly on it %",
-        "dominated ones found %",
-        "ones on it found %",
+        "some point wrongly on the frontier %",
+        "found, dominated %",
+        "found, on the frontier %",
     )
     of_draws = (
         (3, 250, 0.3, 0.0, False),
@@ -330,10 +330,10 @@ def adaptation(trials: int) -> Iterable[str]:
     """Coverage of the limits of the share of an added loss that is won back, where it is 60%."""
     yield from header(
         "texts",
-        "windows of each",
+        "windows per text",
         "spread of texts",
-        "of windows",
-        "resampled windows %",
+        "spread of windows",
+        "resampled windows, coverage %",
         "coverage %",
         "no interval %",
     )

@@ -391,7 +391,7 @@ class Race:
     def needed(self) -> np.ndarray:
         """Return how far each candidate would have to be asked for a sure choice, ``(candidates,)``: a forecast.
 
-        It assumes that each open candidate goes on to differ from the leader as it does so far. Candidates that are
+        It assumes that each open candidate continues to differ from the leader as it has so far. Candidates that are
         not open, and all of them once the choice is sure, stay where they are.
         """
         leader, far = self.leader(), self.asked.copy()

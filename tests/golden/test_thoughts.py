@@ -28,7 +28,7 @@ def found(thoughts: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> pd.
 
 def test_the_table_of_the_page_is_that_of_the_stored_predictions(thoughts: ModuleType, found: pd.DataFrame):
     page = (ROOT / "docs" / "rationales.md").read_text(encoding="utf-8")
-    section = page.split("\n## What it shows, for two small models\n")[1].split("\n## ")[0]
+    section = page.split("\n## Rationales measured on two small models\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| data ")]
     assert rows[1:] == thoughts.table(found)
 
