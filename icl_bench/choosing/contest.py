@@ -330,8 +330,14 @@ class Contest:
         try:
             self._check_first_look()
             while asks := self._entering(self.race.next()):
+                told = self.outcome.answers
                 if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners, began):
                     self.ended = self.ended or self.spec.spend.spent
+                    if (more := self.outcome.answers - told) and self.ended == self.spec.spend.spent:
+                        self.outcome.notes.append(
+                            f"the budget ended within a round: its {counted(more, 'answer')} are stored, but count "
+                            "only once the round is complete"
+                        )
                     break
                 self.seconds = time.monotonic() - began
                 if any(not one.here for one in self.entrants):

@@ -121,7 +121,7 @@ def _leaks(task: TokenizedTask) -> list[str]:
     if near:
         notes.append(
             f"{near:,} {of} with a near duplicate in the pool (the same except for case and punctuation, or 4 of 5 "
-            "words): summary shows retrieval's score without them"
+            "words): for complete cells, summary shows retrieval's score without them"
         )
     return notes
 

@@ -222,7 +222,11 @@ class World:
             written["own.yaml"] = "\n".join(line for line in text.splitlines() if "seconds:" not in line)
             return rows(folder / "own.cells"), written
 
-        return lambda folder: command(folder, *words, *more, "--out", folder / "own.yaml"), seen
+        def do(folder: Path) -> None:
+            if not (folder / "own.yaml").exists():  # a second run refuses what is there
+                command(folder, *words, *more, "--out", folder / "own.yaml")
+
+        return do, seen
 
     def choose(self) -> Work:
         """A race of two settings."""
@@ -242,8 +246,12 @@ class World:
     def report(self) -> Work:
         """A page, and its charts as figures."""
         words = ("report", "--results", self.results)
-        more = lambda folder: ("--out", folder / "out" / "report.html", "--figures", folder / "out" / "figures")  # noqa: E731
-        return lambda folder: command(folder, *words, *more(folder)), lambda f: files(f / "out", exactly=False)
+
+        def do(folder: Path) -> None:
+            (folder / "out").mkdir(parents=True, exist_ok=True)
+            command(folder, *words, "--out", folder / "out" / "report.html", "--figures", folder / "out" / "figures")
+
+        return do, lambda folder: files(folder / "out", exactly=False)
 
     def leaderboard(self) -> Work:
         """A table of models."""

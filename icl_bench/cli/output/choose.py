@@ -16,7 +16,7 @@ from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import CHEAPER, Answer, Standing
 from icl_bench.choosing.record import Record
 from icl_bench.cli.output.progress import Display
-from icl_bench.cli.output.race import RaceProgress, score
+from icl_bench.cli.output.race import RaceProgress, score, score_of
 from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
@@ -74,7 +74,7 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
         beside = compared(contest, answer.choice, second, behind) + cheaper(contest, answer, second)
-        yield f"Runner-up: {behind.candidate.name}, {score(behind)}{beside}"
+        yield f"Runner-up: {behind.candidate.name}, {score_of(behind)}{beside}"
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
@@ -92,10 +92,13 @@ def print_answer(lines: Iterable[str], shown: Console) -> None:
         shown.print(line, soft_wrap=not shown.is_terminal or line.startswith("Next: "))
 
 
+FEWEST_QUERIES = 100
+"""A number of queries at which costs are equal is named unless it is less than this part of ``--queries``."""
+
 DEMONSTRATIONS = {
     "random": "the same {} random examples in every prompt",
     "balanced": "the same {} examples in every prompt, as many of each label",
-    "bm25": "every prompt shows the {} examples that have most words in common with the query",
+    "bm25": "every prompt shows the {} examples that have most words in common with the query (BM25)",
     "dense": "every prompt shows the {} examples that are most like the query",
 }
 """Selector -> the content of its prompts."""
@@ -127,7 +130,8 @@ def why(contest: Contest, answer: Answer) -> str:
         cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
-        return f"undecided, {ended}: {others} may be better by more than {margin}{cheaper}{unasked}"
+        highest = "" if answer.waiting or _is_passed(answer) else "none has a higher score so far, but "
+        return f"undecided, {ended}: {highest}{others} may be better by more than {margin}{cheaper}{unasked}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -140,6 +144,12 @@ def why(contest: Contest, answer: Answer) -> str:
         saved = f"to find out costs more than it saves in {counted_queries(contest.spec.queries)}"
         said += f"; {counted(answer.not_worth, 'cheaper setting')} may be as good, but {saved}"
     return said
+
+
+def _is_passed(answer: Answer) -> bool:
+    """Whether a setting that is not out has a higher score than the choice."""
+    score = answer.standings[answer.choice].score
+    return any(one.predictions and not one.out and one.score > score for one in answer.standings)
 
 
 def unknown(contest: Contest, answer: Answer) -> str:
@@ -213,7 +223,8 @@ def cost(contest: Contest, place: int) -> str:
         else:
             seconds = each["operations"] / entrant.rate
             total = f"{counted_queries(queries)}: {duration(seconds * queries)}"
-            said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}")
+            training = ", the training included" if setting.learner is not None else ""
+            said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}{training}")
     elif math.isfinite(each["tokens"]):
         said.append(f"{three_digits(each['tokens'])} tokens a query that are not cached")
     return "; ".join(said) or "unknown for this model"
@@ -228,16 +239,24 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"a query costs {three_digits(other / one)} times as much ({measure})"]
+    said = [f"a query costs {three_digits(other / one)} times as much ({measure}{_seconds(contest, second)})"]
     if standing.cheaper:
         said.append("it is within the margin (error 5%)")
-    if (number := contest.crossing(choice, second)) is not None:
+    number = contest.crossing(choice, second)
+    if number is not None and number * FEWEST_QUERIES >= queries:
         each = contest.costs.each[:, MEASURES.index(measure)]
         more = "above" if each[second] < each[choice] else "below"
         said.append(f"it is the cheaper one {more} {counted_queries(math.ceil(number))} in all")
     if measure == "money" and other > one and contest.settings[choice].entrant != contest.settings[second].entrant:
         said.append(f"the costs are equal at {percent(one / other)}% of its price")
     return "; " + ", ".join(said)
+
+
+def _seconds(contest: Contest, place: int) -> str:
+    """The seconds of a query on this machine, if known."""
+    setting = contest.settings[place]
+    entrant, flops = contest.entrants[setting.entrant], setting.flops(contest.spec.queries)
+    return "" if flops is None or entrant.rate is None else f", about {three_digits(flops / entrant.rate)} s"
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
@@ -252,7 +271,7 @@ def cheaper(contest: Contest, answer: Answer, second: int) -> str:
     best = max(open_, key=lambda i: (answer.standings[i].score, -costs[i]))
     standing, ratio = answer.standings[best], three_digits(float(costs[best] / costs[answer.choice]))
     name = standing.candidate.name
-    return f"; cheaper and perhaps as good: {name}, {score(standing)}, at {ratio} times the cost ({contest.measure})"
+    return f"; cheaper and perhaps as good: {name}, {score_of(standing)}, at {ratio} times the cost ({contest.measure})"
 
 
 def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:

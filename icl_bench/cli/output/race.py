@@ -35,6 +35,12 @@ def score(standing: Standing) -> str:
     return f"{percent(standing.score)}% ({percent(standing.low)} to {percent(standing.high)})"
 
 
+def score_of(standing: Standing) -> str:
+    """The same with the number of answers: ``81.2% (74.0 to 87.1) of 60 answers``."""
+    answers = f" of {counted(standing.predictions, 'answer')}" if standing.predictions else ""
+    return f"{score(standing)}{answers}"
+
+
 class RaceProgress(Watcher):
     """Shows a race while it runs."""
 
@@ -99,7 +105,7 @@ class RaceProgress(Watcher):
         left = f"{running} of {settings} left"
         if waiting := self._answer.waiting:
             left += f", {waiting} of them without answers yet"
-        leads = f"{choice.candidate.name} leads with {score(choice)}"
+        leads = f"{choice.candidate.name} leads with {score_of(choice)}"
         return f"round {self._rounds}, {self._spent()}: {leads}; {left}{dropped}"
 
     def _spent(self) -> str:
