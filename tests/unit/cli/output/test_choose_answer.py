@@ -50,7 +50,10 @@ FOUR = (standing("a", 0.9), standing("b", 0.89), standing("c", 0.87), standing("
 
 def test_the_best_of_the_cheaper_settings_that_may_be_as_good_is_named_with_its_cost() -> None:
     said = cheaper(raced([100, 200, 0.25, 0.1]), Answer(0, False, FOUR), 1)
-    assert said == "; cheaper and perhaps as good: c, 87.0% (82.0 to 92.0) of 60 answers, at 0.0025 times the cost (operations)"
+    assert (
+        said
+        == "; cheaper and perhaps as good: c, 87.0% (82.0 to 92.0) of 60 answers, at 0.0025 times the cost (operations)"
+    )
 
 
 @pytest.mark.parametrize(
