@@ -588,3 +588,18 @@ def test_a_round_takes_at_most_half_of_the_remaining_time_by_its_estimate(
     )
     found = Contest._fit(contest, [Ask(0, 100, 120)])
     assert found == (None if positions is None else [Ask(0, 100, 100 + positions)])
+
+
+def test_a_budget_that_ends_within_a_round_is_reported_with_the_answers_that_do_not_count(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, count = Contest._asked, itertools.count(1)
+
+    def ended_within(self: Contest, *given: Any) -> bool:
+        whole = asked(self, *given)
+        return whole and next(count) < 3
+
+    monkeypatch.setattr(Contest, "_asked", ended_within)
+    ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
+    said = " ".join(ended.err.split())
+    assert re.search(r"the budget ended within a round: its [1-9]\d* answers are stored, but count only once", said)

@@ -445,7 +445,7 @@ def test_a_withdrawn_candidate_does_not_decide_how_far_a_complete_one_came() -> 
     assert race.leader() == 1
 
 
-@pytest.mark.parametrize("accuracies", [[0.75, 0.6, 0.5], [0.8, 0.72, 0.72, 0.72], [0.9, 0.5, 0.5]])
+@pytest.mark.parametrize("accuracies", [[0.75, 0.6, 0.5], [0.8, 0.72, 0.72, 0.72], [0.7, 0.65, 0.6]])
 def test_what_a_sure_choice_still_takes_is_forecast_to_within_a_factor_of_three(accuracies: list[float]) -> None:
     ratios = []
     for seed in range(30):
@@ -462,8 +462,8 @@ def test_what_a_sure_choice_still_takes_is_forecast_to_within_a_factor_of_three(
         assert (forecast > race.asked).any()
         run(race, scores)
         ratios.append(forecast.max() / race.asked.max())
-    assert len(ratios) > 5 or accuracies[0] == 0.9
-    assert not ratios or 1 / 3 < np.median(ratios) < 3, ratios
+    assert len(ratios) > 5
+    assert 1 / 3 < np.median(ratios) < 3, ratios
 
 
 def test_nothing_more_is_needed_once_the_choice_is_sure() -> None:

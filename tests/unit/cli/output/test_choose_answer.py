@@ -11,7 +11,7 @@ import pytest
 
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts
 from icl_bench.choosing.race import Answer, Candidate, Standing
-from icl_bench.cli.output.choose import cheaper, print_answer
+from icl_bench.cli.output.choose import cheaper, print_answer, why
 from icl_bench.cli.output.terminal import Terminal
 
 LINES = ("Use: a setting with a long description of what it is", "Next: icl-bench run --task a --model b --k 1,2,3")
@@ -72,3 +72,11 @@ def test_no_cheaper_setting_is_named_where_none_saves_anything(costs: list[float
 def test_a_setting_that_is_out_or_has_no_answers_is_not_named_as_perhaps_as_good() -> None:
     standings = (*FOUR[:2], standing("c", 0.87, out=True), standing("d", np.nan, asked=0))
     assert not cheaper(raced([100, 200, 0.25, 0.1]), Answer(0, False, standings), 1)
+
+
+@pytest.mark.parametrize(("choice", "highest"), [(0, True), (1, False)])
+def test_an_undecided_answer_says_whether_any_setting_scores_higher(choice: int, highest: bool) -> None:
+    contest: Any = SimpleNamespace(spec=SimpleNamespace(margin=2.0), ended="the time is spent")
+    said = why(contest, Answer(choice, False, FOUR))
+    assert ("none has a higher score so far, but 3 other settings may be better" in said) is highest
+    assert "undecided, the time is spent: " in said
