@@ -335,8 +335,9 @@ class Contest:
                     self.ended = self.ended or self.spec.spend.spent
                     if (more := self.outcome.answers - told) and self.ended == self.spec.spend.spent:
                         self.outcome.notes.append(
-                            f"the budget ended within a round: its {counted(more, 'answer')} are stored, but count "
-                            "only once the round is complete"
+                            f"the budget ended within a round: its {counted(more, 'answer')} "
+                            f"{'is stored, but counts' if more == 1 else 'are stored, but count'} only once the round "
+                            "is complete"
                         )
                     break
                 self.seconds = time.monotonic() - began
@@ -774,10 +775,21 @@ class Contest:
         """How the settings stand."""
         return self.race.answer()
 
+    @cached_property
+    def near_duplicates(self) -> np.ndarray:
+        """Which rows have a near duplicate among the examples: ``(rows,)`` booleans, in the order of asking."""
+        near = set(self.sweep.task.near_duplicates)
+        return np.array([name in near for name in self.rows])
+
+    def scores_without_near_duplicates(self) -> np.ndarray:
+        """The score of each setting on the other rows: ``(settings,)``, NaN without an answer to one of them."""
+        return self.race.means(~self.near_duplicates)
+
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON has it: scores are shares of 1, times seconds."""
         answer, queries, costs = self.answer(), self.spec.queries, self.costs.of(self.spec.queries)
         more, spend = self.still_needed()
+        without = self.scores_without_near_duplicates()
         settings = [
             {
                 "setting": setting.name,
@@ -790,6 +802,7 @@ class Contest:
                 "ci_high": standing.high,
                 "predictions": standing.predictions,
                 "draws": standing.draws,
+                "score_without_near_duplicates": _known(new),
                 "out": standing.out,
                 "why": standing.why,
                 "out_for_new": standing.out_for_new,
@@ -798,7 +811,7 @@ class Contest:
                 "tokens_per_query": _known(cost[MEASURES.index("tokens")]),
                 "money_per_query": _known(cost[MEASURES.index("money")]),
             }
-            for setting, standing, cost in zip(self.settings, answer.standings, costs, strict=True)
+            for setting, standing, cost, new in zip(self.settings, answer.standings, costs, without, strict=True)
         ]
         return {
             "task": self.sweep.task.data.spec.name,
@@ -810,6 +823,7 @@ class Contest:
             "margin": self.race.rules.margin,
             "error": self.race.rules.error,
             "rows": self.race.rules.rows,
+            "rows_with_near_duplicates": int(self.near_duplicates.sum()),
             "draws": self.race.rules.draws,
             "queries": queries,
             "compared_by": self.measure,

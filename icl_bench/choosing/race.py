@@ -106,8 +106,8 @@ class Standing:
     cheaper: bool
     """Whether it costs less than the choice and is not worse than it by more than the margin."""
     why: Why | None = None
-    """Why it is out: significantly worse than another; not better by more than the margin, and dearer than the choice;
-    not better by more than the margin; or withdrawn."""
+    """Why it is out: significantly worse than the choice; not better by more than the margin, and dearer than the
+    choice; significantly worse than the leader; not better by more than the margin; or withdrawn."""
 
     @property
     def raced(self) -> bool:
@@ -249,13 +249,24 @@ class Race:
             raise ValueError("a race needs a candidate")
         self._forget()
 
-    def means(self) -> np.ndarray:
-        """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score."""
+    def means(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return the mean score of each candidate, rows of equal weight: ``(candidates,)``, NaN without a score.
+
+        ``rows`` are booleans, ``(rows,)``: those that count; by default all.
+        """
         passes, begun = np.divmod(self.asked, self.rules.rows)
         counts = passes[:, None] + (np.arange(self.rules.rows) < begun[:, None])
-        sums = (self._sums / np.maximum(counts, 1)).sum(axis=1)
-        rows = np.minimum(self.asked, self.rules.rows)
-        return np.where(rows > 0, sums / np.maximum(rows, 1), np.nan)
+        counted = counts > 0 if rows is None else (counts > 0) & rows
+        sums = np.where(counted, self._sums / np.maximum(counts, 1), 0.0).sum(axis=1)
+        number = counted.sum(axis=1)
+        return np.where(number > 0, sums / np.maximum(number, 1), np.nan)
+
+    def on_common(self, one: int, other: int) -> tuple[int, float, float]:
+        """Return the number of positions that two candidates both answered, and the mean score of each on these."""
+        common = int(min(self.asked[one], self.asked[other]))
+        scores = self._scores[[one, other]].reshape(2, -1)[:, :common]
+        first, second = scores.mean(axis=1) if common else (math.nan, math.nan)
+        return common, float(first), float(second)
 
     def leader(self) -> int:
         """Return the best so far of those that came furthest; of equals the cheapest."""
@@ -435,9 +446,11 @@ class Race:
         """Why a candidate is out."""
         if self._withdrawn[i]:
             return "left out"
-        if self._worse(i, [choice, self.leader()]):
+        if self._worse(i, [choice]):
             return "worse"
-        return "dearer" if self._costs[i] > self._costs[choice] else "not better"
+        if self._costs[i] > self._costs[choice]:
+            return "dearer"
+        return "worse" if self._worse(i, [self.leader()]) else "not better"
 
     def _shown_for_new(self, choice: int) -> np.ndarray:
         """Return of which candidates rows and draws, as samples, show that the choice is not worse than they.

@@ -67,14 +67,15 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         yield "Use: unknown, no answers yet"
         return
     measure = title(contest.sweep.task.first_measure)
-    yield (f"Use: {setting.name}, {measure} {score(standing)} on new queries; {_means(setting)}{why(contest, answer)}")
+    scored = f"{measure} {score(standing)} on new queries{without_near_duplicates(contest, answer.choice)}"
+    yield f"Use: {setting.name}, {scored}; {_means(setting)}{why(contest, answer)}"
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.raced]
     if others:
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
         beside = compared(contest, answer.choice, second, behind) + cheaper(contest, answer, second)
-        yield f"Runner-up: {behind.candidate.name}, {score_of(behind)}{beside}"
+        yield f"Runner-up: {behind.candidate.name}, {score_of(behind)}{on_common(contest, answer, second)}{beside}"
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
@@ -260,18 +261,52 @@ def _seconds(contest: Contest, place: int) -> str:
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
-    """The best of the cheaper settings that may be as good as the choice, unless the runner-up is cheaper."""
+    """A cheaper setting that may be as good as the choice, unless the runner-up costs no more than it.
+
+    It is the cheapest of those within the margin of the choice on the rows and draws that both answered; if there is
+    none, the one with the highest score.
+    """
     if contest.measure is None:
         return ""
     costs = contest.costs.of(contest.spec.queries)[:, MEASURES.index(contest.measure)]
     saves = costs <= CHEAPER * costs[answer.choice]
     open_ = [i for i, one in enumerate(answer.standings) if saves[i] and not one.out and one.predictions]
-    if not open_ or second in open_:
+    if not open_:
         return ""
     best = max(open_, key=lambda i: (answer.standings[i].score, -costs[i]))
+    if near := [i for i in open_ if _is_near(contest, answer.choice, i)]:
+        best = min(near, key=lambda i: costs[i])
+    if costs[second] <= costs[best]:
+        return ""
     standing, ratio = answer.standings[best], three_digits(float(costs[best] / costs[answer.choice]))
-    name = standing.candidate.name
-    return f"; cheaper and perhaps as good: {name}, {score_of(standing)}, at {ratio} times the cost ({contest.measure})"
+    said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, best)}"
+    return f"; cheaper and perhaps as good: {said}, at {ratio} times the cost ({contest.measure})"
+
+
+def _is_near(contest: Contest, choice: int, other: int) -> bool:
+    """Whether a setting's score is within the margin of the choice's where both answered."""
+    _, chosen, score = contest.race.on_common(choice, other)
+    return chosen - score <= contest.race.rules.margin
+
+
+def on_common(contest: Contest, answer: Answer, place: int) -> str:
+    """The scores of a setting and of the choice on the rows and draws that both answered, if one answered more."""
+    choice = answer.choice
+    if contest.race.asked[choice] == contest.race.asked[place]:
+        return ""
+    common, chosen, score = contest.race.on_common(choice, place)
+    if not common:
+        return ""
+    return f" (where both answered: {percent(score)}%, the choice {percent(chosen)}%)"
+
+
+def without_near_duplicates(contest: Contest, place: int) -> str:
+    """The score without the test rows that have a near duplicate among the examples, if there are any."""
+    score, near = float(contest.scores_without_near_duplicates()[place]), int(contest.near_duplicates.sum())
+    if not near or math.isnan(score):
+        return ""
+    rows = f"{near:,} of {counted(len(contest.rows), 'test row')} with a near duplicate among the examples"
+    return f" ({percent(score)}% without the {rows})"
 
 
 def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:

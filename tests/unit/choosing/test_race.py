@@ -198,6 +198,15 @@ def test_of_those_within_the_margin_the_cheapest_is_the_choice() -> None:
     assert race.choice() == race.leader()
 
 
+def test_a_setting_that_is_dearer_than_the_choice_and_no_worse_than_it_is_dearer_not_worse() -> None:
+    race = Race([Candidate(str(i), drawn=False, cost=cost) for i, cost in enumerate((1.0, 100.0, 50.0))], Rules(200, 1))
+    for candidate, right in enumerate((197, 200, 198)):  # the choice is the cheapest, within the margin of the best
+        race.tell(Ask(candidate, 0, 200), [1.0] * right + [0.0] * (200 - right))
+    answer = race.answer()
+    assert (answer.choice, answer.decided) == (0, True)
+    assert [standing.why for standing in answer.standings] == [None, "dearer", "dearer"]
+
+
 def test_a_cheaper_setting_runs_until_it_is_surely_within_the_margin_or_surely_worse() -> None:
     scores = grid([0.9, 0.872, 0.5], 10, 500, np.random.default_rng(11), spread=0.0)
     racing = [Candidate("dear", cost=9.0), Candidate("cheap", cost=1.0), Candidate("poor", cost=2.0)]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts
-from icl_bench.choosing.race import Answer, Candidate, Standing
-from icl_bench.cli.output.choose import cheaper, print_answer, why
+from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules, Standing
+from icl_bench.cli.output.choose import cheaper, on_common, print_answer, why, without_near_duplicates
 from icl_bench.cli.output.terminal import Terminal
 
 LINES = ("Use: a setting with a long description of what it is", "Next: icl-bench run --task a --model b --k 1,2,3")
@@ -37,30 +37,42 @@ def standing(name: str, score: float, *, out: bool = False, asked: int = 60) -> 
     return Standing(Candidate(name), asked, 1, score, score - 0.05, score + 0.05, out, False, False)
 
 
-def raced(costs: list[float], measure: str | None = "operations") -> Any:
+def raced(costs: list[float], measure: str | None = "operations", scores: dict[int, float] | None = None) -> Any:
+    """A contest: every setting has 60 answers; ``scores`` are those of settings that differ from 0.5 on them."""
     each = np.zeros((len(costs), len(MEASURES)))
     each[:, MEASURES.index("operations")] = costs
+    race = Race([Candidate(str(i)) for i in range(len(costs))], Rules(rows=30, draws=2, first=30))
+    for i in range(len(costs)):
+        for start in (0, 30):
+            race.tell(Ask(i, start, start + 30), np.full(30, (scores or {}).get(i, 0.5)))
     return SimpleNamespace(
-        measure=measure, costs=QueryCosts(each, np.zeros_like(each)), spec=SimpleNamespace(queries=1000)
+        measure=measure, costs=QueryCosts(each, np.zeros_like(each)), spec=SimpleNamespace(queries=1000), race=race
     )
 
 
 FOUR = (standing("a", 0.9), standing("b", 0.89), standing("c", 0.87), standing("d", 0.86))
 
 
-def test_the_best_of_the_cheaper_settings_that_may_be_as_good_is_named_with_its_cost() -> None:
-    said = cheaper(raced([100, 200, 0.25, 0.1]), Answer(0, False, FOUR), 1)
-    assert (
-        said
-        == "; cheaper and perhaps as good: c, 87.0% (82.0 to 92.0) of 60 answers, at 0.0025 times the cost (operations)"
-    )
+@pytest.mark.parametrize(
+    ("scores", "named", "ratio"),
+    [
+        ({}, "d, 86.0% (81.0 to 91.0) of 60 answers", "0.001"),  # both are within the margin: the cheapest
+        ({3: 0.47}, "c, 87.0% (82.0 to 92.0) of 60 answers", "0.0025"),  # the cheapest is not
+        ({2: 0.4, 3: 0.41}, "c, 87.0% (82.0 to 92.0) of 60 answers", "0.0025"),  # none is: the highest score
+    ],
+)
+def test_the_cheapest_setting_within_the_margin_is_named_with_its_cost(
+    scores: dict[int, float], named: str, ratio: str
+) -> None:
+    said = cheaper(raced([100, 200, 0.25, 0.1], scores=scores), Answer(0, False, FOUR), 1)
+    assert said == f"; cheaper and perhaps as good: {named}, at {ratio} times the cost (operations)"
 
 
 @pytest.mark.parametrize(
     ("costs", "measure", "second"),
     [
         ([100, 200, 99, 300], "operations", 1),  # saves too little
-        ([100, 50, 0.25, 0.1], "operations", 1),  # the runner-up is cheaper, which its own line says
+        ([100, 0.1, 0.25, 0.1], "operations", 1),  # the runner-up costs no more, which its own line says
         ([100, 200, 0.25, 0.1], None, 1),
         ([100, np.nan, np.nan, np.nan], "operations", 1),
     ],
@@ -69,9 +81,38 @@ def test_no_cheaper_setting_is_named_where_none_saves_anything(costs: list[float
     assert not cheaper(raced(costs, measure), Answer(0, False, FOUR), second)
 
 
+def test_a_setting_cheaper_than_a_cheaper_runner_up_is_named() -> None:
+    assert "as good: d" in cheaper(raced([100, 50, 60, 0.1]), Answer(0, False, FOUR), 1)
+
+
 def test_a_setting_that_is_out_or_has_no_answers_is_not_named_as_perhaps_as_good() -> None:
     standings = (*FOUR[:2], standing("c", 0.87, out=True), standing("d", np.nan, asked=0))
     assert not cheaper(raced([100, 200, 0.25, 0.1]), Answer(0, False, standings), 1)
+
+
+def test_scores_of_different_answers_are_repeated_on_those_that_both_have() -> None:
+    race = Race([Candidate("a"), Candidate("b")], Rules(rows=30, draws=2, first=30))
+    race.tell(Ask(0, 0, 30), [1.0] * 15 + [0.0] * 15)
+    for start, scores in ((0, [0.0] * 12 + [1.0] * 18), (30, [1.0] * 30)):
+        race.tell(Ask(1, start, start + 30), scores)
+    contest: Any = SimpleNamespace(race=race)
+    assert on_common(contest, Answer(0, False, FOUR[:2]), 1) == " (where both answered: 60.0%, the choice 50.0%)"
+    race.tell(Ask(0, 30, 60), [1.0] * 30)
+    assert not on_common(contest, Answer(0, False, FOUR[:2]), 1)
+
+
+def test_the_score_without_rows_that_have_near_duplicates_is_given_where_there_are_some() -> None:
+    race = Race([Candidate("a")], Rules(rows=4, draws=2, first=4))
+    race.tell(Ask(0, 0, 4), [1, 1, 0, 1])
+    race.tell(Ask(0, 4, 6), [0, 1])
+    near = np.array([False, True, False, False])
+    contest: Any = SimpleNamespace(
+        near_duplicates=near, rows="abcd", scores_without_near_duplicates=lambda: race.means(~near)
+    )
+    said = without_near_duplicates(contest, 0)  # a mean of rows: 0.5, 0, 1
+    assert said == " (50.0% without the 1 of 4 test rows with a near duplicate among the examples)"
+    contest.near_duplicates = np.zeros(4, dtype=bool)
+    assert not without_near_duplicates(contest, 0)
 
 
 @pytest.mark.parametrize(("choice", "highest"), [(0, True), (1, False)])
