@@ -40,6 +40,9 @@ INLINE = re.compile(r"(?<!<pre>)(?<!<span></span>)<code>([^<]+)</code>")
 """Code within a sentence, as HTML, in contrast to a block of code."""
 NAME = re.compile(r"(?<!\S)(?=\S*-)\S{2,30}(?!\S)")
 """A word of code with a hyphen. A longer one could be wider than a phone, so it may be broken."""
+ENTRY = re.compile(r"(?<=<span class=\"md-ellipsis\">)[^<]+")
+"""The text of an entry in the contents of a page."""
+OPTION = re.compile(r"(?<!\S)--\S{1,30}")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -77,8 +80,8 @@ def _unbroken(name: re.Match[str]) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Search without a network, too."""
-    return output.replace(SHIM, WORKER)
+    """Search without a network, too, and keep options on one line in the contents of a page."""
+    return ENTRY.sub(lambda entry: OPTION.sub(_unbroken, entry[0]), output).replace(SHIM, WORKER)
 
 
 on_post_template = on_post_page  # that of 404.html

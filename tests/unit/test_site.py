@@ -95,6 +95,12 @@ def test_a_phone_shows_names_unbroken_and_no_page_scrolls_sideways(site: Path, t
         assert {"--data-dir", "gemma3-270m", "nearest-removed:P"} <= named
 
 
+def test_the_contents_of_a_page_show_options_unbroken(site: Path):
+    text = (site / "options.html").read_text("utf-8")
+    assert re.search(r'Number of demonstrations: <span class="name">--k</span>\s*</span>', text)
+    assert not re.search(r"(?:title|aria-label)=\"[^\"]*<span", text)
+
+
 def test_a_name_in_code_is_kept_on_one_line_unless_it_is_longer_than_a_phone_is_wide():
     content = runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["on_page_content"]
     page = SimpleNamespace(file=SimpleNamespace(src_uri="options.md"))
