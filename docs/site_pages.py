@@ -36,6 +36,13 @@ if (location.protocol === "file:") window.Worker = class extends EventTarget {
 </script>"""
 """The same in a hidden frame, without a network."""
 CODE = re.compile(r"(?ms)(^```.*?^```|`[^`\n]+`)")
+INLINE = re.compile(r"(?<!<pre>)(?<!<span></span>)<code>([^<]+)</code>")
+"""Code within a sentence, as HTML, in contrast to a block of code."""
+NAME = re.compile(r"(?<!\S)(?=\S*-)\S{2,30}(?!\S)")
+"""A word of code with a hyphen. A longer one could be wider than a phone, so it may be broken."""
+ENTRY = re.compile(r"(?<=<span class=\"md-ellipsis\">)[^<]+")
+"""The text of an entry in the contents of a page."""
+OPTION = re.compile(r"(?<!\S)--\S{1,30}")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -61,13 +68,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Leave the roles of docstrings out: ``:class:`` before a name."""
-    return re.sub(r":(?:class|func|meth|mod|data):(?=\s*<)", "", html) if page.file.src_uri == API else html
+    """Remove the roles of docstrings (``:class:`` before a name), and keep names such as ``--data-dir`` on one line."""
+    if page.file.src_uri == API:
+        html = re.sub(r":(?:class|func|meth|mod|data):(?=\s*<)", "", html)
+    return INLINE.sub(lambda code: f"<code>{NAME.sub(_unbroken, code[1])}</code>", html)
+
+
+def _unbroken(name: re.Match[str]) -> str:
+    """A name that ``site.css`` keeps on one line. Copied, it has its plain hyphens."""
+    return f'<span class="name">{name[0]}</span>'
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Search without a network, too."""
-    return output.replace(SHIM, WORKER)
+    """Search without a network, too, and keep options on one line in the contents of a page."""
+    return ENTRY.sub(lambda entry: OPTION.sub(_unbroken, entry[0]), output).replace(SHIM, WORKER)
 
 
 on_post_template = on_post_page  # that of 404.html

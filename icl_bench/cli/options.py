@@ -82,8 +82,39 @@ def command(*specs: type[Options], several: Sequence[str] = ()) -> Callable[[Cal
     return as_command
 
 
+_Formatter: Any = typer.Context.formatter_class  # its module differs by version of Typer
+_UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+
+
+class _WholeNames(_Formatter):  # type: ignore[misc]
+    """A formatter of help texts whose lines break at spaces only, so that ``--data-dir`` can be copied.
+
+    Typer's wraps with :mod:`textwrap`, which also breaks after hyphens and has no option here to prevent it. Hyphens
+    are therefore exchanged while lines are wrapped. The output has plain hyphens.
+    """
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs."""
+        super().write_text(text.replace("-", _UNBROKEN))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+        """Write a list of names and their descriptions."""
+        super().write_dl([(name, text.replace("-", _UNBROKEN)) for name, text in rows], *args, **kwargs)
+
+    def getvalue(self) -> str:
+        """The text written so far."""
+        written: str = super().getvalue()
+        return written.replace(_UNBROKEN, "-")
+
+
+class _Context(typer.Context):
+    formatter_class = _WholeNames
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help groups options and lists names that installed packages add."""
+
+    context_class = _Context
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, each group under its name."""

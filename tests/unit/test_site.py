@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.browser import chromium, press, wait
@@ -71,6 +72,48 @@ def test_the_site_needs_no_network(site: Path):
             r"<(?:script|img|link rel=\"stylesheet\")[^>]*(?:src|href)=\"(https?:[^\"]+)\"", page.read_text("utf-8")
         )
         assert loaded == [], page.name
+
+
+BROKEN = "[...document.querySelectorAll('code .name')].filter((n) => n.getClientRects().length > 1)"
+"""Names in code within a sentence that are on more than one line."""
+
+
+def test_a_phone_shows_names_unbroken_and_no_page_scrolls_sideways(site: Path, tmp_path: Path):
+    with chromium(tmp_path) as driver:
+        phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        named = set()
+        for page in sorted(site.rglob("*.html")):
+            driver.get(page.as_uri())
+            wait(driver, "document.readyState === 'complete'")
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= 390, page.name
+            assert driver.execute_script(f"return {BROKEN}.map((n) => n.textContent)") == [], page.name
+            named |= set(
+                driver.execute_script("return [...document.querySelectorAll('code .name')].map((n) => n.innerText)")
+            )
+            assert not driver.execute_script("return document.querySelector('pre .name')"), "a block of code scrolls"
+        assert {"--data-dir", "gemma3-270m", "nearest-removed:P"} <= named
+
+
+def test_the_contents_of_a_page_show_options_unbroken(site: Path):
+    text = (site / "options.html").read_text("utf-8")
+    assert re.search(r'Number of demonstrations: <span class="name">--k</span>\s*</span>', text)
+    assert not re.search(r"(?:title|aria-label)=\"[^\"]*<span", text)
+
+
+def test_a_name_in_code_is_kept_on_one_line_unless_it_is_longer_than_a_phone_is_wide():
+    content = runpy.run_path(str(ROOT / "docs" / "site_pages.py"))["on_page_content"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="options.md"))
+    long = f"--{'long' * 8}-name"
+    for inside, expected in (
+        ("--data-dir DIR", '<span class="name">--data-dir</span> DIR'),
+        ("run study", "run study"),
+        (long, long),
+        ("a -", "a -"),
+    ):
+        assert content(f"<p><code>{inside}</code></p>", page=page) == f"<p><code>{expected}</code></p>"
+    block = "<pre><span></span><code>--data-dir\n</code></pre><pre><code>--data-dir</code></pre>"
+    assert content(block, page=page) == block
 
 
 def test_search_works_in_a_folder_of_files(site: Path, tmp_path: Path):

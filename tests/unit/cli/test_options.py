@@ -116,6 +116,17 @@ def test_the_help_lists_options_by_group() -> None:
     assert "[default: random]" in " ".join(done.out.split())
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_no_line_of_a_help_text_ends_within_a_name(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names as they can be copied: with plain hyphens, each on one line."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name in COMMANDS:
+        text = run_command(name, "--help").out
+        assert [line for line in text.splitlines() if line.endswith("-")] == [], name
+        assert "\N{NON-BREAKING HYPHEN}" not in text
+    assert {"nearest-removed:P", "relevance-reversed.", "--data-dir"} <= set(run_command("run", "--help").out.split())
+
+
 def test_the_help_of_the_program_has_the_first_line_of_every_command() -> None:
     listed = run_command("--help").out
     commands = typer.main.get_command(program()).commands  # type: ignore[attr-defined]
