@@ -192,6 +192,8 @@ class Contest:
     _on_training: Callable[[str, int], None] = field(default=lambda _setting, _draw: None)
     _had: float = 0.0
     """The share of the first round's tokens that was answered before this command."""
+    _began: float | None = None
+    """The moment of the first new answer or training; None before. Reading stored answers again spends nothing."""
     _paid_until: float = 0.0
     """The moment up to which this machine's time is paid."""
 
@@ -321,7 +323,6 @@ class Contest:
         self._on_training = on_training
         self._give_budgets()
         runners, began = [one.sweep.runner(results, watcher) for one in self.entrants], time.monotonic()
-        self._paid_until = began
         stored = runners[0].store.storage.exists()
         runners[0].store.prepare()
         if stored:
@@ -331,7 +332,7 @@ class Contest:
             self._check_first_look()
             while asks := self._entering(self.race.next()):
                 told = self.outcome.answers
-                if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners, began):
+                if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners):
                     self.ended = self.ended or self.spec.spend.spent
                     if (more := self.outcome.answers - told) and self.ended == self.spec.spend.spent:
                         self.outcome.notes.append(
@@ -427,7 +428,7 @@ class Contest:
                 "run the same command again to compute what is missing"
             )
 
-    def _asked(self, asks: Sequence[Ask], runners: Sequence[Runner], began: float) -> bool:
+    def _asked(self, asks: Sequence[Ask], runners: Sequence[Runner]) -> bool:
         """Ask one round and tell the race. Returns whether the budget was enough for all of it.
 
         The race hears of whole rounds alone: one that came further than others would lead for that. Answers of a
@@ -441,7 +442,9 @@ class Contest:
             if before is not None and before is not runner and sum(one.here for one in self.entrants) > 1:
                 before.release()
             before, self.asking = runner, entrant
-            if self._is_spent(began):
+            if not self._known[id(cell)].issuperset(names):
+                self._begin()
+            if self._is_spent():
                 return False
             one, common = Outcome(), read if last is group else 0
             spent, estimated = self.account.spent, self._of_cell(entrant, cell, names, common)
@@ -461,7 +464,7 @@ class Contest:
             if one.answers:
                 last, read = group, cell.prefix_tokens
             if self.spec.spend.unit == "time":
-                self._is_spent(began)
+                self._is_spent()
             if self.spec.spend.unit == "time" or not entrant.here:
                 entrant.estimated += estimated
                 entrant.took += self.account.spent - spent
@@ -469,12 +472,12 @@ class Contest:
         for ask in asks:
             if self.settings[ask.candidate].learner is None:
                 self._tell(ask, scores, runners)
-        self._learn(asks, runners, began)
+        self._learn(asks, runners)
         return True
 
     # -- learning -------------------------------------------------------------------------------------
 
-    def _learn(self, asks: Sequence[Ask], runners: Sequence[Runner], began: float) -> None:
+    def _learn(self, asks: Sequence[Ask], runners: Sequence[Runner]) -> None:
         """Train what a round asks of settings that learn, the cheapest first, and tell the race.
 
         The race has heard of the round's prompts before: they are what there is if this is interrupted. A setting that
@@ -484,7 +487,7 @@ class Contest:
         for learner, ask in sorted(learning, key=lambda pair: pair[0].cost.all_flops):
             name, rows = self.settings[ask.candidate].name, len(self.rows)
             try:
-                self._train(learner, ask.candidate, range(learner.draws), runners, began)
+                self._train(learner, ask.candidate, range(learner.draws), runners)
             except CellError as error:
                 self.race.withdraw(ask.candidate)
                 self.left_out.append(f"{name}: {error}")
@@ -496,9 +499,7 @@ class Contest:
         for learner, _ in learning:
             learner.finetuning.release()
 
-    def _train(
-        self, learner: Learner, place: int, draws: Sequence[int], runners: Sequence[Runner], began: float
-    ) -> None:
+    def _train(self, learner: Learner, place: int, draws: Sequence[int], runners: Sequence[Runner]) -> None:
         """Train these draws of a setting unless they are trained.
 
         Raises ``CellError`` if one cannot be, also for the budget that is left.
@@ -514,15 +515,17 @@ class Contest:
                 else:
                     self._learned[place, draw] = answers
                     self.outcome.add(learner.train(runner.store, draw))  # trains nothing, names its cells
+        if missing:
+            self._begin()
         for done, draw in enumerate(missing):
-            self._check_affordable(learner, entrant, setting.entrant, len(missing) - done, began)
+            self._check_affordable(learner, entrant, setting.entrant, len(missing) - done)
             if learner.needs_model:
                 self._release_others(learner, runners)
             self._on_training(setting.name, draw)
             start = time.monotonic()
             one = learner.train(runner.store, draw)
             seconds = time.monotonic() - start
-            self._pay_training(learner, entrant, began)
+            self._pay_training(learner, entrant)
             self.outcome.add(one)
             if one.failed:
                 raise CellError(f"draw {draw}: {next(iter(one.failed.values()))}")
@@ -542,10 +545,10 @@ class Contest:
             if one.learner is not None and one.learner.finetuning is not learner.finetuning:
                 one.learner.finetuning.release()
 
-    def _check_affordable(self, learner: Learner, entrant: Entrant, model: int, trainings: int, began: float) -> None:
+    def _check_affordable(self, learner: Learner, entrant: Entrant, model: int, trainings: int) -> None:
         """Raise ``CellError`` if so many trainings take more than their part of the budget that is left."""
         spend = self.spec.spend
-        if self._is_spent(began):
+        if self._is_spent():
             raise CellError(spend.spent)
         if spend.unit == "tokens":
             each = learner.cost.all_tokens
@@ -561,14 +564,14 @@ class Contest:
                 f"of what is left of --spend ({spend.about(self.account.left)})"
             )
 
-    def _pay_training(self, learner: Learner, entrant: Entrant, began: float) -> None:
+    def _pay_training(self, learner: Learner, entrant: Entrant) -> None:
         """Pay for a training; time is taken from the clock."""
         if self.spec.spend.unit == "tokens":
             self.account.purse.spent += learner.cost.all_tokens
         elif self.spec.spend.unit == "money":
             self._pay_time(entrant)
         else:
-            self._is_spent(began)
+            self._is_spent()
 
     def _questions_of(self, asks: Sequence[Ask]) -> Iterator[tuple[int, int, PlannedGroup, CellPlan, Sequence[str]]]:
         """What a round asks of prompts: candidate, draw, cell and rows.
@@ -650,15 +653,26 @@ class Contest:
 
     def _pay_time(self, entrant: Entrant) -> None:
         """Pay for this machine's time so far."""
+        if self._began is None:
+            return
         assert entrant.prices is not None, "refused before"
         now = time.monotonic()
         self.account.purse.spent += float(entrant.prices.of_seconds(now - self._paid_until))
         self._paid_until = now
 
-    def _is_spent(self, began: float) -> bool:
-        if self.spec.spend.unit == "time":
-            self.account.purse.spent = time.monotonic() - began
-        return self.account.left <= 0
+    def _begin(self) -> None:
+        """Count time from now on, if nothing was computed before."""
+        if self._began is None:
+            self._began = self._paid_until = time.monotonic()
+
+    def _is_spent(self) -> bool:
+        return self.left() <= 0
+
+    def left(self) -> float:
+        """What is left of the budget now; 0 or less if all is spent."""
+        if self.spec.spend.unit == "time" and self._began is not None:
+            self.account.purse.spent = time.monotonic() - self._began
+        return self.account.left
 
     def _of_cell(self, entrant: Entrant, cell: CellPlan, names: Iterable[str], before: int = 0) -> float:
         """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before. Where time

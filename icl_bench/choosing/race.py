@@ -269,16 +269,30 @@ class Race:
         return common, float(first), float(second)
 
     def leader(self) -> int:
-        """Return the best so far of those that came furthest; of equals the cheapest."""
+        """Return the best so far of those that came furthest; of equals the cheapest.
+
+        Those that answered everything at once have scores on other rows than the others. So the best of either kind
+        is compared with the other's on the positions that both answered.
+        """
         if self._leader < 0:
             self._leader = self._best()
         return self._leader
 
     def _best(self) -> int:
         reach = self._reach()
-        means = np.where((reach == reach.max()) & (self.asked > 0), self.means(), -np.inf)
-        means[self._withdrawn] = -np.inf
-        return int(np.lexsort((self._costs, -means))[0])
+        furthest = (reach == reach.max()) & (self.asked > 0) & ~self._withdrawn
+        complete = furthest & self._complete_alone & (self.asked == self.length)
+        kinds = [np.flatnonzero(kind) for kind in (complete, furthest & ~complete) if kind.any()]
+        means = self.means()
+        best = [self._highest(kind, means[kind]) for kind in kinds or [np.flatnonzero(~self._withdrawn)]]
+        if len(best) == 1:
+            return best[0]
+        _, *scores = self.on_common(*best)
+        return self._highest(np.array(best), np.array(scores))
+
+    def _highest(self, places: np.ndarray, scores: np.ndarray) -> int:
+        """Return the candidate of the highest score, of equals the cheapest: ``(n,)`` candidates and their scores."""
+        return int(places[np.lexsort((self._costs[places], -scores))[0]])
 
     def price(
         self, costs: Sequence[float] | np.ndarray, asking: np.ndarray | None = None, reading: np.ndarray | None = None

@@ -16,7 +16,7 @@ from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import CHEAPER, Answer, Standing
 from icl_bench.choosing.record import Record
 from icl_bench.cli.output.progress import Display
-from icl_bench.cli.output.race import RaceProgress, score, score_of
+from icl_bench.cli.output.race import RaceProgress, score_of
 from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
@@ -67,8 +67,10 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         yield "Use: unknown, no answers yet"
         return
     measure = title(contest.sweep.task.first_measure)
-    scored = f"{measure} {score(standing)} on new queries{without_near_duplicates(contest, answer.choice)}"
-    yield f"Use: {setting.name}, {scored}; {_means(setting)}{why(contest, answer)}"
+    answers, near = counted(standing.predictions, "answer"), without_near_duplicates(contest, answer.choice)
+    scored = f"{measure} {percent(standing.score)}% of {answers}{near}"
+    limits = f"{percent(standing.low)} to {percent(standing.high)}% on new queries"
+    yield f"Use: {setting.name}, {scored}; {limits}; {_means(setting)}{why(contest, answer)}"
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.raced]
     if others:
@@ -131,7 +133,7 @@ def why(contest: Contest, answer: Answer) -> str:
         cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
-        highest = "" if answer.waiting or _is_passed(answer) else "none has a higher score so far, but "
+        highest = "" if answer.waiting or _is_passed(contest, answer) else "none has a higher score so far, but "
         return f"undecided, {ended}: {highest}{others} may be better by more than {margin}{cheaper}{unasked}"
     if count == 1:
         return "the only setting"
@@ -147,10 +149,10 @@ def why(contest: Contest, answer: Answer) -> str:
     return said
 
 
-def _is_passed(answer: Answer) -> bool:
-    """Whether a setting that is not out has a higher score than the choice."""
-    score = answer.standings[answer.choice].score
-    return any(one.predictions and not one.out and one.score > score for one in answer.standings)
+def _is_passed(contest: Contest, answer: Answer) -> bool:
+    """Whether a setting that is not out has a higher score than the choice where both answered."""
+    open_ = (i for i, one in enumerate(answer.standings) if one.predictions and not one.out)
+    return any(score > chosen for _, chosen, score in (contest.race.on_common(answer.choice, i) for i in open_))
 
 
 def unknown(contest: Contest, answer: Answer) -> str:
@@ -192,11 +194,10 @@ def _still_needed(contest: Contest, answer: Answer) -> str:
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
-    """The methods of ``--method`` and ``full`` that were not in the race."""
-    pairs = zip(contest.settings, answer.standings, strict=True)
-    raced = {setting.select for setting, one in pairs if setting.learner is not None and one.raced}
+    """The methods of ``--method`` and ``full`` that were not in the race, with those that left it."""
+    pairs = [(one.select, standing.raced) for one, standing in zip(contest.settings, answer.standings, strict=True)]
     known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])
-    return [name for name in known if name not in raced]
+    return [f"{name}: left out" if (name, False) in pairs else name for name in known if (name, True) not in pairs]
 
 
 def _raced(answer: Answer) -> list[Standing]:
@@ -216,14 +217,14 @@ def cost(contest: Contest, place: int) -> str:
     each = {name: float(value) for name, value in zip(MEASURES, contest.costs.of(queries)[place], strict=True)}
     if math.isfinite(each["money"]):
         paid = [three_digits(amount) for amount in (each["money"], each["money"] * queries)]
-        said.append(f"{paid[0]} a query; {counted_queries(queries)}: {paid[1]} (in the currency of --price)")
+        said.append(f"{paid[0]} a query; {counted_queries(queries)} in all: {paid[1]} (in the currency of --price)")
     if math.isfinite(each["operations"]):
         flops = f"{three_digits(each['operations'] / 1e9)} GFLOP"
         if entrant.rate is None:
             said.append(f"{flops} a query")
         else:
             seconds = each["operations"] / entrant.rate
-            total = f"{counted_queries(queries)}: {duration(seconds * queries)}"
+            total = f"{counted_queries(queries)} in all: {duration(seconds * queries)}"
             training = ", the training included" if setting.learner is not None else ""
             said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}{training}")
     elif math.isfinite(each["tokens"]):
@@ -261,22 +262,17 @@ def _seconds(contest: Contest, place: int) -> str:
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
-    """A cheaper setting that may be as good as the choice, unless the runner-up costs no more than it.
+    """The cheapest setting that may be as good as the choice, unless the runner-up costs no more than it.
 
-    It is the cheapest of those within the margin of the choice on the rows and draws that both answered; if there is
-    none, the one with the highest score.
+    Its score is within the margin of the choice's on the rows and draws that both answered.
     """
     if contest.measure is None:
         return ""
     costs = contest.costs.of(contest.spec.queries)[:, MEASURES.index(contest.measure)]
     saves = costs <= CHEAPER * costs[answer.choice]
-    open_ = [i for i, one in enumerate(answer.standings) if saves[i] and not one.out and one.predictions]
-    if not open_:
-        return ""
-    best = max(open_, key=lambda i: (answer.standings[i].score, -costs[i]))
-    if near := [i for i in open_ if _is_near(contest, answer.choice, i)]:
-        best = min(near, key=lambda i: costs[i])
-    if costs[second] <= costs[best]:
+    open_ = (i for i, one in enumerate(answer.standings) if saves[i] and not one.out and one.predictions)
+    best = min((i for i in open_ if _is_near(contest, answer.choice, i)), key=lambda i: costs[i], default=second)
+    if best == second or costs[second] <= costs[best]:
         return ""
     standing, ratio = answer.standings[best], three_digits(float(costs[best] / costs[answer.choice]))
     said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, best)}"

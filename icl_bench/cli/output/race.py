@@ -111,8 +111,9 @@ class RaceProgress(Watcher):
     def _spent(self) -> str:
         """Answers and time so far, and the rest of the budget."""
         contest, seconds = self._contest, time.monotonic() - self._began
-        spend, account = contest.spec.spend, contest.account
-        left = duration(max(spend.amount - seconds, 0)) if spend.unit == "time" else spend.of(max(account.left, 0))
+        spend = contest.spec.spend
+        rest = max(contest.left(), 0)
+        left = duration(rest) if spend.unit == "time" else spend.of(rest)
         answers = f"{contest.predictions:,} of {contest.full_sweep:,} answers"
         return f"{answers} in {timedelta(seconds=int(seconds))}, {left} left"
 

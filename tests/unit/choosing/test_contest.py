@@ -271,6 +271,19 @@ def test_a_spent_time_ends_the_race_with_what_it_knows(
     assert record["choice"]
 
 
+def test_stored_answers_are_read_again_whatever_the_budget_so_that_the_answer_does_not_regress(
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
+) -> None:
+    racing = (*words, "--margin", 0.01, "--json")
+    before = json.loads(choose(*racing, "--spend", "30m", results=tmp_path / "results").out)
+    tick(1)
+    after = json.loads(choose(*racing, "--spend", "2s", results=tmp_path / "results").out)
+    assert before["predictions"] == before["predictions_of_full_sweep"]
+    assert [after[name] for name in ("choice", "decided", "predictions", "ended", "settings")] == [
+        before[name] for name in ("choice", "decided", "predictions", "ended", "settings")
+    ]
+
+
 def test_the_time_of_this_machine_is_paid_by_the_hour_where_money_is_spent(
     words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
 ) -> None:

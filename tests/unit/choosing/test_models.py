@@ -163,7 +163,9 @@ def test_money_ends_a_race_before_more_than_the_budget_is_billed(
     assert ended.code == 0, ended.err
     assert "undecided, the money is spent" in ended.out
     assert 4 < tokens(server) / 1000 <= 7
-    assert re.search(r"^Cost: \S+ a query; 1,000 queries: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE)
+    assert re.search(
+        r"^Cost: \S+ a query; 1,000 queries in all: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,19 @@ def test_of_those_within_the_margin_the_cheapest_is_the_choice() -> None:
     assert race.choice() == race.leader()
 
 
+def test_the_leader_has_the_highest_score_on_the_rows_that_it_shares_with_the_others() -> None:
+    trained = [Candidate("trained", cost=1.0, at_once=True), Candidate("worse trained", cost=0.5, at_once=True)]
+    race = Race([*trained, Candidate("prompt", cost=100.0)], Rules(200, 2, first=40))
+    easy, whole = [1.0] * 40, [1.0] * 40 + [1.0, 1.0, 1.0, 0.0] * 40  # the first rows are easy: 80% of all
+    for start in (0, 200):
+        race.tell(Ask(0, start, start + 200), whole)
+        race.tell(Ask(1, start, start + 200), [*easy, *[0.0] * 160])
+    race.tell(Ask(2, 0, 40), [*easy[1:], 0.0])  # 97.5% of the rows that the trained have completely right
+    assert race.leader() == 0
+    race.tell(Ask(2, 40, 80), [1.0] * 40)  # now better than the trained one on the same rows
+    assert race.leader() == 2
+
+
 def test_a_setting_that_is_dearer_than_the_choice_and_no_worse_than_it_is_dearer_not_worse() -> None:
     race = Race([Candidate(str(i), drawn=False, cost=cost) for i, cost in enumerate((1.0, 100.0, 50.0))], Rules(200, 1))
     for candidate, right in enumerate((197, 200, 198)):  # the choice is the cheapest, within the margin of the best
