@@ -32,6 +32,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.text_files import write_whole
+from icl_bench.training.card import CARD, card
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec
@@ -198,6 +199,8 @@ class Finetuning:
         if folder is not None and folder.is_dir():
             labels = json.dumps(list(self.task.data.labels), ensure_ascii=False, indent=1)
             try:
+                if (text := card(method.run, identity)) is not None:
+                    write_whole(folder / CARD, text.encode())
                 write_whole(folder / LABELS, f"{labels}\n".encode())
             except OSError as error:
                 raise CellError(f"checkpoint: {error.strerror or error}") from None
