@@ -225,12 +225,14 @@ def snippet(run: TrainingRun, method: str) -> str:
         "start": str(list(task.encoder.bos)),
         "device": device,
         "source": source.argument,
-        "loads": Template(kind.loads).substitute(
+        "loads": Template(kind.loads)
+        .substitute(
             source=source.argument,
-            dtype=run.dtype if method == "probe" else base_weights(method, run.device, run.dtype),
+            dtype=_weights(run, method),
             pad=pad_token(task),
             adapt=source.adapt,
-        ).rstrip("\n"),
+        )
+        .rstrip("\n"),
         "context": f"torch.no_grad(), torch.autocast(DEVICE, torch.{run.dtype})" if autocast else "torch.no_grad()",
         "answers": kind.answers,
     }
@@ -252,7 +254,7 @@ class _Source:
     def of(cls, run: TrainingRun, method: str) -> _Source:
         """The source of a method's network: its own folder, the hub, a folder of the user's, or icl-bench."""
         model, imports, adapt = run.task.model, [], ""
-        argument, constants = "MODEL", [f"MODEL = {model.name!r}  # replace it by the path of this folder"]
+        argument, constants = "MODEL", [f"MODEL = {model.name!r}  # the name of a folder: give its path instead"]
         hub = _hub(model)
         if method == "full":
             argument, constants = "FOLDER", []
@@ -289,7 +291,7 @@ def _format(template: AnyTemplate, kind: _Kind) -> str:
 
 
 def _input(template: AnyTemplate, kind: _Kind) -> list[str]:
-    """What the classifier reads."""
+    """The lines about the text that the classifier reads."""
     read = "The end of a prompt: no examples, and a query without its answer"
     if kind.reads_embeddings:
         read = "The text of a row" if len(template.input_fields) == 1 else "The texts of a row, joined by spaces"
@@ -301,7 +303,7 @@ def _input(template: AnyTemplate, kind: _Kind) -> list[str]:
 
 
 def _needs(run: TrainingRun, method: str) -> list[str]:
-    """The packages that the folder and the program need."""
+    """The lines about the packages that wrote the files and that the program imports."""
     kind, packaged = _KINDS[method], REGISTRY.get(run.task.model.name)
     lines = [f"The files were written with {listed(f'{name} {version(name)}' for name in kind.packages)}."]
     install = None
@@ -311,5 +313,5 @@ def _needs(run: TrainingRun, method: str) -> list[str]:
         own = packaged.packaged if packaged is not None and _RESOLVE in imports else None
         install = "pip install icl-bench" if own is None else f"pip install {own.install}"
     if install is not None:
-        lines.append(f"The program needs icl-bench: `{install}`.")
+        lines.append(f"The program imports icl-bench: `{install}`.")
     return lines
