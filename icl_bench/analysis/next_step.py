@@ -27,9 +27,6 @@ WIDE = 0.2
 demonstrations.
 """
 
-POINT = [name for name in (*SETTING, "k") if name != "model"]
-"""Columns that are equal at one point; the variant identifies the model, which may be renamed beside others."""
-
 LARGER = "a larger --k (max is the largest that fits the context window and the pool)"
 
 
@@ -44,7 +41,7 @@ def next_step(summaries: Sequence[Summary], stored: Sequence[Summary] | None = N
 
     if failed := sum(len(summary.failed) for summary in summaries):
         return f"{counted(failed, 'cell')} failed, see above; run the same command again to retry them"
-    points = pd.MultiIndex.from_frame(pd.concat([summary.curves for summary in summaries])[POINT])
+    own = pd.concat([summary.curves for summary in summaries])
     curves = pd.concat([summary.curves for summary in stored or summaries])
     saturation = pd.concat([summary.saturation for summary in stored or summaries])
     shown = with_demonstrations(curves)
@@ -55,7 +52,7 @@ def next_step(summaries: Sequence[Summary], stored: Sequence[Summary] | None = N
     if (curves["metric"] == ACCURACY).all() and at_chance(curves):
         return f"no point is shown to be better than always giving the most frequent label: {_beyond_chance(curves)}"
     drawn = shown[shown["select"].astype(str).map(is_drawn).astype(bool)]
-    drawn = drawn[pd.MultiIndex.from_frame(drawn[POINT]).isin(points)]
+    drawn = drawn[_points(drawn).isin(_points(own))]
     return next(_additions(drawn, curves, saturation), LOOK)
 
 
@@ -75,6 +72,13 @@ def with_stored(summary: Summary, results: Place, cells: Collection[str]) -> Sum
     own = set(summary.curves["variant"])
     tables = {name: getattr(found, name) for name in ("curves", "saturation")}
     return replace(summary, **{name: table[table["variant"].isin(own)] for name, table in tables.items()})
+
+
+def _points(table: pd.DataFrame) -> pd.MultiIndex:
+    """The point of each row. The variant identifies the model, which may be renamed beside others."""
+    import pandas as pd
+
+    return pd.MultiIndex.from_frame(table[[name for name in (*SETTING, "k") if name != "model"]].astype(object))
 
 
 def _beyond_chance(curves: pd.DataFrame) -> str:

@@ -273,6 +273,13 @@ _RESOLVE = "from icl_bench.models.registry import resolve"
 _AS_ADAPTED = "from icl_bench.training.sparse_attention import as_adapted"
 
 
+def _weights(run: TrainingRun, method: str) -> str:
+    """The number format in which the training loaded the weights."""
+    if method == "probe":
+        return run.dtype
+    return base_weights("lora" if method == "lora" else "full", run.device, run.dtype)
+
+
 def _hub(model: Model) -> tuple[str, str] | None:
     """A model's id on the hub, and its commit; None if it is not from there."""
     if not model.fingerprint.startswith("hub:"):
