@@ -254,14 +254,15 @@ class _Source:
     def of(cls, run: TrainingRun, method: str) -> _Source:
         """The source of a method's network: its own folder, the hub, a folder of the user's, or icl-bench."""
         model, imports, adapt = run.task.model, [], ""
-        argument, constants = "MODEL", [f"MODEL = {model.name!r}  # the name of a folder: give its path instead"]
+        named = "" if model.name in REGISTRY or _hub(model) else "  # the name of a folder: give its path instead"
+        argument, constants = "MODEL", [f"MODEL = {model.name!r}{named}"]
         hub = _hub(model)
         if method == "full":
             argument, constants = "FOLDER", []
         elif hub is not None and run.pattern == FULL:
             argument, constants = "MODEL, revision=REVISION", [f"MODEL, REVISION = {hub[0]!r}, {hub[1]!r}"]
         elif hub is not None or model.source != model.requested_name:  # prepared by icl-bench
-            imports, constants = [_RESOLVE], [f"MODEL = resolve({model.name!r}).source"]
+            imports, constants = [_RESOLVE], [f"MODEL = resolve({model.name!r}).source{named}"]
         if run.pattern != FULL:
             imports = [*imports, _AS_ADAPTED]
             adapt = f"model = as_adapted(model, {argument})\n"
