@@ -254,9 +254,9 @@ class _Source:
     def of(cls, run: TrainingRun, method: str) -> _Source:
         """The source of a method's network: its own folder, the hub, a folder of the user's, or icl-bench."""
         model, imports, adapt = run.task.model, [], ""
-        named = "" if model.name in REGISTRY or _hub(model) else "  # the name of a folder: give its path instead"
-        argument, constants = "MODEL", [f"MODEL = {model.name!r}{named}"]
         hub = _hub(model)
+        named = "" if hub or model.requested_name in REGISTRY else "  # the name of a folder: give its path instead"
+        argument, constants = "MODEL", [f"MODEL = {model.name!r}{named}"]
         if method == "full":
             argument, constants = "FOLDER", []
         elif hub is not None and run.pattern == FULL:
@@ -312,7 +312,7 @@ def _input(template: AnyTemplate, kind: _Kind) -> list[str]:
 
 def _needs(run: TrainingRun, method: str) -> list[str]:
     """The lines about the packages that wrote the files and that the program imports."""
-    kind, packaged = _KINDS[method], REGISTRY.get(run.task.model.name)
+    kind, packaged = _KINDS[method], REGISTRY.get(run.task.model.requested_name)
     lines = [f"The files were written with {listed(f'{name} {version(name)}' for name in kind.packages)}."]
     install = None
     if kind.reads_embeddings:
