@@ -226,12 +226,7 @@ def snippet(run: TrainingRun, method: str) -> str:
         "device": device,
         "source": source.argument,
         "loads": Template(kind.loads)
-        .substitute(
-            source=source.argument,
-            dtype=_weights(run, method),
-            pad=pad_token(task),
-            adapt=source.adapt,
-        )
+        .substitute(source=source.argument, dtype=_weights(run, method), pad=pad_token(task), adapt=source.adapt)
         .rstrip("\n"),
         "context": f"torch.no_grad(), torch.autocast(DEVICE, torch.{run.dtype})" if autocast else "torch.no_grad()",
         "answers": kind.answers,
