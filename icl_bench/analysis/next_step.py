@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.curves import LEAST_POINTS, at_chance
 from icl_bench.analysis.draws import ENOUGH_DRAWS, is_drawn
-from icl_bench.analysis.summary import Summary
+from icl_bench.analysis.summary import Summary, summarise_folder
 from icl_bench.analysis.zero_shot import with_demonstrations
 from icl_bench.metrics.scores import ACCURACY
 from icl_bench.results.cells import SETTING
+from icl_bench.results.storage import CellsOf, Place, cells_on_curves_of
 from icl_bench.wording import counted, percent
 
 if TYPE_CHECKING:
@@ -27,18 +30,20 @@ demonstrations.
 LARGER = "a larger --k (max is the largest that fits the context window and the pool)"
 
 
-def next_step(summaries: Sequence[Summary]) -> str:
+def next_step(summaries: Sequence[Summary], stored: Sequence[Summary] | None = None) -> str:
     """The most important addition to a run, with its option; else where to look at the results.
 
-    The first that applies of: failed cells, no demonstrations, answers at chance, points of one draw, a curve that
+    ``stored`` are the summaries :func:`with_stored`, if the results folder has more than the run. The first that
+    applies of: failed cells, no demonstrations, answers at chance, points of one draw, a curve that
     still rises, too few values of k for a saturation point, too few draws, a curve that may still rise.
     """
     import pandas as pd
 
     if failed := sum(len(summary.failed) for summary in summaries):
         return f"{counted(failed, 'cell')} failed, see above; run the same command again to retry them"
-    curves = pd.concat([summary.curves for summary in summaries])
-    saturation = pd.concat([summary.saturation for summary in summaries])
+    own = pd.concat([summary.curves for summary in summaries])
+    curves = pd.concat([summary.curves for summary in stored or summaries])
+    saturation = pd.concat([summary.saturation for summary in stored or summaries])
     shown = with_demonstrations(curves)
     if curves.empty:
         return LOOK
@@ -47,10 +52,33 @@ def next_step(summaries: Sequence[Summary]) -> str:
     if (curves["metric"] == ACCURACY).all() and at_chance(curves):
         return f"no point is shown to be better than always giving the most frequent label: {_beyond_chance(curves)}"
     drawn = shown[shown["select"].astype(str).map(is_drawn).astype(bool)]
+    drawn = drawn[_points(drawn).isin(_points(own))]
     return next(_additions(drawn, curves, saturation), LOOK)
 
 
 LOOK = "icl-bench summary tests what differs; icl-bench report has charts, icl-bench view single predictions"
+
+
+def with_stored(summary: Summary, results: Place, cells: Collection[str]) -> Summary:
+    """A summary of these cells, with the k and draws of its curves that earlier commands have computed.
+
+    Raises ``UserError`` if the results folder cannot be read.
+    """
+    every = cells_on_curves_of(results, cells)
+    if every == set(cells):
+        return summary
+    with warnings.catch_warnings(action="ignore"):  # about cells that are not the run's
+        found = summarise_folder(CellsOf(results, every))
+    own = set(summary.curves["variant"])
+    tables = {name: getattr(found, name) for name in ("curves", "saturation")}
+    return replace(summary, **{name: table[table["variant"].isin(own)] for name, table in tables.items()})
+
+
+def _points(table: pd.DataFrame) -> pd.MultiIndex:
+    """The point of each row. The variant identifies the model, which may be renamed beside others."""
+    import pandas as pd
+
+    return pd.MultiIndex.from_frame(table[[name for name in (*SETTING, "k") if name != "model"]].astype(object))
 
 
 def _beyond_chance(curves: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -292,7 +292,7 @@ def run_and_print(
     """
     import typer
 
-    from icl_bench.analysis.next_step import next_step
+    from icl_bench.analysis.next_step import next_step, with_stored
     from icl_bench.analysis.summary import Summary, summarise_folder
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.summary import print_summary
@@ -301,10 +301,12 @@ def run_and_print(
     from icl_bench.results.storage import CellsOf
 
     summaries: list[Summary] = []
+    names: list[Collection[str]] = []
 
     def print_tables(finished: Finished) -> None:
         if not (json or quiet) and finished.outcome.has_results:
-            summaries.append(summarise_folder(CellsOf(results, finished.outcome.names)))
+            names.append(finished.outcome.names)
+            summaries.append(summarise_folder(CellsOf(results, names[-1])))
             print_summary(summaries[-1], console())
 
     done, problem = carry_out(spec, options, machines, results, Display(quiet=quiet or json), print_tables)
@@ -312,7 +314,8 @@ def run_and_print(
     if not (json or quiet):
         _print_group_means(shown, results)
         if summaries and not any(finished.outcome.stopped for finished in done):  # it prints the next step
-            print_lines(console(), f"next: {next_step(summaries)}")
+            stored = [with_stored(summary, results, cells) for summary, cells in zip(summaries, names, strict=True)]
+            print_lines(console(), f"next: {next_step(summaries, stored)}")
     if json and shown:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]
         print_json(each[0] if len(each) == 1 else each)

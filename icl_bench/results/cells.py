@@ -80,6 +80,11 @@ class Identity:
         return f"{folder_name(spec.task)}/{folder_name(spec.model)}/{file}"
 
 
+def curve_name(name: str) -> str:
+    """The part of a cell's name that the cells of one curve have in common: without k, draw and hash."""
+    return re.sub(r"-k\d+-d\d+-[0-9a-f]+$", "", name)
+
+
 def slug(text: str) -> str:
     """A part of a file name: letters, digits, dots and underscores are kept."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"

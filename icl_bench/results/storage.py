@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from icl_bench.errors import UserError
 from icl_bench.registry import STORAGES
-from icl_bench.results.cells import FAILED, FINISHED, PRIORS
+from icl_bench.results.cells import FAILED, FINISHED, PRIORS, curve_name
 from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
 
@@ -75,6 +75,18 @@ class CellsOf:
 
 Place: TypeAlias = str | Path | Storage
 """Possible values of a results folder."""
+
+
+def cells_on_curves_of(place: Place, cells: Collection[str]) -> set[str]:
+    """The finished cells with another k or draw than these, and these themselves, by file name without suffix.
+
+    Their other facts may differ. Raises ``UserError``.
+    """
+    storage, curves = storage_at(place), set(map(curve_name, cells))
+    folders = {curve.rpartition("/")[0] for curve in curves}
+    files = [name for folder in sorted(folders) for name in storage.names(folder) if name.endswith(FINISHED)]
+    finished = {name.removesuffix(FINISHED) for name in files}
+    return {name for name in finished if curve_name(name) in curves} | set(cells)
 
 
 ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")

@@ -32,6 +32,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.think_option import refuse_thoughts
 from icl_bench.text_files import write_whole
+from icl_bench.training.card import CARD, card
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
 from icl_bench.training.spec import FinetuneSpec
@@ -152,14 +153,17 @@ class Finetuning:
         identity = self.identity(method.name, examples)
         rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
+        keeps = self.spec.keep_checkpoints is not None
         for select in (method.name, f"{method.name}{UPPER}"):
             named = self.identity(select, examples)
             outcome.names[named.name] = named.spec
         with store.claim(identity, rows) as opened:
-            again = opened is None and store.has(identity) and self._lacks(identity)
+            again = opened is None and store.has(identity) and keeps and not self._has_kept(identity)
             if opened is None:
                 outcome.kept.append(identity.spec)
                 if not again:
+                    if self._has_kept(identity):
+                        say(f"classifier already written: {self._kept(identity)}")
                     return
             unseen = len(examples.missing)
             without = f" ({unseen} of {len(self.task.data.labels)} labels have no example)"
@@ -172,6 +176,8 @@ class Finetuning:
                 outcome.failed[identity.spec] = str(error)
                 say(f"{where}: failed: {error}")
                 return
+            if self._has_kept(identity):
+                say(f"classifier written: {self._kept(identity)}")
             if opened is None:
                 return
             # the upper bound first, so that the method's cell implies both
@@ -198,15 +204,17 @@ class Finetuning:
         if folder is not None and folder.is_dir():
             labels = json.dumps(list(self.task.data.labels), ensure_ascii=False, indent=1)
             try:
+                if (text := card(method.run, identity)) is not None:
+                    write_whole(folder / CARD, text.encode())
                 write_whole(folder / LABELS, f"{labels}\n".encode())
             except OSError as error:
                 raise CellError(f"checkpoint: {error.strerror or error}") from None
         return learned
 
-    def _lacks(self, identity: Identity) -> bool:
-        """Whether a cell's trained model should be kept and is missing."""
+    def _has_kept(self, identity: Identity) -> bool:
+        """Whether a cell's trained model should be kept and its folder is complete."""
         folder = self._kept(identity)
-        return folder is not None and not (folder / LABELS).is_file()
+        return folder is not None and (folder / LABELS).is_file()
 
     def _kept(self, identity: Identity) -> Path | None:
         """The folder for a cell's trained model; None if it is not kept."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from icl_bench.errors import CellError
 from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.training.classification_head import first_tokens, sharing_rows
@@ -91,10 +92,21 @@ class FullFinetuning(TrainingMethod):
             seed=self.run.spec.seed + examples.draw,
             keep=keep,
         )
+        if keep is not None and self.method == "full":
+            self._keep_tokenizer(keep)
         return [
             self._checkpoint(done, self.name, done.best, examples),
             self._checkpoint(done, f"{self.name}{UPPER}", done.best_on_test, examples),
         ]
+
+    def _keep_tokenizer(self, keep: Path) -> None:
+        """Write the tokenizer beside the whole model, which then needs no other folder. Raises ``CellError``."""
+        from transformers import AutoTokenizer
+
+        try:
+            AutoTokenizer.from_pretrained(self.run.task.model.source).save_pretrained(keep)
+        except OSError as error:
+            raise CellError(f"checkpoint: {error.strerror or error}") from None
 
     def _checkpoint(self, done: FinetuningResult, select: str, epoch: int, examples: Examples) -> Learned:
         logits, recipe = done.logits[epoch], self.recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.analysis import next_step as module
-from icl_bench.analysis.next_step import LOOK, next_step
+from icl_bench.analysis.next_step import LOOK, next_step, with_stored
 from icl_bench.analysis.summary import Summary, summarise_folder
 from icl_bench.errors import CellError
+from icl_bench.results.storage import CellsOf
 
 
 def ran(folder: Path, k: str, *, fails: Any = lambda _: None, **changes: Any) -> Summary:
@@ -106,3 +108,34 @@ def test_where_nothing_is_missing_the_findings_are_next(tmp_path: Path, skilled:
     assert next_step([summary, summary]) == LOOK
     summary.curves.drop(summary.curves.index, inplace=True)
     assert next_step([summary]) == LOOK
+
+
+def test_the_draws_and_k_of_earlier_commands_count(tmp_path: Path, skilled: None):
+    ran(tmp_path, "1,2,4,8", draws=4)
+    results = tmp_path / "results"
+    again = runner(plan(tmp_path / "task", "4", draws=1), results).run()
+    alone = summarise_folder(CellsOf(results, again.names))
+    assert next_step([alone]).startswith("1 of 1 drawn point with a single draw: ")
+    stored = with_stored(alone, results, again.names)
+    assert stored.curves["k"].tolist() == [1, 2, 4, 8]
+    assert set(stored.curves["draws"]) == {4}
+    assert next_step([alone], [replace(stored, saturation=stored.saturation.assign(within_window=True))]) == LOOK
+
+
+def test_other_points_and_variants_of_the_folder_do_not_count(tmp_path: Path, skilled: None):
+    ran(tmp_path, "4", draws=4, seed=5)  # other demonstrations
+    ran(tmp_path, "1,2", draws=1)
+    results = tmp_path / "results"
+    few = runner(plan(tmp_path / "task", "4,8", draws=1), results, FakeBackend()).run()
+    alone = summarise_folder(CellsOf(results, few.names))
+    stored = with_stored(alone, results, few.names)
+    assert stored.curves["k"].tolist() == [1, 2, 4, 8]
+    assert set(stored.curves["draws"]) == {1}
+    assert next_step([alone], [stored]).startswith("2 of 2 drawn points with a single draw: ")
+
+
+def test_a_folder_with_nothing_more_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    done = runner(plan(tmp_path / "task", "1", draws=1), tmp_path / "results", FakeBackend()).run()
+    alone = summarise_folder(tmp_path / "results")
+    monkeypatch.setattr(module, "summarise_folder", None)
+    assert with_stored(alone, tmp_path / "results", done.names) is alone

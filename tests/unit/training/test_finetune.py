@@ -490,6 +490,20 @@ def test_what_a_finished_cell_learned_is_kept_by_training_it_again(tmp_path: Pat
     assert [(folder / LABELS).stat().st_mtime_ns for folder in folders] == stamps
 
 
+def test_the_folder_of_a_classifier_is_named(tmp_path: Path, tiny: Path):
+    results, kept, told = tmp_path / "results", tmp_path / "kept", list[str]()
+    prepared(tmp_path, tiny, method=("probe",)).run(results)
+    made = prepared(tmp_path, tiny, method=("probe",), keep_checkpoints=kept)
+    made.run(results, told.append)
+    (folder,) = kept.iterdir()
+    again = "probe, k=12, draw 1 of 1: training again, to keep what it learns"
+    assert told == [again, f"classifier written: {folder}"]
+    made.run(results, told.append)
+    assert told[2:] == [f"classifier already written: {folder}"]
+    made.run(tmp_path / "others", told.append)
+    assert f"classifier written: {folder}" in told[3:]
+
+
 @pytest.mark.parametrize("method", ["lora", "probe", "knn", "encoder-probe"])
 def test_a_training_takes_what_was_predicted(tmp_path: Path, tiny: Path, method: str):
     made = prepared(tmp_path, tiny, method=(method,))
@@ -688,6 +702,20 @@ def test_prompts_and_training_of_one_model_meet_in_tables_and_report(tmp_path, t
     assert (counts["lora"], counts["knn"]) == (0, 0)  # learnt, not shown
     assert counts["random"] in (6, 12)
     assert "When training pays" in page(made)
+
+
+def test_a_single_draw_beside_more_in_the_folder_asks_for_no_more_draws(tmp_path, tiny, monkeypatch):
+    """The last command is the one that a race names, whose draws are in the folder."""
+    monkeypatch.setattr("icl_bench.analysis.next_step.at_chance", lambda _: False)
+    task = write_task(tmp_path / "task")
+    words = as_words(f"--task {task} --model {tiny} --method knn --device cpu --results {tmp_path / 'results'}")
+    assert "point with a single draw" in said("finetune", *words, "--k", 12, "--draws", 1)
+    said("finetune", *words, "--k", "9,12,15,18", "--draws", 4, "--quiet")
+    again = said("finetune", *words, "--k", 12, "--draws", 1, "--keep-checkpoints", tmp_path / "kept")
+    _, _, hint = again.partition("next: ")
+    assert hint
+    assert "draw" not in hint.partition(":")[0]
+    assert "of k: with" not in hint
 
 
 @pytest.mark.parametrize(
