@@ -3,12 +3,13 @@
     python benchmarks/headlines.py                       # prints the tables
     python benchmarks/headlines.py --published FILE      # and that of the paper's published predictions
     python benchmarks/headlines.py --pack RESULTS        # writes results/headlines-more.parquet
+    python benchmarks/headlines.py --pack RESULTS --half # writes results/headlines-half-labels.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
-Every number is one of the program's findings on ``results/headlines.parquet`` and ``results/headlines-more.parquet``,
-imported into one folder. A claim on growing k holds where the 95% intervals at the smallest and the largest k of the
-row are apart in its direction, does not hold where they are apart in the other one, and cannot be determined
-where they overlap.
+Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
+``results/headlines-half-labels.parquet``, imported into one folder. A claim on growing k holds where the 95% intervals
+at the smallest and the largest k of the row are apart in its direction, does not hold where they are apart in the other
+one, and cannot be determined where they overlap.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 DOCS = RESULTS.with_name("docs")
 GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
+HALF = RESULTS / "headlines-half-labels.parquet"
+"""Tasks with a random half of their labels, computed on two cores."""
 
 TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
 MODELS = {"gemma3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M", "llama2-80k": "Llama 2 80k"}
@@ -71,7 +74,7 @@ def pack(results: Path, out: Path = CPU) -> int:
     return out.stat().st_size
 
 
-def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU), task: str | None = None) -> Findings:
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF), task: str | None = None) -> Findings:
     """The findings on files of predictions, or on those of a task. The files are imported into ``folder``."""
     for file in files:
         import_predictions(file, folder)
@@ -172,7 +175,7 @@ def accuracy(findings: Findings) -> list[Row]:
 def on_gpu(table: pd.DataFrame) -> pd.DataFrame:
     """Random demonstrations of the cells computed on a GPU."""
     table = drawn(table)
-    return table[~table["variant"].isin(list(origins()))]
+    return table[~table["variant"].isin([*origins(), *origins(HALF)])]
 
 
 def retrieval(findings: Findings) -> list[Row]:
@@ -222,6 +225,43 @@ def unconstrained(findings: Findings) -> list[Row]:
     return by_k(table, "score", (10, 100), rises, by="answers")
 
 
+def half_labels(findings: Findings) -> list[Row]:
+    """Table 4: accuracy by k and saturation with all labels and with half of them.
+
+    Both are of the same values of k. A row of half of the labels has a verdict on its saturation: earlier, if the
+    ranges of 90% of the resamples are apart.
+    """
+    halves, made = list(origins(HALF)), []
+    for task, model in product(TASKS, SMALL):
+        saturated = {
+            kind: table[(table["task"] == task) & (table["model"] == model)]
+            for kind, table in (("all", on_gpu(findings.saturation)), ("half", drawn(findings.saturation)))
+        }
+        half = saturated["half"][saturated["half"]["variant"].isin(halves)]
+        if half.empty:
+            continue
+        table = drawn(findings.curves)
+        table = table[(table["task"] == task) & (table["model"] == model)]
+        ranges = []
+        for name, point, curve in (
+            ("all", saturated["all"].iloc[0], table[~table["variant"].isin([*origins(), *halves])]),
+            ("a random half", half.iloc[0], table[table["variant"].isin(halves)]),
+        ):
+            at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
+            ranges.append((point["likely_low"], point["likely_high"]))
+            likely = f"{point['k']:,} ({ranges[-1][0]:,.0f} to {ranges[-1][1]:,.0f})"
+            verdict = DASH if len(ranges) == 1 else earlier(*ranges)
+            made.append(Row(task, model, [name, *(at.get(k, DASH) for k in (10, 100, 1000)), likely], verdict))
+    return made
+
+
+def earlier(before: tuple[float, float], after: tuple[float, float]) -> str:
+    """Whether the second of two ranges of a saturation point is below the first."""
+    if after[1] < before[0]:
+        return HOLDS
+    return FAILS if after[0] > before[1] else OPEN
+
+
 class Claim(NamedTuple):
     """A claim of the paper."""
 
@@ -263,13 +303,18 @@ CLAIMS: Mapping[str, Claim] = {
         "free answers are worse, with the same trend (figure 14)",
         unconstrained,
     ),
+    "Does half of the labels saturate earlier?": Claim(
+        "with half of the labels, fewer demonstrations saturate",
+        "on the tasks with most labels, but not by half (table 4)",
+        half_labels,
+    ),
 }
 """Heading on the page -> the claim that its table is about."""
 
 
 def counted(rows: Sequence[Row]) -> str:
     """How many rows have which verdict."""
-    counts = Counter(row.verdict for row in rows)
+    counts = Counter(row.verdict for row in rows if row.verdict != DASH)
     return ", ".join(f"{word} in {counts[word]}" for word in (HOLDS, OPEN, FAILS) if counts[word]) or DASH
 
 
@@ -347,11 +392,13 @@ def main() -> None:
     """Print every table, or pack a results folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
+    parser.add_argument("--half", action="store_true", help="it has half of the labels of each task")
     parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
     parser.add_argument("--draw", choices=FIGURES, nargs="+", metavar="NAME", help="charts to write into docs/")
     arguments = parser.parse_args()
     if arguments.pack:
-        print(f"{CPU}: {pack(arguments.pack):,} bytes")
+        out = HALF if arguments.half else CPU
+        print(f"{out}: {pack(arguments.pack, out):,} bytes")
         return
     if arguments.draw:
         print(*draw(arguments.draw), sep="\n")

@@ -88,6 +88,11 @@ class Setting:
         """Whether its answers depend on the draw. A single draw of retrieval counts as no: only ties are random."""
         return self.learner is not None or len(self.cells) > 1 or (self.k > 0 and self.cells[0][1].choice.drawn)
 
+    @property
+    def shares_examples(self) -> bool:
+        """Whether all queries have the same demonstrations, so that one prompt serves all of them."""
+        return self.learner is None and (not self.k or self.cells[0][1].choice.shared)
+
     def cell(self, draw: int) -> tuple[PlannedGroup, CellPlan]:
         """The cell of a draw."""
         return self.cells[draw if len(self.cells) > 1 else 0]

@@ -81,6 +81,34 @@ def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
         assert {"icl-bench", "torch", "transformers"} <= set().union(*origin.versions)
 
 
+def test_the_halves_of_labels_are_of_as_many_labels_and_of_the_ks_that_the_page_names(
+    headlines: ModuleType, found: Findings
+):
+    origins = headlines.origins(headlines.HALF)
+    assert {origin.facts.label_space for origin in origins.values()} == {"half:0"}
+    table = found.curves[found.curves["variant"].isin(list(origins))]
+    assert {name: (points["k"].min(), points["k"].max()) for name, points in table.groupby("task")} == {
+        "banking77": (10, 1250),
+        "clinic150": (10, 1250),
+    }
+    assert set(table["draws"]) == {3}
+    assert not set(headlines.on_gpu(found.curves)["variant"]) & set(origins)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((750, 1250), (250, 500), "holds"),
+        ((250, 500), (750, 1250), "does not hold"),
+        ((250, 750), (750, 1250), "cannot be determined"),
+    ],
+)
+def test_a_saturation_is_earlier_where_the_ranges_are_apart(
+    headlines: ModuleType, before: tuple[float, float], after: tuple[float, float], verdict: str
+):
+    assert headlines.earlier(before, after) == verdict
+
+
 @pytest.mark.parametrize(
     ("first", "last", "falling", "rising"),
     [

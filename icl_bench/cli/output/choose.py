@@ -83,10 +83,12 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     yield f"Not known: {unknown(contest, answer)}"
     if setting.learner is not None:
         words = [*_finetune_words(contest, [setting], results, 1), "--keep-checkpoints", "trained"]
-        yield f"Next: {command(words)}  # trains the first draw again and keeps the classifier in the folder ./trained"
+        kept = "keeps the classifier in ./trained, with a program that uses it (README.md)"
+        yield f"Next: {command(words)}  # trains the first draw again and {kept}"
         return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
-    yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes the prompt to a file"
+    prompt = "the prompt" if setting.shares_examples else "the prompt of one row (each query has other examples)"
+    yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes {prompt} to a file"
 
 
 def print_answer(lines: Iterable[str], shown: Console) -> None:
