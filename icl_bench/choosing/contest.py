@@ -62,6 +62,8 @@ ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
 LARGEST_ROUND = 0.5
 """Share of the remaining time that a round may take by its estimate."""
+SURE = 0.05
+"""A cost is extrapolated from at least this share of it: the first seconds load the model."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
@@ -759,7 +761,7 @@ class Contest:
         spend, looked = self.spec.spend, self._looked() - self._had
         prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
-        needed = f", which takes about {spend.at_least(self.account.spent / looked)}" if looked > 0 else ""
+        needed = f", which takes about {spend.about(self.account.spent / looked)}" if looked >= SURE else ""
         return UserError(
             f"--spend {spend}: too {small} for a first look at {counted(prompts, 'setting')}{needed}; "
             f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "

@@ -104,7 +104,7 @@ class FullFinetuning(TrainingMethod):
         from transformers import AutoTokenizer
 
         try:
-            AutoTokenizer.from_pretrained(self.run.task.model.source).save_pretrained(keep)
+            AutoTokenizer.from_pretrained(self.run.task.model.source, trust_remote_code=False).save_pretrained(keep)
         except OSError as error:
             raise CellError(f"checkpoint: {error.strerror or error}") from None
 
