@@ -340,7 +340,7 @@ class Race:
         opened: list[tuple[int, np.ndarray]] = []
         running = np.zeros(len(costs), dtype=bool)
         saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader]) & ~self._withdrawn
-        cheap = [int(i) for i in np.argsort(costs, kind="stable") if saves[i]]
+        cheap = [int(i) for i in np.lexsort((-self.means(), costs)) if saves[i]]  # of equal costs the best first
         self._compare(leader, np.array(cheap, dtype=int))
         for i in cheap:
             self._compare(i, np.array([leader]))

@@ -211,6 +211,13 @@ def test_the_leader_has_the_highest_score_on_the_rows_that_it_shares_with_the_ot
     assert race.leader() == 2
 
 
+def test_of_settings_that_cost_the_same_the_better_one_is_chosen() -> None:
+    race = Race([Candidate(str(i), drawn=False, cost=cost) for i, cost in enumerate((1.0, 1.0, 50.0))], Rules(200, 1))
+    for candidate, right in enumerate((197, 199, 200)):  # both are within the margin of the best
+        race.tell(Ask(candidate, 0, 200), [1.0] * right + [0.0] * (200 - right))
+    assert race.choice() == 1
+
+
 def test_a_setting_that_is_dearer_than_the_choice_and_no_worse_than_it_is_dearer_not_worse() -> None:
     race = Race([Candidate(str(i), drawn=False, cost=cost) for i, cost in enumerate((1.0, 100.0, 50.0))], Rules(200, 1))
     for candidate, right in enumerate((197, 200, 198)):  # the choice is the cheapest, within the margin of the best
