@@ -56,7 +56,7 @@ INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read again."""
-NOT_TRIED = "other orders and attention patterns, calibrations other than batch (--score exact --calibrate batch)"
+NOT_TRIED = "other orders, attention patterns and calibrations"
 """What a race does not have."""
 ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""

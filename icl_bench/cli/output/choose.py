@@ -67,10 +67,11 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         yield "Use: unknown, no answers yet"
         return
     measure = title(contest.sweep.task.first_measure)
-    answers, near = counted(standing.predictions, "answer"), without_near_duplicates(contest, answer.choice)
-    scored = f"{measure} {percent(standing.score)}% of {answers}{near}"
-    limits = f"{percent(standing.low)} to {percent(standing.high)}% on new queries"
-    yield f"Use: {setting.name}, {scored}; {limits}; {_means(setting)}{why(contest, answer)}"
+    rows = int(min(contest.race.asked[answer.choice], contest.race.rules.rows))
+    scored = f"{percent(standing.score)}% over {counted(standing.predictions, 'answer')} to {counted(rows, 'test row')}"
+    limits = f"95% interval for new queries {percent(standing.low)} to {percent(standing.high)}"
+    scored += f", {limits}{without_near_duplicates(contest, answer.choice)}"
+    yield f"Use: {setting.name}, {measure} {scored}; {_means(setting)}{why(contest, answer)}"
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.raced]
     if others:
@@ -135,8 +136,13 @@ def why(contest: Contest, answer: Answer) -> str:
         cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
-        highest = "" if answer.waiting or _is_passed(contest, answer) else "none has a higher score so far, but "
-        return f"undecided, {ended}: {highest}{others} may be better by more than {margin}{cheaper}{unasked}"
+        passed = answer.waiting or _is_passed(contest, answer)
+        highest = "" if passed else "it has the highest score so far, but "
+        kept = "is" if others.startswith("1 ") else "are"
+        return (
+            f"undecided, {ended}: {highest}{others} {kept} not ruled out (may be better by more than "
+            f"{margin}{cheaper}){unasked}"
+        )
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -172,7 +178,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
         beyond = f"which setting is the best; {_still_needed(contest, answer)}"
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
-    training = f", training ({', '.join(methods)})" if methods else ""
+    training = f", training by {' and '.join(methods)}" if methods else ""
     return f"{beyond} ({asked}); not tried: {_more_examples(contest, answer)}{NOT_TRIED}{training}"
 
 
@@ -192,14 +198,14 @@ def _still_needed(contest: Contest, answer: Answer) -> str:
     more = f"{least} {counted(answers, 'more answer')}"
     if spend:
         more += f" ({contest.spec.spend.about(spend)})"
-    return f"by the differences so far, {more} would decide it: run the same command again"
+    return f"by the differences so far, {more} would decide it: run the same command again to continue"
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
     """The methods of ``--method`` and ``full`` that were not in the race, with those that left it."""
     pairs = [(one.select, standing.raced) for one, standing in zip(contest.settings, answer.standings, strict=True)]
     known = dict.fromkeys([*type(contest.spec).declared()["method"].field.default, *contest.spec.methods, "full"])
-    return [f"{name}: left out" if (name, False) in pairs else name for name in known if (name, True) not in pairs]
+    return [f"{name} (left out)" if (name, False) in pairs else name for name in known if (name, True) not in pairs]
 
 
 def _raced(answer: Answer) -> list[Standing]:
@@ -227,8 +233,8 @@ def cost(contest: Contest, place: int) -> str:
         else:
             seconds = each["operations"] / entrant.rate
             total = f"{counted_queries(queries)} in all: {duration(seconds * queries)}"
-            training = ", the training included" if setting.learner is not None else ""
-            said.append(f"about {three_digits(seconds)} s a query on this machine ({flops}); {total}{training}")
+            training = " with its part of the training" if setting.learner is not None else ""
+            said.append(f"about {three_digits(seconds)} s a query{training} on this machine ({flops}); {total}")
     elif math.isfinite(each["tokens"]):
         said.append(f"{three_digits(each['tokens'])} tokens a query that are not cached")
     return "; ".join(said) or "unknown for this model"
@@ -243,7 +249,7 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"a query costs {three_digits(other / one)} times as much ({measure}{_seconds(contest, second)})"]
+    said = [f"a query costs {three_digits(other / one)} times as much by {measure}{_seconds(contest, second)}"]
     if standing.cheaper:
         said.append("it is within the margin (error 5%)")
     number = contest.crossing(choice, second)
@@ -260,7 +266,7 @@ def _seconds(contest: Contest, place: int) -> str:
     """The seconds of a query on this machine, if known."""
     setting = contest.settings[place]
     entrant, flops = contest.entrants[setting.entrant], setting.flops(contest.spec.queries)
-    return "" if flops is None or entrant.rate is None else f", about {three_digits(flops / entrant.rate)} s"
+    return "" if flops is None or entrant.rate is None else f" (about {three_digits(flops / entrant.rate)} s)"
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
@@ -295,7 +301,7 @@ def on_common(contest: Contest, answer: Answer, place: int) -> str:
     common, chosen, score = contest.race.on_common(choice, place)
     if not common:
         return ""
-    return f" (where both answered: {percent(score)}%, the choice {percent(chosen)}%)"
+    return f" (on the same questions {percent(score)}%, the choice {percent(chosen)}%)"
 
 
 def without_near_duplicates(contest: Contest, place: int) -> str:

@@ -99,7 +99,7 @@ def test_scores_of_different_answers_are_repeated_on_those_that_both_have() -> N
     for start, scores in ((0, [0.0] * 12 + [1.0] * 18), (30, [1.0] * 30)):
         race.tell(Ask(1, start, start + 30), scores)
     contest: Any = SimpleNamespace(race=race)
-    assert on_common(contest, Answer(0, False, FOUR[:2]), 1) == " (where both answered: 60.0%, the choice 50.0%)"
+    assert on_common(contest, Answer(0, False, FOUR[:2]), 1) == " (on the same questions 60.0%, the choice 50.0%)"
     race.tell(Ask(0, 30, 60), [1.0] * 30)
     assert not on_common(contest, Answer(0, False, FOUR[:2]), 1)
 
@@ -125,5 +125,7 @@ def test_an_undecided_answer_says_whether_any_setting_scores_higher_where_both_a
     race = raced([1.0] * 4, scores=scores).race
     contest: Any = SimpleNamespace(spec=SimpleNamespace(margin=2.0), ended="the time is spent", race=race)
     said = why(contest, Answer(0, False, FOUR))
-    assert ("none has a higher score so far, but 3 other settings may be better" in said) is highest
+    assert (
+        "it has the highest score so far, but 3 other settings are not ruled out (may be better by" in said
+    ) is highest
     assert "undecided, the time is spent: " in said
