@@ -304,7 +304,7 @@ CLAIMS: Mapping[str, Claim] = {
         unconstrained,
     ),
     "Does half of the labels saturate earlier?": Claim(
-        "with half of the labels, fewer demonstrations saturate",
+        "with half of the labels, accuracy saturates at fewer demonstrations",
         "on the tasks with most labels, but not by half (table 4)",
         half_labels,
     ),
