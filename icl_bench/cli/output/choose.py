@@ -21,7 +21,7 @@ from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
 from icl_bench.sweep.this_run import cleaned
-from icl_bench.wording import counted, counted_queries, duration, percent, three_digits
+from icl_bench.wording import counted, counted_queries, duration, listed, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
@@ -178,7 +178,7 @@ def unknown(contest: Contest, answer: Answer) -> str:
         beyond = f"which setting is the best; {_still_needed(contest, answer)}"
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
-    training = f", training by {' and '.join(methods)}" if methods else ""
+    training = f", training by {listed(methods)}" if methods else ""
     return f"{beyond} ({asked}); not tried: {_more_examples(contest, answer)}{NOT_TRIED}{training}"
 
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 from support.benchmarks import benchmark
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -40,6 +41,15 @@ def test_the_pictures_are_those_of_the_recording(ground: str):
     assert max(map(len, shown)) <= 80
     for words in ("leads", "Use: ", "Cost: ", "Runner-up: ", "Not known: ", "Next: icl-bench "):
         assert any(words in line for line in shown)
+
+
+def test_the_page_of_choose_shows_the_answer_of_the_recording():
+    """Lines are broken elsewhere, and without the picture's line ends in commands."""
+    with benchmark("terminal_picture") as program:
+        recorded = Text.from_ansi(program.RECORDING.read_text(encoding="utf-8")).plain
+    block = (DOCS / "choosing.md").read_text(encoding="utf-8").split("```\nUse: ")[1].split("```")[0]
+    answer = recorded[recorded.index("Use: ") + len("Use: ") :]
+    assert block.replace("\\", "").split() == answer.split()
 
 
 def test_of_a_changing_table_the_last_state_remains():
