@@ -120,7 +120,7 @@ def test_the_answers_command_writes_what_the_choice_learned(words: tuple[object,
     lines = ended.out.splitlines()
     assert lines[0].startswith("Use: encoder-probe, k=60, accuracy"), ended.out
     assert "a linear classifier of sentence embeddings learns from 60 examples" in lines[0]
-    assert "training (knn, probe, lora, full)" in lines[3]
+    assert "training by knn, probe, lora and full" in lines[3]
     program, *command = shlex.split(lines[4].partition(": ")[2], comments=True)
     assert (program, command[-1]) == ("icl-bench", "trained")
     assert run_command(*command[:-1], tmp_path / "trained", "--quiet").code == 0
