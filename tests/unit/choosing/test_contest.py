@@ -185,7 +185,9 @@ def test_cheap_settings_are_asked_first_so_that_an_early_interruption_has_an_ans
     ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
     assert ended.code == 130
     assert ended.out.startswith(("Use: no demonstrations", "Use: bm25, k=1", "Use: random, k=1"))
-    assert re.search(r"undecided, interrupted: 4 other settings are not ruled out .*; [23] of them have no answers yet", ended.out)
+    assert re.search(
+        r"undecided, interrupted: 4 other settings are not ruled out .*; [23] of them have no answers yet", ended.out
+    )
     assert re.search(r"at least [1-9]\d* more answers", ended.out)
     assert re.search(r"5 of 5 settings left, [23] of them without answers yet", ended.err)
 
