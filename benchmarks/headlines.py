@@ -110,15 +110,23 @@ class Row(NamedTuple):
 HOLDS, OPEN, FAILS = "holds", "cannot be determined", "does not hold"
 
 
+Range = tuple[float, float]
+
+
+def apart(first: Range, last: Range, *, down: bool) -> str:
+    """What two ranges say of "the last is lower", or of "the last is higher"."""
+    if last[0] > first[1]:
+        return FAILS if down else HOLDS
+    if last[1] < first[0]:
+        return HOLDS if down else FAILS
+    return OPEN
+
+
 def changes(points: pd.DataFrame, *, down: bool) -> str:
     """What the intervals at the smallest and at the largest k say of "falls with k", or of "rises with k"."""
     of_k = points.sort_values("k")
-    first, last = of_k.iloc[0], of_k.iloc[-1]
-    if last["ci_low"] > first["ci_high"]:
-        return FAILS if down else HOLDS
-    if last["ci_high"] < first["ci_low"]:
-        return HOLDS if down else FAILS
-    return OPEN
+    first, last = (tuple(of_k[["ci_low", "ci_high"]].iloc[place]) for place in (0, -1))
+    return apart(first, last, down=down)
 
 
 FIRST = 10
@@ -166,8 +174,7 @@ def accuracy(findings: Findings) -> list[Row]:
     for task, model, _, curve in curves(on_gpu(findings.curves)):
         at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
         point = points[task, model]
-        likely = f"{point['k']:,} ({point['likely_low']:,.0f} to {point['likely_high']:,.0f})"
-        cells = [*(at.get(k, DASH) for k in (1, 10, 100, 1000)), f"{at[max(at)]}, k={max(at):,}", likely]
+        cells = [*(at.get(k, DASH) for k in (1, 10, 100, 1000)), f"{at[max(at)]}, k={max(at):,}", saturated(point)]
         made.append(Row(task, model, cells, rises(curve[curve["k"] >= FIRST])))
     return made
 
@@ -228,38 +235,35 @@ def unconstrained(findings: Findings) -> list[Row]:
 def half_labels(findings: Findings) -> list[Row]:
     """Table 4: accuracy by k and saturation with all labels and with half of them.
 
-    Both are of the same values of k. A row of half of the labels has a verdict on its saturation: earlier, if the
-    ranges of 90% of the resamples are apart.
+    The row of half of the labels has the verdict: whether accuracy saturates earlier than with all labels.
     """
     halves, made = list(origins(HALF)), []
     for task, model in product(TASKS, SMALL):
-        saturated = {
-            kind: table[(table["task"] == task) & (table["model"] == model)]
-            for kind, table in (("all", on_gpu(findings.saturation)), ("half", drawn(findings.saturation)))
-        }
-        half = saturated["half"][saturated["half"]["variant"].isin(halves)]
+        points, curves_of = (
+            table[(table["task"] == task) & (table["model"] == model)]
+            for table in map(drawn, (findings.saturation, findings.curves))
+        )
+        half = points[points["variant"].isin(halves)]
         if half.empty:
             continue
-        table = drawn(findings.curves)
-        table = table[(table["task"] == task) & (table["model"] == model)]
-        ranges = []
-        for name, point, curve in (
-            ("all", saturated["all"].iloc[0], table[~table["variant"].isin([*origins(), *halves])]),
-            ("a random half", half.iloc[0], table[table["variant"].isin(halves)]),
+        before, after = on_gpu(points).iloc[0], half.iloc[0]
+        verdict = earlier(*((point["likely_low"], point["likely_high"]) for point in (before, after)))
+        for name, point, of_k, said in (
+            ("all", before, on_gpu(curves_of), DASH),
+            ("a random half", after, curves_of[curves_of["variant"].isin(halves)], verdict),
         ):
-            at = {row["k"]: share(row, "score") for row in curve.to_dict("records")}
-            ranges.append((point["likely_low"], point["likely_high"]))
-            likely = f"{point['k']:,} ({ranges[-1][0]:,.0f} to {ranges[-1][1]:,.0f})"
-            verdict = DASH if len(ranges) == 1 else earlier(*ranges)
-            made.append(Row(task, model, [name, *(at.get(k, DASH) for k in (10, 100, 1000)), likely], verdict))
+            at = {row["k"]: share(row, "score") for row in of_k.to_dict("records")}
+            made.append(Row(task, model, [name, *(at.get(k, DASH) for k in (10, 100, 1000)), saturated(point)], said))
     return made
 
 
-def earlier(before: tuple[float, float], after: tuple[float, float]) -> str:
-    """Whether the second of two ranges of a saturation point is below the first."""
-    if after[1] < before[0]:
-        return HOLDS
-    return FAILS if after[0] > before[1] else OPEN
+earlier = partial(apart, down=True)
+"""Whether the second of two ranges of a saturation point is below the first."""
+
+
+def saturated(point: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """A saturation point, with the range of 90% of the resamples."""
+    return f"{point['k']:,} ({point['likely_low']:,.0f} to {point['likely_high']:,.0f})"
 
 
 class Claim(NamedTuple):

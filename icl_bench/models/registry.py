@@ -71,6 +71,10 @@ REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
 """The models of Bertsch et al. 2025 (appendix H.1), and two that every machine can run."""
 
 
+FROM_HUB = "hub:"
+"""Begins the fingerprint of a model from the hub."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A model that is ready to load."""
@@ -89,6 +93,14 @@ class Model:
     """For a model behind an API: the value of ``--tokenizer``, whose files are at ``source``."""
     positions: RotaryPositions = OWN_POSITIONS
     """Changes of its rotary positions on loading (``perplexity --rope-scale``)."""
+
+    @property
+    def hub_commit(self) -> tuple[str, str] | None:
+        """Its id on the hub, and the commit; None if it is not from there."""
+        if not self.fingerprint.startswith(FROM_HUB):
+            return None
+        hub, _, commit = self.fingerprint.removeprefix(FROM_HUB).rpartition("@")
+        return hub, commit
 
 
 def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, base: str | None = None) -> Model:
@@ -241,7 +253,7 @@ def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | N
     )
     _check_weights(folder, f"model {name}: {hub}")
     window = _window(str(folder), revision, name, context_tokens)
-    return Model(name, name, str(folder), None, window, f"hub:{hub}@{folder.name}")
+    return Model(name, name, str(folder), None, window, f"{FROM_HUB}{hub}@{folder.name}")
 
 
 def _check_weights(folder: Path, subject: str) -> None:

@@ -10,7 +10,7 @@ from string import Template
 from icl_bench import __version__
 from icl_bench.escaping import in_markdown
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.models.registry import REGISTRY, Model
+from icl_bench.models.registry import REGISTRY
 from icl_bench.models.text_encoders import INSTALL, PACKAGED
 from icl_bench.results.cells import Identity
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate
@@ -165,7 +165,7 @@ def card(run: TrainingRun, identity: Identity) -> str | None:
         "cell": identity.cell,
         "icl-bench": __version__,
     }
-    hub = None if kind.reads_embeddings else _hub(task.model)
+    hub = None if kind.reads_embeddings else task.model.hub_commit
     lines = [
         "---",
         "pipeline_tag: text-classification",
@@ -249,7 +249,7 @@ class _Source:
     def of(cls, run: TrainingRun, method: str) -> _Source:
         """The source of a method's network: its own folder, the hub, a folder of the user's, or icl-bench."""
         model, imports, adapt = run.task.model, [], ""
-        hub = _hub(model)
+        hub = model.hub_commit
         named = "" if hub or model.requested_name in REGISTRY else "  # the name of a folder: give its path instead"
         argument, constants = "MODEL", [f"MODEL = {model.name!r}{named}"]
         if method == "full":
@@ -274,14 +274,6 @@ def _weights(run: TrainingRun, method: str) -> str:
     if method == "probe":
         return run.dtype
     return base_weights("lora" if method == "lora" else "full", run.device, run.dtype)
-
-
-def _hub(model: Model) -> tuple[str, str] | None:
-    """A model's id on the hub, and its commit; None if it is not from there."""
-    if not model.fingerprint.startswith("hub:"):
-        return None
-    name, _, commit = model.fingerprint.removeprefix("hub:").rpartition("@")
-    return name, commit
 
 
 def _format(template: AnyTemplate, kind: _Kind) -> str:
