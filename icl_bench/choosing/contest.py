@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,8 @@ ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
 LARGEST_ROUND = 0.5
 """Share of the remaining time that a round may take by its estimate."""
-SURE = 0.05
-"""A cost is extrapolated from at least this share of it: the first seconds load the model."""
+LEAST_LOOKED = 0.05
+"""The time of a first look is extrapolated from at least this share of it: the first seconds load the model."""
 SETTLES = 10
 """Rows of a draw on which its bias is estimated before calibrated answers are compared."""
 
@@ -451,8 +452,8 @@ class Contest:
             before, self.asking = runner, entrant
             if not self._known[id(cell)].issuperset(names):
                 self._begin()
-            if self._is_spent():
-                return False
+                if self._is_spent():
+                    return False
             one, common = Outcome(), read if last is group else 0
             spent, estimated = self.account.spent, self._of_cell(entrant, cell, names, common)
             try:
@@ -522,10 +523,9 @@ class Contest:
                 else:
                     self._learned[place, draw] = answers
                     self.outcome.add(learner.train(runner.store, draw))  # trains nothing, names its cells
-        if missing:
-            self._begin()
         for done, draw in enumerate(missing):
             self._check_affordable(learner, entrant, setting.entrant, len(missing) - done)
+            self._begin()
             if learner.needs_model:
                 self._release_others(learner, runners)
             self._on_training(setting.name, draw)
@@ -673,13 +673,16 @@ class Contest:
             self._began = self._paid_until = time.monotonic()
 
     def _is_spent(self) -> bool:
-        return self.left() <= 0
+        """Whether the budget is spent; its time is taken from the clock."""
+        if self.spec.spend.unit == "time":
+            self.account.purse.spent = self.spec.spend.amount - self.left()
+        return self.account.left <= 0
 
     def left(self) -> float:
         """What is left of the budget now; 0 or less if all is spent."""
-        if self.spec.spend.unit == "time" and self._began is not None:
-            self.account.purse.spent = time.monotonic() - self._began
-        return self.account.left
+        if self.spec.spend.unit != "time":
+            return self.account.left
+        return self.spec.spend.amount - (0.0 if self._began is None else time.monotonic() - self._began)
 
     def _of_cell(self, entrant: Entrant, cell: CellPlan, names: Iterable[str], before: int = 0) -> float:
         """An estimate of what these rows of a cell take, in tokens or money; 0 where it is not known before. Where time
@@ -724,8 +727,11 @@ class Contest:
     def _fit(self, asks: Sequence[Ask]) -> Sequence[Ask] | None:
         """A round of which the budget has enough left: all of it or its beginning; None if not one position fits.
 
-        Times are rough estimates and an unfinished round counts for nothing, so a round gets a part of the time.
+        Times are rough estimates and an unfinished round counts for nothing, so a round gets a part of the time. An
+        earlier command may have cut the round, too: what it answered is looked at first, as it was then.
         """
+        if self.race.looked and (stored := self._stored(asks)):
+            return _first(asks, stored)
         left, size = max(self.account.left, 0.0), min(ask.stop - ask.start for ask in asks)
         timed = self.spec.spend.unit == "time"
         begins = timed and not self.race.looked  # the first seconds load the model
@@ -739,6 +745,19 @@ class Contest:
         if not low and self._estimate(_first(asks, 1)) <= left:
             low = 1
         return _first(asks, low) if low else None
+
+    def _stored(self, asks: Sequence[Ask]) -> int:
+        """How many positions of a round, from its beginning, have all their answers already; of a training, none."""
+        size = min(ask.stop - ask.start for ask in asks)
+        for ask in asks:
+            setting = self.settings[ask.candidate]
+            if setting.learner is not None:
+                return 0
+            for place, (draw, row) in enumerate(islice(self._questions(ask), size)):
+                if self.rows[row] not in self._known[id(setting.cell(draw)[1])]:
+                    size = place
+                    break
+        return size
 
     def _check_first_look(self) -> None:
         """Raise ``UserError`` if the budget cannot cover a first look at every setting."""
@@ -761,7 +780,7 @@ class Contest:
         spend, looked = self.spec.spend, self._looked() - self._had
         prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
-        needed = f", which takes about {spend.about(self.account.spent / looked)}" if looked >= SURE else ""
+        needed = f", which takes about {spend.about(self.account.spent / looked)}" if looked >= LEAST_LOOKED else ""
         return UserError(
             f"--spend {spend}: too {small} for a first look at {counted(prompts, 'setting')}{needed}; "
             f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "
@@ -861,7 +880,7 @@ class Contest:
     @property
     def spent(self) -> float:
         """What this command spent of its budget: seconds, tokens or money."""
-        return round(self.seconds, 1) if self.spec.spend.unit == "time" else self.account.spent
+        return round(self.account.spent, 1) if self.spec.spend.unit == "time" else self.account.spent
 
     @property
     def predictions(self) -> int:

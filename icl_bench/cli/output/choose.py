@@ -131,18 +131,15 @@ def why(contest: Contest, answer: Answer) -> str:
     """The reason for the choice, or why the race is undecided."""
     count, margin = len(_raced(answer)), f"{contest.spec.margin:g} points"
     if not answer.decided:
-        others = counted(sum(not one.out for one in answer.standings) - 1, "other setting")
+        others = sum(not one.out for one in answer.standings) - 1
         ended = contest.ended or "still running"
         cheaper = ", or cheaper and as good" if answer.cheaper_open else ""
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
         passed = answer.waiting or _is_passed(contest, answer)
         highest = "" if passed else "it has the highest score so far, but "
-        kept = "is" if others.startswith("1 ") else "are"
-        return (
-            f"undecided, {ended}: {highest}{others} {kept} not ruled out (may be better by more than "
-            f"{margin}{cheaper}){unasked}"
-        )
+        said = f"{counted(others, 'other setting')} {'is' if others == 1 else 'are'} not ruled out"
+        return f"undecided, {ended}: {highest}{said} (may be better by more than {margin}{cheaper}){unasked}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -233,7 +230,7 @@ def cost(contest: Contest, place: int) -> str:
         else:
             seconds = each["operations"] / entrant.rate
             total = f"{counted_queries(queries)} in all: {duration(seconds * queries)}"
-            training = " with its part of the training" if setting.learner is not None else ""
+            training = ", including its share of the training," if setting.learner is not None else ""
             said.append(f"about {three_digits(seconds)} s a query{training} on this machine ({flops}); {total}")
     elif math.isfinite(each["tokens"]):
         said.append(f"{three_digits(each['tokens'])} tokens a query that are not cached")

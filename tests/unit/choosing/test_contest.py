@@ -38,7 +38,9 @@ from icl_bench.results.store import OpenCell
 from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner
-from icl_bench.tasks.examples import Example
+from icl_bench.tasks.examples import Example, load_data
+from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.task_files import load_task
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned
 from icl_bench.training.methods.probe import Probe
@@ -264,6 +266,15 @@ def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_ar
     assert list((tmp_path / "results").rglob("*.journal.jsonl"))
 
 
+def test_the_time_of_a_first_look_is_not_extrapolated_from_a_small_part_of_it(
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
+) -> None:
+    tick(10)
+    ended = choose(*words, "--k", "0,1,2,3,4", "--spend", "15s", results=tmp_path / "results")
+    assert ended.code == 2
+    assert "--spend 15s: too short for a first look at 9 settings; " in ended.err
+
+
 def test_a_spent_time_ends_the_race_with_what_it_knows(
     words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
 ) -> None:
@@ -273,17 +284,45 @@ def test_a_spent_time_ends_the_race_with_what_it_knows(
     assert record["choice"]
 
 
+@pytest.mark.parametrize("spend", [("--spend", "2s"), ("--spend", "$0.01", "--price", "hour=3600")])
 def test_stored_answers_are_read_again_whatever_the_budget_so_that_the_answer_does_not_regress(
-    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None]
+    words: tuple[object, ...], tmp_path: Path, tick: Callable[[float], None], spend: tuple[str, ...]
 ) -> None:
     racing = (*words, "--margin", 0.01, "--json")
-    before = json.loads(choose(*racing, "--spend", "30m", results=tmp_path / "results").out)
+    before = json.loads(choose(*racing, *spend[2:], "--spend", "30m", results=tmp_path / "results").out)
     tick(1)
-    after = json.loads(choose(*racing, "--spend", "2s", results=tmp_path / "results").out)
+    after = json.loads(choose(*racing, *spend, results=tmp_path / "results").out)
     assert before["predictions"] == before["predictions_of_full_sweep"]
     assert [after[name] for name in ("choice", "decided", "predictions", "ended", "settings")] == [
         before[name] for name in ("choice", "decided", "predictions", "ended", "settings")
     ]
+    assert after["budget"]["spent"] == 0
+
+
+def test_scores_without_near_duplicates_are_those_of_the_other_rows(task: Path, tiny: Path, tmp_path: Path) -> None:
+    repeated = [one | {"text": one["text"].upper()} for one in map(fakes.row, range(6))]
+    fakes.write_rows(task.parent / "test.jsonl", [*repeated, *map(fakes.row, range(1000, 1024))])
+    data = load_data(load_task(task))
+    near = near_duplicates(data.test, data.train)
+    assert 6 <= len(near) < len(data.test) == 30
+    words = ("--task", task, "--model", tiny, *SETTINGS, *HERE, "--margin", 0.01)
+    record = json.loads(choose(*words, "--json", results=tmp_path / "results").out)
+    assert record["rows_with_near_duplicates"] == len(near)
+    frame = read_results(tmp_path / "results")
+    others = frame[~frame["test_id"].isin(near)]
+    for one in record["settings"]:
+        mine = others[(others["k"] == one["k"]) & ((others["select"] == one["select"]) | (one["k"] == 0))]
+        assert one["score_without_near_duplicates"] == pytest.approx(mine["correct"].mean())
+    answer = choose(*words, results=tmp_path / "results").out
+    assert f"% without the {len(near)} of 30 test rows with a near duplicate among the examples" in answer
+
+
+@pytest.mark.parametrize(("select", "written"), [("bm25", "the prompt of one row"), ("random", "the prompt")])
+def test_the_last_line_says_whether_one_prompt_serves_all_queries(
+    task: Path, tiny: Path, tmp_path: Path, select: str, written: str
+) -> None:
+    words = ("--task", task, "--model", tiny, "--k", "1", "--select", select, "--draws", "2", *HERE)
+    assert f"writes {written} " in choose(*words, results=tmp_path / "results").out.splitlines()[-1]
 
 
 def test_the_time_of_this_machine_is_paid_by_the_hour_where_money_is_spent(
@@ -520,6 +559,15 @@ def test_a_round_is_cut_to_the_time_that_is_left_so_that_its_answers_count(
         assert 0.8 * seconds < record["budget"]["spent"] <= seconds + 1e-6
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_repeated_race_comes_as_far_as_one_whose_rounds_were_cut(words: tuple[object, ...], tmp_path: Path) -> None:
+    racing = ("choose", *words, "--margin", "0.01", "--json", "--results", tmp_path / "results", "--spend")
+    before, after = (json.loads(said(*racing, spend)) for spend in ("22s", "0.2s"))
+    assert before["predictions"] > 5 * 21
+    for old, new in zip(before["settings"], after["settings"], strict=True):
+        assert new["predictions"] >= old["predictions"], new["setting"]
+
+
 def test_after_a_training_a_round_is_cut_to_the_time_that_is_left(
     words: tuple[object, ...],
     tmp_path: Path,
@@ -600,6 +648,7 @@ def test_a_round_takes_at_most_half_of_the_remaining_time_by_its_estimate(
         spec=SimpleNamespace(spend=Spend.parse(spend)),
         race=SimpleNamespace(looked=True),
         _estimate=lambda asks: float(sum(ask.stop - ask.start for ask in asks)),
+        _stored=lambda _asks: 0,
     )
     found = Contest._fit(contest, [Ask(0, 100, 120)])
     assert found == (None if positions is None else [Ask(0, 100, 100 + positions)])

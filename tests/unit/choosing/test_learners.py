@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,7 @@ def test_the_answers_command_writes_what_the_choice_learned(words: tuple[object,
     lines = ended.out.splitlines()
     assert lines[0].startswith("Use: encoder-probe, k=60, accuracy"), ended.out
     assert "a linear classifier of sentence embeddings learns from 60 examples" in lines[0]
+    assert re.search(r" answers \(on the same questions \S+%, the choice \S+%\); a query costs ", lines[2])
     assert "training by knn, probe, lora and full" in lines[3]
     program, *command = shlex.split(lines[4].partition(": ")[2], comments=True)
     assert (program, command[-1]) == ("icl-bench", "trained")
@@ -161,6 +164,25 @@ def test_what_cannot_be_trained_or_is_too_dear_is_left_out_by_name_and_the_other
     assert probe["predictions"] == 2 * 30  # all that a training answers counts, however early the race ends
     assert record["choice"] != "lora, k=12"
     assert "left out" in said("summary", "--results", tmp_path / "results")
+
+
+def test_a_training_that_is_left_out_again_spends_nothing_of_a_repeated_race(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise CellError("this method cannot")
+
+    monkeypatch.setattr(Lora, "learn", broken)
+    more = ("--method", "lora,probe", "--train-k", "12", "--margin", "0.01")
+    before = choose(words, *more, results=tmp_path / "results")
+    moments = itertools.count(1.0)
+    monkeypatch.setattr("icl_bench.choosing.contest.time.monotonic", lambda: next(moments))
+    after = choose(words, *more, "--spend", "1s", results=tmp_path / "results")
+    names = ("choice", "decided", "predictions", "ended")
+    assert [after[name] for name in names] == [before[name] for name in names]
+    assert "would take about" in after["left_out"][0]
+    answer = said("choose", *words, *PROMPTS, *more, "--spend", "1s", "--results", tmp_path / "results")
+    assert "training by knn, encoder-probe, lora (left out) and full" in answer
 
 
 @pytest.mark.parametrize(
