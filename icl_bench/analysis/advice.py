@@ -13,7 +13,7 @@ import numpy as np
 from icl_bench.analysis.across_models import candidate_columns, compared_within, on_same_rows
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn
+from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn, said
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
@@ -514,7 +514,7 @@ def _reasons(part: pd.DataFrame, budget: Budget) -> Iterator[str]:
         yield from advice_over([advised, best])
     yield from _gaps(part)
     for verdict, why in (
-        (OTHERS, "missing more than a quarter of the test examples that most points have"),
+        (OTHERS, "missing more than a quarter of the test rows that most points have"),
         (ONE_DRAW, "a single draw does not show how much draws differ; try --draws 3"),
     ):
         number = int((part["verdict"] == verdict).sum())
@@ -601,9 +601,9 @@ def _p(row: dict[Any, Any], name: str, tests: int) -> str:
 def _beside(row: dict[Any, Any]) -> str:
     return (
         f"against the best found {points(row)} "
-        f"(paired by test example; {counted(int(row['rows']), 'test example')}, "
+        f"(paired by test row; {counted(int(row['rows']), 'test row')}, "
         f"{counted(int(row['draws']), 'draw')} beside {int(row['base_draws'])}"
-        f"{'' if row['interval_over'] == DRAWS_AND_TESTS else ', over ' + row['interval_over']})"
+        f"{'' if row['interval_over'] == DRAWS_AND_TESTS else ', over ' + said(row['interval_over'])})"
     )
 
 

@@ -362,7 +362,7 @@ CASCADES = Finding(
         "two most probable labels is smaller than the one needed. All that it takes is counted: "
         "the query at each k, not the demonstrations, where all queries share them. The chosen "
         "margin is the cheapest that lost nothing to the largest k on one half of the test "
-        "examples, judged on the other half, both ways. Where a cascade lies below and to the "
+        "rows, judged on the other half, both ways. Where a cascade lies below and to the "
         "right of a single k, asking every query at that k is better.",
         place=185,
     ),

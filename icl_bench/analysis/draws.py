@@ -26,6 +26,11 @@ ONE_SIDE = "test examples and one side's draws"
 TESTS_ONLY = "test examples only"
 
 
+def said(value: str) -> str:
+    """A value as sentences name it: tables and files keep "test examples", which scripts read."""
+    return value.replace("test examples", "test rows")
+
+
 OUTLYING, FEWEST = 3.5, 5
 """The modified z-score of an outlying draw, and the fewest draws that it is computed for."""
 

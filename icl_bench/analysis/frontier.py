@@ -364,7 +364,7 @@ FRONTIERS = Finding(
         "frontier and faint ones are dominated, each with a p value of 0.05 or less, corrected for the "
         "number of points; rings are undecided. The line joins the points that are on the frontier by "
         "their means. Points with a single draw of demonstrations have no verdict. "
-        "Points with other test examples than most points are only in the table.",
+        "Points with other test rows than most points are only in the table.",
         place=5,
     ),
 )

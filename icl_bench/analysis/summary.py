@@ -130,7 +130,7 @@ CURVES = Finding(
         "{Score} over the number of demonstrations",
         "{Score} over k",
         "run something first",
-        "Each point is a mean over draws and test examples; the band is its 95% interval. Hollow points with "
+        "Each point is a mean over draws and test rows; the band is its 95% interval. Hollow points with "
         "dashed limits are of a single draw: with other demonstrations the score may be outside them. "
         "Read to the right: more demonstrations, on a logarithmic axis.",
         "Bertsch et al. 2025, figures 1, 2 and 11",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn
+from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn, said
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.wording import DASH, counted, listed, percent
 
@@ -129,7 +129,8 @@ def _over(table: pd.DataFrame) -> list[str]:
         count = int((drawn & (table["interval_over"] == over)).sum())
         if count:
             notes.append(
-                f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} is over {over}; {SILENT}"
+                f"1 draw: the 95% interval of {count:,} of {counted(len(table), 'point')} "
+                f"is over {said(over)}; {SILENT}"
             )
     return notes
 
@@ -159,7 +160,7 @@ def advice_over(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
         drawn = row["k"] > 0 and is_drawn(row["select"])
         if row["interval_over"] == ONE_SIDE or (drawn and row["interval_over"] == TESTS_ONLY):
             more = f"; try --draws {MORE_DRAWS[1]}"
-            return [f"1 draw: this advice is over {row['interval_over']}; {SILENT}{more}"]
+            return [f"1 draw: this advice is over {said(row['interval_over'])}; {SILENT}{more}"]
     return []
 
 

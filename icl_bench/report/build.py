@@ -166,7 +166,7 @@ def _notes(findings: Findings) -> list[str]:
     points = f"of {counted(len(drawn), 'point')} with randomly drawn demonstrations"
     if single := int((drawn["draws"] == 1).sum()):
         notes.append(
-            f"{single:,} {points} have a single draw: their intervals count test examples only "
+            f"{single:,} {points} have a single draw: their intervals count test rows only "
             "and do not show the effect of other demonstrations."
         )
     if few := int(drawn["draws"].between(2, FEW_DRAWS).sum()):

@@ -314,7 +314,7 @@ def _one_row(storage: Storage, name: str, test_id: str | None) -> dict[str, Any]
         if test_id in (None, row["test_id"]):
             return row
     raise UserError(
-        f"--test-id {test_id}: not among the {len(rows)} test examples of {_stem(name)}{FINISHED} "
+        f"--test-id {test_id}: not among the {len(rows)} test rows of {_stem(name)}{FINISHED} "
         f"(the first is {rows[0]['test_id']})"
     )
 

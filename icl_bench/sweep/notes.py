@@ -30,7 +30,7 @@ def queries_in_words(task: TokenizedTask) -> str:
     count = len(task.data.test)
     if task.queries == "copied":
         return f"up to {count:,} of the prompt's own demonstrations asked"
-    return counted(count, "test example") if task.asked is None else f"{counted(count, 'row')} of the pool"
+    return counted(count, "test row") if task.asked is None else f"{counted(count, 'row')} of the pool"
 
 
 def notes(sweep: Sweep) -> list[str]:
@@ -114,7 +114,7 @@ def _leaks(task: TokenizedTask) -> list[str]:
     test, train = task.data.test, task.data.train
     same = len(leaking(test, [train[i] for i in task.pool.rows]))
     near = len(task.near_duplicates)
-    of = f"of the {counted(len(test), 'test example')}"
+    of = f"of the {counted(len(test), 'test row')}"
     notes = []
     if same:
         notes.append(f"{same:,} {of} with the same text in the pool: retrieval shows it, with its answer")

@@ -35,7 +35,7 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
     words = [*VLLM.split(), "--results", str(tmp_path / "results")]
     done = ran(words, data_dir)
     said = done.stderr.splitlines()
-    assert said[0].startswith("trec: 8 test examples")
+    assert said[0].startswith("trec: 8 test rows")
     assert "of them cached" in said[-2]
     assert said[-1].startswith("6 cells computed.")
     cells = [line for line in said[1:-2] if not line.startswith("  note: ")]

@@ -198,7 +198,7 @@ ATTENTION_PATTERNS = Finding(
         "run --attention full,block:50",
         "The same demonstrations under several attention patterns. {kinds} Lines and bands are "
         "95% intervals. Whether a pattern differs from full attention is tested in the table, "
-        "paired by test example; p is corrected over patterns and k (Holm). Operations are counted "
+        "paired by test row; p is corrected over patterns and k (Holm). Operations are counted "
         "by formula, seconds are those of the run as it was.",
         "Bertsch et al. 2025, figures 8 and 9 and table 6",
         place=80,

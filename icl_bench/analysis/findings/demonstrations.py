@@ -172,8 +172,8 @@ BY_PRESENCE = Finding(
         "With and without a demonstration of the right label",
         "Presence of the right label",
         "run it here: imports do not record the demonstrations",
-        "Accuracy of test examples whose label is that of some demonstration, and of the others. "
-        "They are different examples: rare labels are more often missing.",
+        "Accuracy of test rows whose label is that of some demonstration, and of the others. "
+        "They are different rows: rare labels are more often missing.",
         chart=Chart(
             "accuracy",
             about="Accuracy by whether the right label is shown, {panel}",

@@ -133,7 +133,7 @@ def forecasts(
     if ks[-1] < LEAST_SPAN * ks[0]:
         return [{"reason": f"the largest k is less than {LEAST_SPAN} times the smallest"}]
     if not matrices:
-        return [{"reason": "no test examples in common"}]
+        return [{"reason": "no test rows in common"}]
     score = np.array([TwoWayLayout(matrix).mean for matrix in matrices])
     last = float(score[-1])
     if unknown:

@@ -77,7 +77,7 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
         common = common_rows(three)
         row = {**dict(zip(POINT, point, strict=True)), "removed": removed, "metric": of_task[point[0]]}
         if common is None:
-            rows.append({**row, "reason": "no test examples in common"})
+            rows.append({**row, "reason": "no test rows in common"})
             continue
         draws, tests, at = common
         plain, *less = (np.where(part < 0, np.nan, scores[part]) for part in at)

@@ -132,7 +132,8 @@ OF_TABLES = (
     Column("setting", "setting", "text"),
     Column("state", "state", "text"),
     Column("round", "round", "count"),
-    Column("asked", "asked of all", "count"),
+    Column("predictions", "answers", "count"),
+    Column("asked", "answers of all", "count"),
     Column("dropped_after", "dropped after", "count", short="dropped\nafter"),
     Column("out", "dropped", "flag"),
 )

@@ -133,7 +133,7 @@ REPLICATION = Finding(
         "Beside imported predictions",
         "icl-bench import FILE, with predictions of the same task, model name and settings",
         "{Score} of what was computed here, minus that of imported predictions of the same setting "
-        "on the test examples that both have; each side has its own draws. "
+        "on the test rows that both have; each side has its own draws. "
         f"{SAME.capitalize()}: the whole 95% interval lies within {100 * MARGIN:g} points of 0. Different: it does "
         "not, and excludes 0. Undetermined: neither, or a side has one draw.",
         chart=Chart("difference", by=("task", "model"), difference=True),

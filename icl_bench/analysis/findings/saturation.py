@@ -282,7 +282,7 @@ SATURATION_CHANCES = Finding(
         "A curve is saturated at the smallest tested k that reaches 95% of its best {score}: more "
         "demonstrations may still add the last 5%. It is at k = 0 if the prompt without "
         "demonstrations was tested and reaches it. The "
-        "stronger a k's colour, the more of the resamples of draws and test examples had their "
+        "stronger a k's colour, the more of the resamples of draws and test rows had their "
         "point there; gaps were not tested. At the last k, saturation may lie beyond what was "
         "tested.",
         "Bertsch et al. 2025, tables 3 and 4, appendix A",

@@ -113,7 +113,7 @@ def _fit(scores: np.ndarray) -> _Fit:
     present = ~np.isnan(scores)
     number, known = present.sum(axis=0), np.where(present, scores, 0.0)
     if not (number.all() and present.any(axis=1).all()):
-        raise ValueError("every draw and every test example needs a score")
+        raise ValueError("every draw and every test row needs a score")
     by_test, shares = known.sum(axis=0) / number, present / number
     within = np.where(present, known - by_test, 0.0)
     # the equations of draws after eliminating test examples, in their principal axes

@@ -108,7 +108,7 @@ def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray) -> Grid:
     places = np.full((len(draws), len(tests)), -1)
     places[row, column] = rows
     if (places >= 0).sum() < len(rows):
-        raise ValueError("several predictions of one test example in one draw")
+        raise ValueError("several predictions of one test row in one draw")
     return Grid(draws, tests, places)
 
 

@@ -14,7 +14,7 @@ OneK = Annotated[int, typer.Option("--k", metavar="N", help="Number of demonstra
 
 
 TestId = Annotated[
-    str | None, typer.Option("--test-id", metavar="ID", help="The test example (default: the cell's first).")
+    str | None, typer.Option("--test-id", metavar="ID", help="The id of the test row (default: the cell's first).")
 ]
 
 

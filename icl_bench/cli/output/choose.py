@@ -298,7 +298,7 @@ def on_common(contest: Contest, answer: Answer, place: int) -> str:
     common, chosen, score = contest.race.on_common(choice, place)
     if not common:
         return ""
-    return f" (on the same questions {percent(score)}%, the choice {percent(chosen)}%)"
+    return f" (on the same test rows and draws {percent(score)}%, the choice {percent(chosen)}%)"
 
 
 def without_near_duplicates(contest: Contest, place: int) -> str:

@@ -87,7 +87,7 @@ def print_frontier(
         )
     if table["other_tests"].any():
         count = int(table["other_tests"].sum())
-        print_lines(console(), f"{count} of {len(table)} points have other test examples and are not compared")
+        print_lines(console(), f"{count} of {len(table)} points have other test rows and are not compared")
     print_lines(console(), *rows_left_out_notes(table))
     if prices is not None:
         print_lines(console(), *price_lines(prices, table))

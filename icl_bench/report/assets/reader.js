@@ -275,7 +275,7 @@ class Reader {
       `${whole.format(pairs.lost)} right only here, ${whole.format(pairs.won)} right only there` +
       (pairs.without_verdict ? `, ${whole.format(pairs.without_verdict)} with an answer that is neither right nor wrong` : "") +
       (pairs.unpaired ? `; ${whole.format(pairs.unpaired)} predictions have none beside them.` : ".") +
-      (pairs.p === null ? "" : ` p of no difference: ${SHOWN.p(pairs.p)} (exact sign-flip test over test examples, of which ${whole.format(pairs.flipped)} differ; McNemar's test where each has one pair). It holds for these demonstrations, not for others, and is not corrected for further comparisons.`) : "";
+      (pairs.p === null ? "" : ` p of no difference: ${SHOWN.p(pairs.p)} (exact sign-flip test over test rows, of which ${whole.format(pairs.flipped)} differ; McNemar's test where each has one pair). It holds for these demonstrations, not for others, and is not corrected for further comparisons.`) : "";
     $(".found", this.section).textContent = text + flipped;
   }
 
@@ -416,7 +416,7 @@ function detail(row, source) {
   const facts = [
     ["Said", said || (written === null || row.valid === false ? "(nothing)" : "(no answer)")],
     [golds.length > 1 ? "Right answers" : "Right answer", golds.map((gold) => gold || "(no answer)").join(" | ")],
-    ["Test example", row.test_id], ["Task", row.task], ["Model", row.model],
+    ["Test row", row.test_id], ["Task", row.task], ["Model", row.model],
     ["Curve", row.series], ["k", `${whole.format(row.k)}, draw ${row.draw}`],
   ];
   if (row.perturbation) facts.push(["Perturbation", perturbation(row)]);

@@ -23,7 +23,7 @@ from icl_bench.wording import percent
 if TYPE_CHECKING:
     import pandas as pd
 
-TESTED = "The line is the 95% interval, paired by test example and, as the p values are, corrected over k (Holm)."
+TESTED = "The line is the 95% interval, paired by test row and, as the p values are, corrected over k (Holm)."
 
 
 FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}

@@ -343,7 +343,7 @@ def test_points_on_other_test_examples_are_no_candidates():
     assert verdicts(table) == {("random", 1): "best", ("random", 5): "other test examples"}
     assert taken(table) == [("random", 1)]
     said = lines(table, ANY)
-    assert said[-1].endswith("1 point left out: missing more than a quarter of the test examples that most points have")
+    assert said[-1].endswith("1 point left out: missing more than a quarter of the test rows that most points have")
 
 
 def test_few_easy_test_examples_are_not_the_best():
@@ -467,20 +467,22 @@ def test_advice_from_one_draw_says_that_it_is_over_test_examples_only():
     table = advised(*points)
     assert table["interval_over"].tolist() == ["test examples only"] * 2
     text = said(table)
-    assert "800 test examples, 1 draw beside 1, over test examples only)" in text
-    warning = "1 draw: this advice is over test examples only; it does not show the effect of other demonstrations; try --draws 3"
+    assert "800 test rows, 1 draw beside 1, over test rows only)" in text
+    warning = (
+        "1 draw: this advice is over test rows only; it does not show the effect of other demonstrations; try --draws 3"
+    )
     assert text.count(warning) == 1
     assert said(advised(points[1])).count(warning) == 1  # nothing to compare it with
     several = advised(point(shares(0.2), 30, k=1), point(shares(0.7), 60, k=5))
     assert several["interval_over"].tolist() == ["draws and test examples"] * 2
-    assert "over test examples" not in said(several)
+    assert "over test rows" not in said(several)
 
 
 def test_advice_that_stands_on_retrieval_alone_needs_no_other_draws():
     names = {"select": "bm25", "order": "relevance"}
     table = advised(point(shares(0.2, 1), 30, k=1, **names), point(shares(0.7, 1), 60, k=5, **names))
     assert "1 draw: this advice" not in said(table)
-    assert "1 draw beside 1, over test examples only)" in said(table)
+    assert "1 draw beside 1, over test rows only)" in said(table)
 
 
 # -- how often it is wrong ----------------------------------------------------------------------
@@ -541,7 +543,7 @@ def test_what_to_take_is_said_with_its_cost_and_the_test_behind_it():
         "points to the best point, whichever that is (p=0.0"
     )
     assert ", one-sided, Holm over 2 cheaper points); against the best found -1.0 points, 95% " in second
-    assert second.endswith(" (paired by test example; 800 test examples, 3 draws beside 3)")
+    assert second.endswith(" (paired by test row; 800 test rows, 3 draws beside 3)")
     assert third == ("  the best found is hybrid:20, drawn, k=100 (70.0%, computes 600 of 6,000 tokens)")
     assert last.startswith(
         "  every cheaper point is worse than the best, and may lose 5 points or more; the best of "
@@ -576,7 +578,7 @@ def test_it_is_said_when_the_data_do_not_tell():
     ) in text
     text = said(advised(points[0], points[3]))
     assert re.search(
-        r"100 test examples, 2 draws beside 2\); 80% power from [0-9.]+ points on; 2 draws, try --draws 5", text
+        r"100 test rows, 2 draws beside 2\); 80% power from [0-9.]+ points on; 2 draws, try --draws 5", text
     )
     assert "(as may" not in text
     # the wild ones aside, it is told
@@ -626,7 +628,7 @@ def test_points_that_no_advice_can_be_about_are_counted():
         point(shares(0.9, 1), 10, k=4),
     )
     text = said(advised(rows))
-    assert "2 points left out: missing more than a quarter of the test examples that most points" in text
+    assert "2 points left out: missing more than a quarter of the test rows that most points" in text
     assert "2 points left out: a single draw does not show how much draws differ; try --draws 3" in text
 
 

@@ -178,7 +178,7 @@ def test_a_curves_interval_of_one_draw_is_over_test_examples_only():
         ("bm25", 9): "test examples only",
     }
     (note,) = curve_notes(table)
-    assert note.startswith("1 draw: the 95% interval of 1 of 3 points is over test examples only")
+    assert note.startswith("1 draw: the 95% interval of 1 of 3 points is over test rows only")
 
 
 def test_an_interval_of_several_draws_is_over_those_of_one_side_where_the_other_has_one():
@@ -271,7 +271,7 @@ def test_the_terminal_shows_draws_of_both_sides_and_names_nothing_better_by_one(
     assert "points t · m · balanced" in text
     assert " 5 1 1 +" in text
     assert "one draw: 1 point without a p value" in text
-    assert "1 draw: the 95% interval of 2 of 3 points is over test examples only" in text
+    assert "1 draw: the 95% interval of 2 of 3 points is over test rows only" in text
     assert "has a standard deviation of" in text
 
 

@@ -122,7 +122,7 @@ def test_the_answers_command_writes_what_the_choice_learned(words: tuple[object,
     lines = ended.out.splitlines()
     assert lines[0].startswith("Use: encoder-probe, k=60, accuracy"), ended.out
     assert "a linear classifier of sentence embeddings learns from 60 examples" in lines[0]
-    assert re.search(r" answers \(on the same questions \S+%, the choice \S+%\); a query costs ", lines[2])
+    assert re.search(r" answers \(on the same test rows and draws \S+%, the choice \S+%\); a query costs ", lines[2])
     assert "training by knn, probe, lora and full" in lines[3]
     program, *command = shlex.split(lines[4].partition(": ")[2], comments=True)
     assert (program, command[-1]) == ("icl-bench", "trained")

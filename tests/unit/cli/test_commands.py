@@ -85,7 +85,7 @@ def test_a_run_prints_its_table_and_says_where_the_results_are(icl: Run, sweep: 
     assert "cards · tiny" in done.out
     assert "95%" in done.out
     assert "random, drawn: " in done.out
-    assert done.err.startswith("cards: 6 test examples, pool of 40 (files ")
+    assert done.err.startswith("cards: 6 test rows, pool of 40 (files ")
     assert done.err.endswith("4 cells computed. Results: results/\n")
     assert len(list(Path("results").rglob("*.parquet"))) == 4
 
@@ -180,7 +180,7 @@ def test_a_plan_computes_nothing_and_says_what_does_not_fit(icl: Run, sweep: tup
     done = icl("plan", *words)
     assert done.code == 0
     assert "skipped: k=41 is more than the pool's 40 demonstrations" in done.out
-    assert "each cell: 6 test examples; tiny reads" in done.out
+    assert "each cell: 6 test rows; tiny reads" in done.out
     last = done.out.splitlines()[-1]
     assert re.fullmatch(r" +in all: 2 cells, [\d,]+ tokens to compute, about \d+ s on this machine *", last)
     records = json.loads(icl("plan", *words, "--json").out)
@@ -244,7 +244,7 @@ def test_a_plan_and_a_run_say_what_is_shared_and_what_saw_the_queries(
 def test_test_examples_that_retrieval_would_find_are_counted(icl: Run, task: Path, sweep: tuple[Any, ...], select: str):
     write_rows(task.parent / "train.jsonl", [fakes.row(i) for i in (*range(38), 1003, 1005)])
     words = [*sweep[:5], "2", *sweep[6:], "--draws", 1, "--select", select]
-    said = "note: 2 of the 6 test examples with the same text in the pool: retrieval shows it"
+    said = "note: 2 of the 6 test rows with the same text in the pool: retrieval shows it"
     assert (said in icl("plan", *words).out) == (select != "random")
     assert (said in icl("run", *words).err) == (select != "random")
 
@@ -252,7 +252,7 @@ def test_test_examples_that_retrieval_would_find_are_counted(icl: Run, task: Pat
 def test_test_examples_with_a_near_duplicate_in_the_pool_are_counted(icl: Run, task: Path, sweep: tuple[Any, ...]):
     like = [{**row, "text": row["text"].upper() + "!"} for row in (fakes.row(1003), fakes.row(1005))]
     write_rows(task.parent / "train.jsonl", [*(fakes.row(i) for i in range(38)), *like])
-    said = "2 of the 6 test examples with a near duplicate in the pool"
+    said = "2 of the 6 test rows with a near duplicate in the pool"
     assert f"note: {said}" in icl("plan", *sweep[:5], "2", *sweep[6:], "--select", "bm25").out
     assert "2 test rows are nearly a train row" in icl("tasks", "--check", str(task)).out
 

@@ -146,7 +146,7 @@ def test_halves_of_a_label_space_are_never_the_answer():
                 *sweep({1: 0.5, 5: 0.6}),
                 *(one[one["test_id"].isin(one["test_id"].unique()[:120])] for one in sweep({100: 0.95})),
             ],
-            "the highest could not be compared with others (other test examples)",
+            "the highest could not be compared with others (other test rows)",
         ),
         (
             [*sweep({1: 0.5}), *sweep({5: 0.7, 20: 0.95}, tokens=False)],

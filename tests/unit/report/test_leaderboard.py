@@ -267,7 +267,7 @@ def test_markup_in_names_is_shown_as_it_is(tmp_path: Path):
     import_predictions(tmp_path / "mine.csv", tmp_path / "results")
     table = leaderboard(tmp_path / "results")
     header, _, line, _, note = as_markdown(table).splitlines()
-    assert note.startswith("1 draw: the 95% interval of 1 of 1 point is over test examples only")
+    assert note.startswith("1 draw: the 95% interval of 1 of 1 point is over test rows only")
     assert line.startswith(r"| a\|b \`c\` &lt;i&gt;\*d\*\_e\_&lt;/i&gt; | 'm\\nn\\r\[x\](y)\\\\' | s | o | 1 |")
     assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", header))
     (row,) = csv.DictReader(io.StringIO(as_csv(table)))

@@ -166,7 +166,7 @@ def test_a_cell_or_row_that_is_not_there_is_refused_by_name(made: Plan, tmp_path
     results = tmp_path / "results"
     with pytest.raises(UserError, match="no finished cell with task=cards k=9 draw=0"):
         find_prediction(results, {"task": "cards", "k": 9, "draw": 0})
-    with pytest.raises(UserError, match="--test-id nobody: not among the 6 test examples"):
+    with pytest.raises(UserError, match="--test-id nobody: not among the 6 test rows"):
         find_prediction(results, CELL, "nobody")
     with pytest.raises(UserError, match="run something first"):
         find_prediction(tmp_path / "nothing", CELL)

@@ -241,7 +241,7 @@ def test_ks_without_a_common_test_example_have_no_forecast():
     rows = curve({k: logistic(k) for k in KS}, test=20)
     apart = rows.assign(test_id=rows["test_id"].where(rows["k"] > 4, "other " + rows["test_id"]))
     (row,) = told(apart).to_dict("records")
-    assert row["reason"] == "no test examples in common"
+    assert row["reason"] == "no test rows in common"
 
 
 def test_reorderings_and_single_points_beside_curves_are_not_printed():

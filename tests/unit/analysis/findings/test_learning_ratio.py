@@ -93,7 +93,7 @@ def test_points_without_common_test_examples_say_so_and_hide_no_others():
     apart.loc[apart["variant"] == "far", "test_id"] += " of another test set"
     nothing, row = found(frame(apart, rows)).to_dict("records")
     assert (nothing["k"], nothing["removed"], nothing["metric"]) == (3, 10, "accuracy")
-    assert nothing["reason"] == "no test examples in common"
+    assert nothing["reason"] == "no test rows in common"
     assert np.isnan(nothing["score"])
     assert np.isnan(nothing["nearest_lost"])
     assert (row["k"], row["test_rows"]) == (5, 500)
@@ -129,7 +129,7 @@ def test_terminal_and_report_name_that_one_draw_says_nothing_of_others():
     console = Console(file=StringIO(), width=120)
     print_findings(findings, console)
     text = " ".join(console.file.getvalue().split())
-    note = "1 draw: the 95% interval of 1 of 1 point is over test examples only; it does not show the effect of other demonstrations"
+    note = "1 draw: the 95% interval of 1 of 1 point is over test rows only; it does not show the effect of other demonstrations"
     assert note in text.split("sample learning ratio:")[1]
     drawn = perturbations(FINDINGS["perturbations"], findings, Naming.of(findings.summary))
     assert drawn is not None

@@ -100,7 +100,7 @@ def test_a_combination_may_have_a_single_row():
 
 
 def test_two_predictions_of_one_test_example_in_one_draw_are_refused():
-    with pytest.raises(ValueError, match="several predictions of one test example"):
+    with pytest.raises(ValueError, match="several predictions of one test row"):
         grids(frame(cell("aabb"), cell("abab")), ["k"])
 
 

@@ -99,7 +99,10 @@ def test_scores_of_different_answers_are_repeated_on_those_that_both_have() -> N
     for start, scores in ((0, [0.0] * 12 + [1.0] * 18), (30, [1.0] * 30)):
         race.tell(Ask(1, start, start + 30), scores)
     contest: Any = SimpleNamespace(race=race)
-    assert on_common(contest, Answer(0, False, FOUR[:2]), 1) == " (on the same questions 60.0%, the choice 50.0%)"
+    assert (
+        on_common(contest, Answer(0, False, FOUR[:2]), 1)
+        == " (on the same test rows and draws 60.0%, the choice 50.0%)"
+    )
     race.tell(Ask(0, 30, 60), [1.0] * 30)
     assert not on_common(contest, Answer(0, False, FOUR[:2]), 1)
 

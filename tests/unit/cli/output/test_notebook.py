@@ -19,7 +19,7 @@ made = plan(folder / "task", "1,2,4", draws=2)
 shown = Display(quiet={quiet})
 with shown.preparing() as say:
     say("reading the data")
-shown.note("cards: 6 test examples, [b]pool of 40[/b]")
+shown.note("cards: 6 test rows, [b]pool of 40[/b]")
 with shown.running(made) as watcher:
     outcome = runner(made, folder / "results", FakeBackend(pause=0.05), watcher).run()
 shown.outcome(outcome, "results")
@@ -59,7 +59,7 @@ def test_a_notebook_has_one_text_that_is_updated_and_keeps_the_notes(executed: A
     assert output["output_type"] == "display_data"
     lines = output["data"]["text/plain"].splitlines()
     assert list(output["data"]) == ["text/plain"]
-    assert lines[0] == "cards: 6 test examples, [b]pool of 40[/b]"
+    assert lines[0] == "cards: 6 test rows, [b]pool of 40[/b]"
     assert lines[-1] == "6 cells computed. Results: results/"
     assert len(lines) == 3
     running = [text for _, text in updates if "predictions" in text]
