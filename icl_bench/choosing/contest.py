@@ -313,6 +313,10 @@ class Contest:
         """The number of queries at which two settings cost the same in all; None if one is always the cheaper."""
         return None if self.measure is None else crossing(self.costs, one, other, self.measure)
 
+    def score_of_training(self, place: int, draw: int) -> float:
+        """The mean score of a training on all test rows, from 0 to 1; NaN before it is trained."""
+        return float(np.mean(list(self._learned.get((place, draw), {"": math.nan}).values())))
+
     # -- racing ---------------------------------------------------------------------------------------
 
     def run(
@@ -456,6 +460,7 @@ class Contest:
                     return False
             one, common = Outcome(), read if last is group else 0
             spent, estimated = self.account.spent, self._of_cell(entrant, cell, names, common)
+            loads = entrant.here and sum(one.here for one in self.entrants) == 1 and not runner.is_loaded
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
@@ -473,7 +478,7 @@ class Contest:
                 last, read = group, cell.prefix_tokens
             if self.spec.spend.unit == "time":
                 self._is_spent()
-            if self.spec.spend.unit == "time" or not entrant.here:
+            if not loads and (self.spec.spend.unit == "time" or not entrant.here):  # once, so it tells no pace
                 entrant.estimated += estimated
                 entrant.took += self.account.spent - spent
             scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
@@ -769,8 +774,8 @@ class Contest:
         needed = self._estimate(look)
         if needed > spend.amount:
             raise UserError(
-                f"--spend {spend}: too small for a first look at {counted(len(prompts), 'setting')}; it takes "
-                f"about {spend.at_least(needed)} (of a single setting at least "
+                f"--spend {spend}: too small for the first answers of {counted(len(prompts), 'prompt')}; it takes "
+                f"about {spend.at_least(needed)} (of a single one at least "
                 f"{spend.at_least(min(self._estimate([one]) for one in look))}); raise it, or give fewer values of "
                 "--k or --select"
             )
@@ -780,12 +785,21 @@ class Contest:
         spend, looked = self.spec.spend, self._looked() - self._had
         prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
-        needed = f", which takes about {spend.about(self.account.spent / looked)}" if looked >= LEAST_LOOKED else ""
+        takes = self.account.spent / looked if looked >= LEAST_LOOKED else self._by_formula()
+        needed = "" if takes is None else f", which takes about {spend.about(takes)}"
         return UserError(
-            f"--spend {spend}: too {small} for a first look at {counted(prompts, 'setting')}{needed}; "
+            f"--spend {spend}: too {small} for the first answers of {counted(prompts, 'prompt')}{needed}; "
             f"{counted(self.outcome.answers, 'answer')} more are stored now: run the same command again to continue, "
             "or with fewer values of --k or --select"
         )
+
+    def _by_formula(self) -> float | None:
+        """Seconds of a first look at all prompts, from its operations and this machine's speed; None if unknown."""
+        (first, *more), look = self.entrants, Race(self.race.candidates, self.race.rules).next()
+        if more or self.spec.spend.unit != "time" or self.measure != "operations" or first.rate is None:
+            return None
+        prompts = [ask for ask in look if self.settings[ask.candidate].learner is None]
+        return self._cost_of(prompts, self.costs) / first.rate
 
     def _looked(self) -> float:
         """The share of the first round's tokens that is answered."""

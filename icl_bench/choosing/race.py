@@ -275,16 +275,17 @@ class Race:
         is compared with the other's on the positions that both answered.
         """
         if self._leader < 0:
-            self._leader = self._best()
+            self._leader = self.best(np.flatnonzero(~self._withdrawn))
         return self._leader
 
-    def _best(self) -> int:
-        reach = self._reach()
-        furthest = (reach == reach.max()) & (self.asked > 0) & ~self._withdrawn
-        complete = furthest & self._complete_alone & (self.asked == self.length)
-        kinds = [np.flatnonzero(kind) for kind in (complete, furthest & ~complete) if kind.any()]
+    def best(self, places: np.ndarray) -> int:
+        """Return the best so far of some candidates, ``(n,)``, as :meth:`leader` does of all."""
+        reach, asked = self._reach()[places], self.asked[places]
+        furthest = (reach == reach.max()) & (asked > 0)
+        complete = furthest & self._complete_alone[places] & (asked == self.length)
+        kinds = [places[kind] for kind in (complete, furthest & ~complete) if kind.any()]
         means = self.means()
-        best = [self._highest(kind, means[kind]) for kind in kinds or [np.flatnonzero(~self._withdrawn)]]
+        best = [self._highest(kind, means[kind]) for kind in kinds or [places]]
         if len(best) == 1:
             return best[0]
         _, *scores = self.on_common(*best)

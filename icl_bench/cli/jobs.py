@@ -313,7 +313,8 @@ def run_and_print(
     shown = [finished for finished in done if finished.outcome.has_results]
     if not (json or quiet):
         _print_group_means(shown, results)
-        if summaries and not any(finished.outcome.stopped for finished in done):  # it prints the next step
+        complete = not any(finished.outcome.stopped for finished in done)  # else it prints the next step
+        if summaries and complete and not options.get("keep_checkpoints"):  # a kept classifier is not measured further
             stored = [with_stored(summary, results, cells) for summary, cells in zip(summaries, names, strict=True)]
             print_lines(console(), f"next: {next_step(summaries, stored)}")
     if json and shown:

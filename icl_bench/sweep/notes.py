@@ -18,6 +18,9 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
 from icl_bench.wording import counted
 
+SHARES = 3
+"""A note lists at most this many values of k."""
+
 
 def headline(task: TokenizedTask) -> str:
     """Test rows, pool and data of a task, in one line."""
@@ -33,8 +36,8 @@ def queries_in_words(task: TokenizedTask) -> str:
     return counted(count, "test row") if task.asked is None else f"{counted(count, 'row')} of the pool"
 
 
-def notes(sweep: Sweep) -> list[str]:
-    """Notes on data, pool and selection, one a line."""
+def notes(sweep: Sweep, *, checked: bool = False) -> list[str]:
+    """Notes on data, pool and selection, one a line. If the data are ``checked``, the user knows of duplicates."""
     task = sweep.task
     texts = list(task.data.notes)
     if not sweep.window_is_known:
@@ -70,7 +73,7 @@ def notes(sweep: Sweep) -> list[str]:
     texts += same_prompts(sweep.plan)
     texts += [f"not calibrated: {reason}" for reason in sweep.plan.not_calibrated]
     if not all(choice.shared for choice in sweep.spec.select):
-        texts += [*_leaks(task), *unrelated(sweep.plan)]
+        texts += [*([] if checked else _leaks(task)), *unrelated(sweep.plan)]
     texts += [*_read_in_part(sweep), *_vectors_of_parts(sweep), *_word_rules(sweep)]
     if task.perturbation != NONE:
         texts.append(f"demonstrations are perturbed: {task.perturbation}")
@@ -137,7 +140,8 @@ def unrelated(plan: Plan) -> list[str]:
         shares = [f"{n:,} of {total:,} at k={k} ({n / total:.0%})" for k, n, total in counts if n]
         if shares:
             drawn = "demonstrations drawn at random because no others of the pool are related to the query"
-            texts[choice] = f"{choice}: {drawn}: {', '.join(shares)}"
+            said = ", ".join(shares) if len(shares) <= SHARES else f"{shares[0]} to {shares[-1]}"
+            texts[choice] = f"{choice}: {drawn}: {said}"
     return list(texts.values())
 
 

