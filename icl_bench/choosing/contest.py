@@ -786,6 +786,8 @@ class Contest:
         prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
         takes = self.account.spent / looked if looked >= LEAST_LOOKED else self._by_formula()
+        if takes is not None and takes <= self.account.spent:  # the formula does not know what else takes time
+            takes = None
         needed = "" if takes is None else f", which takes about {spend.about(takes)}"
         return UserError(
             f"--spend {spend}: too {small} for the first answers of {counted(prompts, 'prompt')}{needed}; "

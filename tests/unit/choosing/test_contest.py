@@ -290,7 +290,18 @@ def test_the_time_of_a_first_look_is_not_extrapolated_from_a_small_part_of_it(
     tick(10)
     ended = choose(*words, "--k", "0,1,2,3,4", "--spend", "15s", results=tmp_path / "results")
     assert ended.code == 2
-    assert "--spend 15s: too short for the first answers of 9 prompts" in ended.err
+    assert "--spend 15s: too short for the first answers of 9 prompts; " in ended.err
+
+
+def test_it_is_then_estimated_from_the_operations(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tick: Callable[[float], None]
+) -> None:
+    monkeypatch.setattr(module, "rate_of", lambda _: 100.0)
+    tick(10)
+    ended = choose(*words, "--k", "0,1,2,3,4", "--spend", "15s", results=tmp_path / "results")
+    assert re.search(
+        r"--spend 15s: too short for the first answers of 9 prompts, which takes about [\d.,]+ (h|d)", ended.err
+    )
 
 
 def test_a_spent_time_ends_the_race_with_what_it_knows(
