@@ -111,8 +111,8 @@ def test_intervals_that_are_not_over_draws_of_what_is_drawn_are_counted():
         {"interval_over": "draws and test examples"},
     )
     expected = [
-        f"1 draw: the 95% interval of 2 of 6 points is over {TESTS_ONLY}; {SILENT}",
-        f"1 draw: the 95% interval of 1 of 6 points is over {ONE_SIDE}; {SILENT}",
+        f"1 draw: the 95% interval of 2 of 6 points is over test rows only; {SILENT}",
+        f"1 draw: the 95% interval of 1 of 6 points is over test rows and one side's draws; {SILENT}",
     ]
     assert curve_notes(rows) == expected
     assert comparison_notes(rows) == expected
@@ -123,11 +123,11 @@ def test_intervals_that_are_not_over_draws_of_what_is_drawn_are_counted():
 @pytest.mark.parametrize(
     ("row", "over"),
     [
-        ({"k": 10, "select": "random", "interval_over": TESTS_ONLY}, TESTS_ONLY),
-        ({"k": 1, "select": "random", "interval_over": TESTS_ONLY}, TESTS_ONLY),
+        ({"k": 10, "select": "random", "interval_over": TESTS_ONLY}, "test rows only"),
+        ({"k": 1, "select": "random", "interval_over": TESTS_ONLY}, "test rows only"),
         ({"k": 0, "select": "random", "interval_over": TESTS_ONLY}, None),
         ({"k": 10, "select": "bm25", "interval_over": TESTS_ONLY}, None),
-        ({"k": 10, "select": "bm25", "interval_over": ONE_SIDE}, ONE_SIDE),
+        ({"k": 10, "select": "bm25", "interval_over": ONE_SIDE}, "test rows and one side's draws"),
         ({"k": 10, "select": "random", "interval_over": "draws and test examples"}, None),
     ],
 )
