@@ -69,7 +69,7 @@ class RaceProgress(Watcher):
         self._note_left_out()
         self._display.note(
             f"{counted(len(contest.settings), 'setting')} race on {counted(rules.rows, 'test row')} and "
-            f"{counted(rules.draws, 'draw')} of demonstrations; a full sweep asks {contest.full_sweep:,} questions"
+            f"{counted(rules.draws, 'draw')} of demonstrations; a full sweep has {contest.full_sweep:,} answers"
         )
         try:
             with self._display.changing(self) as self._changed:
