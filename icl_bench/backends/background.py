@@ -1,11 +1,13 @@
-"""Runs a coroutine in its own thread and yields its results as they arrive."""
+"""Runs a coroutine in its own thread and yields its results as they arrive; several at a time for several threads."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,7 +17,81 @@ _PARTING_SECONDS = 1.0
 """How long a cancelled coroutine has to close its connections."""
 
 
-def packs(coroutine_of: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Iterator[list[T]]:
+_LOOK_SECONDS = 0.5
+"""How often a thread that waits for others can be interrupted, whichever thread the signal reaches."""
+
+
+class Together:
+    """Threads that wait at the same time, while their own work is done by one of them at a time.
+
+    Their coroutines run in one event loop, so that they share what they count and limit.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, requests: int) -> None:
+        """``requests`` is how many requests of all threads may run at a time."""
+        self.loop, self.requests = loop, asyncio.Semaphore(requests)
+        self.threads = 0
+        """The number of threads that work."""
+        self._turn = threading.Lock()
+        self._futures: set[Future[None]] = set()
+
+    @classmethod
+    @contextmanager
+    def of(cls, requests: int) -> Iterator[Together]:
+        """Start the event loop, and stop it at the end of the block."""
+        with _event_loop() as loop:
+            yield cls(loop, requests)
+
+    def run(self, works: Sequence[Callable[[], None]]) -> None:
+        """Do these works, each in a thread of its own. Raises the first exception once all have ended.
+
+        If this thread is interrupted, the coroutines of all are cancelled, and it waits a moment for the threads.
+        """
+        errors: list[BaseException] = []
+
+        def guarded(work: Callable[[], None]) -> None:
+            with self._turn:
+                self.threads += 1
+                try:
+                    work()
+                except BaseException as error:  # raised by the thread that waits for all
+                    errors.append(error)
+                finally:
+                    self.threads -= 1
+
+        threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_LOOK_SECONDS)
+        except BaseException:
+            for future in list(self._futures):
+                future.cancel()
+            deadline = time.monotonic() + _PARTING_SECONDS
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(max(deadline - time.monotonic(), 0.0))
+            raise
+        if errors:
+            raise errors[0]
+
+    @contextmanager
+    def waiting(self, future: Future[None]) -> Iterator[None]:
+        """Let other threads work while this one waits for a coroutine."""
+        self._futures.add(future)
+        self._turn.release()
+        try:
+            yield
+        finally:
+            self._turn.acquire()
+            self._futures.discard(future)
+
+
+def packs(
+    coroutine_of: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], together: Together | None = None
+) -> Iterator[list[T]]:
     """Yield the results of a coroutine in lists of those that have arrived meanwhile.
 
     ``coroutine_of`` is called with a function that takes one result. If the iterator is closed or
@@ -23,17 +99,21 @@ def packs(coroutine_of: Callable[[Callable[[T], None]], Coroutine[Any, Any, None
     Raises the coroutine's exception after all results.
     """
     results: SimpleQueue[T | None] = SimpleQueue()
-    with _event_loop() as loop:
+    with _event_loop() if together is None else nullcontext(together.loop) as loop:
         future = asyncio.run_coroutine_threadsafe(coroutine_of(results.put), loop)
         future.add_done_callback(lambda _: results.put(None))
         ended = False
-        while not ended:
-            items = [results.get()]
-            items += [results.get() for _ in range(results.qsize())]
-            ended = items[-1] is None
-            if batch := [item for item in items if item is not None]:
-                yield batch
-        future.result()
+        try:
+            while not ended:
+                with nullcontext() if together is None else together.waiting(future):
+                    items = [results.get()]
+                items += [results.get() for _ in range(results.qsize())]
+                ended = items[-1] is None
+                if batch := [item for item in items if item is not None]:
+                    yield batch
+            future.result()
+        finally:
+            future.cancel()
 
 
 @contextmanager

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
-from typing import Any
+from itertools import groupby, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts
+from icl_bench.backends.background import Together
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.choosing.costs import (
     Served,
@@ -131,6 +132,33 @@ class Setting:
         if self.query_flops is None or self.shared_flops is None:
             return None
         return self.query_flops + self.shared_flops / queries
+
+
+class _Question(NamedTuple):
+    """Rows of a cell that a round asks."""
+
+    candidate: int
+    draw: int
+    group: PlannedGroup
+    cell: CellPlan
+    rows: Sequence[str]
+    """Test ids."""
+
+
+_Scores = dict[tuple[int, int, str], float]
+"""Scores from 0 to 1, by candidate, draw and test id."""
+
+
+@dataclass
+class _Part:
+    """One model's part of a round."""
+
+    estimated: float = 0.0
+    """What it was estimated to take, in the unit of ``--spend``."""
+    loading: float = 0.0
+    """What loading the model took of it, which tells no pace."""
+    cut: bool = False
+    """Whether the budget was not enough, or the run was stopped."""
 
 
 @dataclass
@@ -446,28 +474,96 @@ class Contest:
         The race hears of whole rounds alone: one that came further than others would lead for that. Answers of a
         round that is not whole are in the journals.
         """
-        scores: dict[tuple[int, int, str], float] = {}
-        before, last, read = None, None, 0
-        for candidate, draw, group, cell, names in self._questions_of(asks):
-            setting = self.settings[candidate]
-            entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
+        scores: _Scores = {}
+        before = None
+        for place, questions in groupby(self._questions_of(asks), key=lambda one: self.settings[one.candidate].entrant):
+            runner = runners[place]
             if before is not None and before is not runner and sum(one.here for one in self.entrants) > 1:
                 before.release()
-            before, self.asking = runner, entrant
+            before, self.asking = runner, self.entrants[place]
+            if not self._asked_of(place, list(questions), runner, scores):
+                return False
+        for ask in asks:
+            if self.settings[ask.candidate].learner is None:
+                self._tell(ask, scores, runners)
+        self._learn(asks, runners)
+        return True
+
+    def _asked_of(self, place: int, questions: Sequence[_Question], runner: Runner, scores: _Scores) -> bool:
+        """Ask one model's part of a round. Returns whether the budget was enough for it.
+
+        A round asks few rows of each cell, fewer than a server answers at a time. So a server is asked several cells at
+        a time, except cells that read the same demonstrations, of which its cache may hold the shorter ones.
+        """
+        entrant, timed, part = self.entrants[place], self.spec.spend.unit == "time", _Part()
+        if timed:
+            self._is_spent()
+        spent = self.account.spent
+        try:
+            if entrant.here or not any(map(self._is_new, questions)):
+                self._ask_in_turn(questions, runner, scores, part)
+            else:
+                self._ask_together(questions, runner, scores, part)
+        finally:
+            if timed:
+                self._is_spent()
+            if timed or not entrant.here:
+                entrant.estimated += part.estimated
+                entrant.took += self.account.spent - spent - part.loading
+        return not part.cut
+
+    def _ask_together(self, questions: Sequence[_Question], runner: Runner, scores: _Scores, part: _Part) -> None:
+        """Ask cells at a server, several at a time."""
+        lanes: dict[Any, deque[_Question]] = defaultdict(deque)
+        for one in questions:
+            lanes[self.settings[one.candidate].read_with, one.draw].append(one)
+        waiting = deque(lanes.values())
+        if not runner.is_loaded:  # one cell shows whether the server answers, and which arguments it accepts
+            first = next(lane for lane in waiting if any(map(self._is_new, lane)))
+            place = [*map(self._is_new, first)].index(True)
+            self._ask_in_turn([first.popleft() for _ in range(place + 1)], runner, scores, part)
+        requests = runner.at_a_time()
+
+        def work() -> None:
+            mine = runner.beside(together)
+            try:
+                while waiting and not part.cut:
+                    self._ask_in_turn(waiting.popleft(), mine, scores, part)
+            except BaseException:
+                part.cut = True
+                raise
+
+        with Together.of(requests) as together:
+            together.run([work] * min(requests, len(waiting)))
+
+    def _is_new(self, question: _Question) -> bool:
+        """Whether a row of it is not answered yet."""
+        return not self._known[id(question.cell)].issuperset(question.rows)
+
+    def _ask_in_turn(self, questions: Iterable[_Question], runner: Runner, scores: _Scores, part: _Part) -> None:
+        """Ask cells of one model one after the other, until the part is cut."""
+        last, read = None, 0
+        for candidate, draw, group, cell, names in questions:
+            if part.cut:
+                return
+            setting = self.settings[candidate]
+            entrant = self.entrants[setting.entrant]
             if not self._known[id(cell)].issuperset(names):
                 self._begin()
                 if self._is_spent():
-                    return False
+                    part.cut = True
+                    return
             one, common = Outcome(), read if last is group else 0
             spent, estimated = self.account.spent, self._of_cell(entrant, cell, names, common)
             loads = entrant.here and sum(one.here for one in self.entrants) == 1 and not runner.is_loaded
             try:
                 found = runner.ask(group, cell, names, one)
             except OutOfBudgetError:
-                return False
+                part.cut = True
+                return
             except StopRunError as error:
-                self.ended = str(error)
-                return False
+                self.ended, part.cut = str(error), True
+                return
             except CellError as error:
                 raise UserError(f"{setting.name}, draw {draw}: {error}") from None
             finally:
@@ -478,15 +574,11 @@ class Contest:
                 last, read = group, cell.prefix_tokens
             if self.spec.spend.unit == "time":
                 self._is_spent()
-            if not loads and (self.spec.spend.unit == "time" or not entrant.here):  # once, so it tells no pace
-                entrant.estimated += estimated
-                entrant.took += self.account.spent - spent
+            if loads:
+                part.loading += self.account.spent - spent
+            else:
+                part.estimated += estimated
             scores |= {(candidate, draw, name): min(max(score, 0.0), 1.0) for name, score in found.items()}
-        for ask in asks:
-            if self.settings[ask.candidate].learner is None:
-                self._tell(ask, scores, runners)
-        self._learn(asks, runners)
-        return True
 
     # -- learning -------------------------------------------------------------------------------------
 
@@ -585,8 +677,8 @@ class Contest:
         else:
             self._is_spent()
 
-    def _questions_of(self, asks: Sequence[Ask]) -> Iterator[tuple[int, int, PlannedGroup, CellPlan, Sequence[str]]]:
-        """What a round asks of prompts: candidate, draw, cell and rows.
+    def _questions_of(self, asks: Sequence[Ask]) -> Iterator[_Question]:
+        """What a round asks of prompts.
 
         Model after model, draw after draw, the smallest k first: so demonstrations of nested prompts are read once
         a round.
@@ -598,7 +690,7 @@ class Contest:
                     wanted[ask.candidate, draw].append(row)
         for candidate, draw in sorted(wanted, key=self._place):
             group, cell = self.settings[candidate].cell(draw)
-            yield candidate, draw, group, cell, [self.rows[row] for row in wanted[candidate, draw]]
+            yield _Question(candidate, draw, group, cell, [self.rows[row] for row in wanted[candidate, draw]])
 
     def _tell(self, ask: Ask, scores: dict[tuple[int, int, str], float], runners: Sequence[Runner]) -> None:
         setting = self.settings[ask.candidate]

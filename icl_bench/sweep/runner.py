@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from icl_bench.backends.background import Together
 from icl_bench.backends.interface import Answer, Backend, Decoding
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
@@ -325,6 +327,20 @@ class Runner:
             return dict.fromkeys(names)
         rows = table[SCORES].to_pylist()
         return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
+
+    def at_a_time(self) -> int:
+        """How many of its server's requests may run at a time; 1 on this machine. Raises ``CellError``."""
+        backend = self._loaded()
+        return backend.concurrency if isinstance(backend, ServerBackend) else 1
+
+    def beside(self, together: Together) -> Runner:
+        """A runner of the same cells at the same server, for one of several threads. Raises ``CellError``."""
+        backend = self._loaded()
+        assert isinstance(backend, ServerBackend), "others use the whole machine"
+        _ = self._same_answers, self.identity, self._architecture  # shared
+        other = copy(self)
+        other._backend = backend.beside(together)
+        return other
 
     @property
     def is_loaded(self) -> bool:

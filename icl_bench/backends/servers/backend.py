@@ -12,13 +12,14 @@ import importlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
 
-from icl_bench.backends.background import packs
+from icl_bench.backends.background import Together, packs
 from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
@@ -122,6 +123,18 @@ class ServerBackend:
         """A prompt of the last cell, and where its shared part ends."""
         self._models = list(listed_models(interface, connection))
         """The models that the server lists. Raises ``CellError``."""
+        self._together: Together | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """How many requests may run at a time."""
+        return self._concurrency
+
+    def beside(self, together: Together) -> ServerBackend:
+        """The same server for one of several threads, with counters of its own."""
+        other = copy(self)
+        other.counters, other._before, other._together = Counters(), None, together
+        return other
 
     def identity(self) -> dict[str, str]:
         """See ``Backend.identity``."""
@@ -141,10 +154,10 @@ class ServerBackend:
         def ask(hand: Callable[[_Reply], None]) -> Any:
             return self._ask_all(prompts, todo, decodings, hand)
 
-        start = time.perf_counter()
-        for replies in packs(ask):
+        start, together = time.perf_counter(), self._together
+        for replies in packs(ask, together):
             now = time.perf_counter()
-            self.counters.seconds += now - start
+            self.counters.seconds += (now - start) / (1 if together is None else together.threads)
             start = now
             for _, billed in replies:
                 self._count(*billed)
@@ -163,7 +176,7 @@ class ServerBackend:
         If the prompts share a part that the server's cache may hold, the first one is answered before the others start,
         so that the part is computed and billed once.
         """
-        in_flight = asyncio.Semaphore(self._concurrency)
+        in_flight = asyncio.Semaphore(self._concurrency) if self._together is None else self._together.requests
         failures: list[CellError | UserError] = []
         ends = self._shared_ends(prompts, todo)
         warms = len(todo) > 1 and len(prompts.prefix) >= self.interface.cached_from

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -282,3 +287,94 @@ def test_rows_that_are_too_long_for_another_model_are_left_out_by_name(
     ended = choose(*words, *racing, "--json", results=tmp_path / "results")
     names = [f"cards-test-{number}" for number in (9, 4)]  # in the order of asking
     assert f"2 test rows of good ({', '.join(names)}): too long for another model" in json.loads(ended.out)["left_out"]
+
+
+# -- requests at a time ----------------------------------------------------------------------------
+
+
+def slow(body: dict[str, Any]) -> Any:
+    time.sleep(0.02)
+    return respond(body)
+
+
+def race_of(url: str, task: Path, tiny: Path, concurrency: int) -> tuple[object, ...]:
+    where = ("--backend", "openai", "--base-url", url, "--tokenizer", tiny, "--concurrency", concurrency)
+    return ("--task", task, *SETTINGS, "--model", "good", *where, "--margin", "0.01")
+
+
+def test_a_server_is_asked_several_cells_at_a_time_with_the_answers_of_one_at_a_time(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    records, frames, asked = [], [], []
+    for concurrency in (1, 6):
+        results = tmp_path / f"by-{concurrency}"
+        with serving(slow) as server:
+            ended = choose(*race_of(server.url, task, tiny, concurrency), "--json", results=results)
+        assert ended.code == 0, ended.err
+        assert server.most_at_once == concurrency
+        asked.append(sorted(request["prompt"] for request in server.requests))
+        record = json.loads(ended.out)
+        records.append({name: record[name] for name in ("choice", "decided", "predictions", "settings")})
+        frames.append(read_results(results).sort_values(["select", "k", "draw", "test_id"]))
+    assert records[0] == records[1]
+    assert asked[0] == asked[1]
+    first, second = (frame[["select", "k", "draw", "test_id", "prediction"]].values.tolist() for frame in frames)
+    assert first == second
+    assert len(first) > 100
+
+
+def test_an_interruption_ends_all_that_wait_and_the_race_goes_on_from_there(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    count, hangs = itertools.count(1), threading.Event()
+
+    def until_interrupted(body: dict[str, Any]) -> Any:
+        if (number := next(count)) > 20 and not hangs.is_set():
+            if number == 25:
+                os.kill(os.getpid(), signal.SIGINT)
+            hangs.wait(30)
+        return respond(body)
+
+    before = threading.active_count()
+    with serving(until_interrupted) as server:
+        start = time.monotonic()
+        ended = choose(*race_of(server.url, task, tiny, 6), results=tmp_path / "results")
+        assert ended.code == 130, ended.err
+        assert time.monotonic() - start < 20
+        hangs.set()
+        answered = len({request["prompt"] for request in server.requests})
+        assert 20 <= answered <= 26
+        again = choose(*race_of(server.url, task, tiny, 6), "--json", results=tmp_path / "results")
+        assert again.code == 0, again.err
+        repeated = len(server.requests) - len({request["prompt"] for request in server.requests})
+        assert repeated <= 7, "those that were under way, and a prompt that two settings have"
+    assert json.loads(again.out)["decided"]
+    assert threading.active_count() <= before + 2
+
+
+def test_a_failure_beside_other_cells_is_one_line_and_loses_no_answer(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    count, broken = itertools.count(1), [True]
+
+    def failing(body: dict[str, Any]) -> Any:
+        time.sleep(0.02)
+        if broken[0] and next(count) > 15:
+            return 400, {"error": {"message": "no more", "type": "invalid_request_error"}}
+        return respond(body)
+
+    with serving(failing) as server:
+        ended = choose(*race_of(server.url, task, tiny, 6), results=tmp_path / "results")
+        assert ended.code == 2
+        assert re.search(
+            r"(k=\d+|no demonstrations), draw \d: the server refuses the request \(.*no more",
+            ended.err.splitlines()[-1],
+        )
+        assert len(server.requests) <= 15 + 6
+        broken[0] = False
+        assert choose(*race_of(server.url, task, tiny, 6), results=tmp_path / "results").code == 0
+        prompts = [request["prompt"] for request in server.requests]
+        assert len(prompts) - len(set(prompts)) <= 7
