@@ -15,10 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from icl_bench.errors import UserError
+from icl_bench.models.tokenizers import CachedTokenizer
 from icl_bench.prompts.encoding import Ids
 
 if TYPE_CHECKING:
@@ -206,6 +208,18 @@ def _spellings_inside(answers: Sequence[str], spellings: Spellings) -> dict[byte
 
 def spellings_of(tokenizer: Tokenizer) -> Spellings:
     """Bytes -> the ids of tokens that write them (:func:`token_bytes`)."""
+    if not isinstance(tokenizer, CachedTokenizer):
+        return _spellings_of(tokenizer)
+    if tokenizer not in _KNOWN_SPELLINGS:
+        _KNOWN_SPELLINGS[tokenizer] = _spellings_of(tokenizer)
+    return _KNOWN_SPELLINGS[tokenizer]
+
+
+_KNOWN_SPELLINGS = WeakKeyDictionary[CachedTokenizer, Spellings]()
+"""Of tokenizers that nothing changes, for as long as they are in memory: a large vocabulary takes a second."""
+
+
+def _spellings_of(tokenizer: Tokenizer) -> Spellings:
     spellings: Spellings = {}
     for token, spelling in token_bytes(tokenizer).items():
         spellings.setdefault(spelling, []).append(token)

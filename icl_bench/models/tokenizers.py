@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -239,15 +240,17 @@ def _read_entry(entry: Path) -> CachedTokenizer | None:
     if not is_whole(entry):
         return None
     try:
-        ids = json_file(entry / _SPECIAL)
-    except (OSError, ValueError):
-        return None
-    from tokenizers import Tokenizer as Backend
-
-    try:
-        return CachedTokenizer(Backend.from_file(str(entry / _BACKEND)), **ids)
+        return _read_once(entry, *((entry / name).stat().st_mtime_ns for name in (_BACKEND, _SPECIAL)))
     except Exception:  # the package raises plain Exception for a damaged file
         return None
+
+
+@lru_cache(maxsize=2)
+def _read_once(entry: Path, *_written: int) -> CachedTokenizer:
+    """An entry's tokenizer. It takes a second to read Gemma's, and a program may need it for several runs."""
+    from tokenizers import Tokenizer as Backend
+
+    return CachedTokenizer(Backend.from_file(str(entry / _BACKEND)), **json_file(entry / _SPECIAL))
 
 
 def _can_be_cached(tokenizer: Any) -> bool:

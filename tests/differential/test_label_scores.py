@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import write_rows, write_task
+from support.loaded_once import loaded_once
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from icl_bench.models.packaged_gemma import GEMMA3_270M
@@ -39,6 +41,12 @@ def task(folder: Path, *, choices: bool) -> str:
     write_rows(folder / "train.jsonl", shown)  # type: ignore[arg-type]
     write_rows(folder / "test.jsonl", asked)  # type: ignore[arg-type]
     return str(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_models() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 @pytest.fixture(scope="module", params=(GEMMA3_270M, SMOLLM2_135M), ids=lambda model: model.name)

@@ -24,7 +24,7 @@ from icl_bench.sweep.sweep import Sweep
 pytestmark = pytest.mark.slow
 
 MODELS = {model.name: model for model in (GEMMA3_270M, SMOLLM2_135M)}
-THINK = {"think": True, "opens": "Let's think.", "ends": "So it is ", "limit": 8}
+THINK = {"think": True, "opens": "Let's think.", "ends": "So it is ", "limit": 4}
 
 
 class Made:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.models import CORPUS, gpt2_tokenizer, llama_tokenizer, qwen_tokenizer
 
+from icl_bench.backends.label_constraint import spellings_of
 from icl_bench.models import tokenizers
 from icl_bench.models.tokenizers import CachedTokenizer
 
@@ -132,6 +133,15 @@ def test_a_change_of_the_files_is_seen(tmp_path: Path):
     assert tokenizers.load(str(folder)).bos_token_id == 1
     llama_tokenizer(bos_token="<0x00>").save_pretrained(folder)
     assert tokenizers.load(str(folder)).bos_token_id == 3
+
+
+def test_an_entry_and_its_spellings_are_read_once_in_a_program(tmp_path: Path):
+    folder = tmp_path / "model"
+    llama_tokenizer().save_pretrained(folder)
+    tokenizers.load(str(folder))
+    kept = tokenizers.load(str(folder))
+    assert tokenizers.load(str(folder)) is kept
+    assert spellings_of(tokenizers.load(str(folder))) is spellings_of(kept)
 
 
 def test_a_damaged_entry_is_read_by_transformers_again(tmp_path: Path):

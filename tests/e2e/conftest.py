@@ -9,31 +9,57 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from support.browser import chromium
+from support.in_process import completed
+from support.loaded_once import loaded_once
 from support.program import SWEEP, Run
 from support.warm_program import WarmProgram
 
 
 @pytest.fixture(scope="session")
-def program() -> Iterator[Run]:
+def warm() -> Iterator[WarmProgram]:
+    """What starts commands, in the environment that all tests have."""
+    found = WarmProgram()
+    found.start()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def program(warm: WarmProgram) -> Run:
     """Run a command; its output is text, its exit code is checked by the test."""
-    warm = WarmProgram()
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:
         return warm.run(list(map(str, words)), {**os.environ, "COLUMNS": "100"})
 
-    yield run
-    warm.close()
+    return run
+
+
+@pytest.fixture(scope="module")
+def program_here() -> Iterator[Run]:
+    """The same in this process, for several commands with a real model, which is loaded and checked once for all."""
+    with loaded_once(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        yield completed
 
 
 @pytest.fixture(scope="session")
 def swept(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of a small sweep of the embedded task with the real model."""
-    results = tmp_path_factory.mktemp("swept") / "results"
-    done = program(*SWEEP, "--results", results)
-    assert done.returncode == 0, done.stderr
-    assert "stdlib · gemma3-270m" in done.stdout
-    assert "4 cells computed" in done.stderr
+    """Results of a small sweep of the embedded task with the real model, made once for tests side by side."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    results = root / "swept" / "results"
+    with FileLock(root / "swept.lock"):
+        if not results.exists():
+            made = tmp_path_factory.mktemp("swept") / "results"
+            done = program(*SWEEP, "--results", made)
+            assert done.returncode == 0, done.stderr
+            assert "stdlib · gemma3-270m" in done.stdout
+            assert "4 cells computed" in done.stderr
+            results.parent.mkdir()
+            made.rename(results)
     return results
 
 

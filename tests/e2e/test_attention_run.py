@@ -16,19 +16,19 @@ import icl_bench
 from icl_bench.results.reading import read_stored
 
 pytestmark = pytest.mark.slow
-ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 6, "--dtype", "float32")
+ASKED = ("--task", "stdlib", "--model", "gemma3-270m", "--draws", 1, "--test-size", 4, "--dtype", "float32")
 
 
 @pytest.fixture(scope="module")
-def read(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def read(program_here: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of one prompt of each kind, read in several ways."""
     results = tmp_path_factory.mktemp("read") / "results"
     patterns = "full,block:3,block:3,sink=0,local=0,block:100,grouped:2,64,approx:128,8"
-    done = program("run", *ASKED, "--k", 12, "--attention", patterns, "--results", results)
+    done = program_here("run", *ASKED, "--k", 12, "--attention", patterns, "--results", results)
     assert done.returncode == 0, done.stderr
     assert "block:3,sink=0,local=0" in done.stdout
     retrieved = as_words(f"--k 6 --select bm25 --attention full,block:6,block:1,reuse --results {results}")
-    own = program("run", *ASKED, *retrieved)
+    own = program_here("run", *ASKED, *retrieved)
     assert own.returncode == 0, own.stderr
     return results
 
@@ -65,17 +65,17 @@ def test_retrieved_demonstrations_are_computed_once(read: Path):
     assert cached["block:1,sink=1,local=0,reuse"] > cached["full"]
 
 
-def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program: Run, read: Path):
+def test_show_rebuilds_a_prompt_that_was_read_in_blocks(program_here: Run, read: Path):
     for select, attention in (("random", "block:3"), ("bm25", "block:1,reuse")):
         k = 12 if select == "random" else 6
         words = f"show --task stdlib --k {k} --select {select} --attention {attention} --results {read} --json"
-        done = program(*as_words(words))
+        done = program_here(*as_words(words))
         assert done.returncode == 0, done.stderr
         assert "hash checked" in json.loads(done.stdout)["checked"]
 
 
-def test_plan_counts_operations_and_cache_by_attention(program: Run):
-    done = program("plan", *ASKED, "--k", "24", "--attention", "full,block:2,grouped:2,64", "--json")
+def test_plan_counts_operations_and_cache_by_attention(program_here: Run):
+    done = program_here("plan", *ASKED, "--k", "24", "--attention", "full,block:2,grouped:2,64", "--json")
     full, block, grouped = json.loads(done.stdout)
     assert block["attention"] == "block:2,sink=1,local=2"
     assert block["flops"] < full["flops"]
@@ -83,20 +83,20 @@ def test_plan_counts_operations_and_cache_by_attention(program: Run):
     assert grouped["cache_bytes"] < full["cache_bytes"]
 
 
-def test_perplexity_of_real_text_grows_where_less_is_seen(program: Run, tmp_path: Path):
+def test_perplexity_of_real_text_grows_where_less_is_seen(program_here: Run, tmp_path: Path):
     texts = tmp_path / "texts"
     texts.mkdir()
-    (texts / "a.txt").write_text(inspect.getsource(zipfile)[:12000])
-    (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:12000].encode()))
+    (texts / "a.txt").write_text(inspect.getsource(zipfile)[:5000])
+    (texts / "b.txt.gz").write_bytes(gzip.compress(inspect.getsource(inspect)[:5000].encode()))
     words = as_words(
         f"perplexity --model gemma3-270m --texts {texts} --lengths 64,512 --attention full,grouped:3,16 "
         f"--results {tmp_path}"
     )
-    done = program(*words, "--json")
+    done = program_here(*words, "--json")
     assert done.returncode == 0, done.stderr
     rows = {(r["attention"], r["length"]): r for r in json.loads(done.stdout)["perplexity"]}
     assert rows["full", 512]["perplexity"] < rows["full", 64]["perplexity"]
     assert rows["grouped:3,16", 512]["ratio"] > 1
     assert np.isfinite([r["perplexity"] for r in rows.values()]).all()
-    again = program(*words)
+    again = program_here(*words)
     assert "0 computed, 4 already computed" in again.stderr

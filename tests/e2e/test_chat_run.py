@@ -19,16 +19,16 @@ pytestmark = [
     pytest.mark.skipif(not SMOLLM2_135M.is_installed(), reason=f"needs {SMOLLM2_135M.install}"),
 ]
 
-ASKED = as_words("run --task stdlib_six --model smollm2-135m-instruct --k 0,2,6 --draws 1 --test-size 12")
+ASKED = as_words("run --task stdlib_six --model smollm2-135m-instruct --k 0,2,6 --draws 1 --test-size 6")
 SYSTEM = "Name the module that a sentence is from."
 
 
 @pytest.fixture(scope="module")
-def chats(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chats(program_here: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder with plain prompts, turns and single messages."""
     results = tmp_path_factory.mktemp("chats")
     for words in ((), ("--chat", "turns", "--system", SYSTEM), ("--chat", "single")):
-        done = program(*ASKED, *words, "--results", results)
+        done = program_here(*ASKED, *words, "--results", results)
         assert done.returncode == 0, done.stderr
         assert "3 cells computed" in done.stderr
     return results
@@ -39,7 +39,7 @@ def style_of(cell: str, variants: Any) -> str:
     return chat.style if chat else "plain"
 
 
-def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, chats: Path):
+def test_prompts_are_those_of_the_models_template_to_the_token(program_here: Run, chats: Path):
     """As transformers renders and tokenizes the whole conversation."""
     from transformers import AutoTokenizer
 
@@ -53,7 +53,7 @@ def test_prompts_are_those_of_the_models_template_to_the_token(program: Run, cha
     for (k, style), rows in frame[styles != "plain"].groupby(["k", styles], observed=True):
         row = rows.iloc[0]
         words = as_words(f"show --task stdlib_six --k {k} --cell {row['cell']} --results {chats} --json --test-id")
-        shown = json.loads(program(*words, row["test_id"]).stdout)
+        shown = json.loads(program_here(*words, row["test_id"]).stdout)
         assert shown["checked"].startswith("the very token ids")
         messages = turns_of(shown["prompt"])
         assert len(messages) == (2 * k + 2 if style == "turns" else 2)
@@ -87,24 +87,26 @@ def test_answers_are_held_to_the_labels_and_demonstrations_are_computed_once(cha
     assert (most["cached_tokens"] > 0.6 * most["prompt_tokens"]).all()
 
 
-def test_settings_are_told_apart_by_how_prompts_are_put(program: Run, chats: Path):
-    said = program("summary", "--results", chats).stdout
+def test_settings_are_told_apart_by_how_prompts_are_put(program_here: Run, chats: Path):
+    said = program_here("summary", "--results", chats).stdout
     for name in ("plain", "single", "turns"):
         assert f": chat={name}" in said
     gain = icl_bench.read(chats).findings.chat_gain
     ways = [f"turns, system: {SYSTEM!r}", "single"]
     assert sorted(zip(gain["chat"], gain["k"], strict=True)) == sorted((way, k) for way in ways for k in (0, 2, 6))
     assert "chat: accuracy minus that of plain prompts, points" in said
-    again = program(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
+    again = program_here(*ASKED, "--chat", "turns", "--system", SYSTEM, "--results", chats)
     assert "0 cells computed, 3 already computed" in again.stderr
-    planned = program("plan", *ASKED[1:], "--chat", "turns")
+    planned = program_here("plan", *ASKED[1:], "--chat", "turns")
     assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.parametrize("words", [("--score", "exact"), ("--unconstrained",)])
-def test_labels_are_scored_and_free_answers_end_with_their_turn(program: Run, tmp_path: Path, words: tuple[str, ...]):
+def test_labels_are_scored_and_free_answers_end_with_their_turn(
+    program_here: Run, tmp_path: Path, words: tuple[str, ...]
+):
     asked = [*ASKED[:6], "2", *ASKED[7:], "--chat", "turns", *words, "--results", tmp_path]
-    done = program(*asked)
+    done = program_here(*asked)
     assert done.returncode == 0, done.stderr
     frame = icl_bench.read(tmp_path).predictions
     assert not frame["prediction"].str.contains("<|im_end|>", regex=False).any()

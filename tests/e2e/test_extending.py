@@ -57,12 +57,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(folder: Path) -> Iterator[Program]:
+def program(folder: Path, warm: WarmProgram) -> Iterator[Program]:
     """The program in that folder, where the package is installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path_with(folder / "site"))
         patch.setenv("COLUMNS", "160")
-        warm = WarmProgram()
 
         def run(*words: object, code: int = 0) -> str:
             with contextlib.chdir(folder):
@@ -71,7 +70,6 @@ def program(folder: Path) -> Iterator[Program]:
             return done.stderr if code == 2 else done.stdout
 
         yield run
-        warm.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,40 +12,40 @@ pytestmark = pytest.mark.slow
 ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "2")
 
 
-def test_short_answers_are_compared_with_all_right_ones(program: Run, data_dir: Path, tmp_path: Path):
+def test_short_answers_are_compared_with_all_right_ones(program_here: Run, data_dir: Path, tmp_path: Path):
     results = ("--results", tmp_path / "results")
     data = ("--data-dir", data_dir)
-    done = program("run", "--task", "squad2", *ASKED, "--test-size", "2", *data, *results)
+    done = program_here("run", "--task", "squad2", *ASKED, "--test-size", "2", *data, *results)
     assert done.returncode == 0, done.stderr
-    found = json.loads(program("summary", "--json", *results).stdout)
+    found = json.loads(program_here("summary", "--json", *results).stdout)
     assert {(row["k"], row["metric"]) for row in found["curves"]} == {(1, "exact_match"), (2, "exact_match")}
-    shown = json.loads(program("show", "--task", "squad2", "--k", 1, "--json", *data, *results).stdout)
+    shown = json.loads(program_here("show", "--task", "squad2", "--k", 1, "--json", *data, *results).stdout)
     assert "hash checked" in shown["checked"]
     assert shown["text"].strip()
-    done = program("leaderboard", *results, "--out", tmp_path / "board.csv")
+    done = program_here("leaderboard", *results, "--out", tmp_path / "board.csv")
     assert done.returncode == 0, done.stderr
     assert "exact_match" in (tmp_path / "board.csv").read_text(encoding="utf-8")
-    done = program("report", *results, *data, "--out", tmp_path / "page.html")
+    done = program_here("report", *results, *data, "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     assert "exact match" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    done = program("check", "--baseline", tmp_path / "results", *results)
+    done = program_here("check", "--baseline", tmp_path / "results", *results)
     assert done.returncode == 0, done.stderr
     assert "exact" in done.stdout
 
 
-def test_a_number_is_taken_out_of_a_worked_solution(program: Run, data_dir: Path, tmp_path: Path):
+def test_a_number_is_taken_out_of_a_worked_solution(program_here: Run, data_dir: Path, tmp_path: Path):
     results, data = ("--results", tmp_path / "results"), ("--data-dir", data_dir)
     words = ("--k", "2", "--draws", "1", "--test-size", "1")
-    done = program("run", "--task", "gsm8k", *ASKED[:4], *words, *data, *results)
+    done = program_here("run", "--task", "gsm8k", *ASKED[:4], *words, *data, *results)
     assert done.returncode == 0, done.stderr
-    shown = json.loads(program("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout)
+    shown = json.loads(program_here("show", "--task", "gsm8k", "--k", 2, "--json", *data, *results).stdout)
     assert shown["gold"].isdigit()
     assert f"#### {shown['prediction']}" in shown["text"] or not shown["valid"]
 
 
-def test_free_text_is_scored_by_rouge_and_bertscore(program: Run, data_dir: Path, tmp_path: Path):
+def test_free_text_is_scored_by_rouge_and_bertscore(program_here: Run, data_dir: Path, tmp_path: Path):
     words = f"run --task samsum --k 2 --draws 1 --test-size 2 --model gemma3-270m --data-dir {data_dir} --json"
-    done = program(*as_words(words), "--results", tmp_path)
+    done = program_here(*as_words(words), "--results", tmp_path)
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["curves"]
     assert point["accuracy"] is None

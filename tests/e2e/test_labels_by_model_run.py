@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.in_process import said
+from support.loaded_once import loaded_once
 
 import icl_bench
 from icl_bench.analysis.all_findings import read_findings
@@ -25,11 +27,17 @@ metrics: [accuracy]
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shared_models() -> Iterator[None]:
+    with loaded_once():
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small task, ``mine``, and one that asks its train rows, ``pool``."""
     data = load_data(load_task("stdlib_six"))
-    rows = {"train": data.train[:: len(data.train) // 24][:24], "test": data.test[:6]}
+    rows = {"train": data.train[:: len(data.train) // 24][:24], "test": data.test[:3]}
     for name, examples in rows.items():
         lines = [json.dumps({"id": one.id, "text": one.fields["text"][:80], "label": one.answer}) for one in examples]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))

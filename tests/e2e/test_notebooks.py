@@ -29,8 +29,8 @@ PORT = free_port()
 """Of the server in a notebook, which a reader's machine may run on the port that is written there."""
 
 SMALLER = {
-    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 4, 10], "draws": 2, "test_size": 20'},
-    "05_does_context_need_context": {'"test_size": 20': '"test_size": 8'},
+    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 2, 4], "draws": 2, "test_size": 8'},
+    "05_does_context_need_context": {'"test_size": 20': '"test_size": 4'},
     "06_demonstrations_as_vectors": {
         "--rows 88": "--rows 8",
         "--batch 8": "--batch 4",

@@ -67,7 +67,7 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Opened = Callable[..., Any]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(driver: Any, imports: Path) -> Opened:
     def open_page(at: str, folder: Path = imports) -> Any:
         driver.get("about:blank")
@@ -116,27 +116,37 @@ def compare(rows: list[dict[str, Any]], expected: Points) -> None:
         assert found[key][1:] == (verdict, None if p is None else pytest.approx(p, rel=1e-4), on), key
 
 
-@pytest.mark.parametrize(
-    ("measure", "price", "queries"),
-    [
-        ("seconds", "", 1),
-        ("operations", "", 300),
-        ("tokens", "", 10),
-        ("tokens", "", 123_456),
-        ("money", "input=0.5,cached=0.05,output=1.5", 1000),
-        ("money", "input=0.5,cached=0,output=30,write=0.7", 7),
-        ("money", "hour=2.5", 1_000_000),
-        ("money", "input=3,cached=0.3,output=15,hour=0.01", 40),
-    ],
+COSTS = (
+    ("seconds", "", 1),
+    ("operations", "", 300),
+    ("tokens", "", 10),
+    ("tokens", "", 123_456),
+    ("money", "input=0.5,cached=0.05,output=1.5", 1000),
+    ("money", "input=0.5,cached=0,output=30,write=0.7", 7),
+    ("money", "hour=2.5", 1_000_000),
+    ("money", "input=3,cached=0.3,output=15,hour=0.01", 40),
 )
+
+
+@pytest.fixture(scope="module")
+def charted(opened: Opened, runs: Path, imports: Path) -> dict[tuple[Path, str, str, int], Any]:
+    """The charts' rows at each cost, of both pages, which are opened once."""
+    found = {}
+    for folder in (runs, imports):
+        driver = opened("#task=*&at=frontier", folder)
+        for asked in COSTS:
+            found[folder, *asked] = driver.execute_script(ROWS, *asked, False)
+    return found
+
+
+@pytest.mark.parametrize(("measure", "price", "queries"), COSTS)
 def test_costs_and_verdicts_are_those_of_python(
-    opened: Opened, runs: Path, imports: Path, measure: str, price: str, queries: int
+    charted: dict[tuple[Path, str, str, int], Any], runs: Path, imports: Path, measure: str, price: str, queries: int
 ):
     prices = Prices.parse(price) if price else None
     charts = 0
     for folder in (runs, imports):
-        driver = opened("#task=*&at=frontier", folder)
-        for task, model, rows in driver.execute_script(ROWS, measure, price, queries, False):
+        for task, model, rows in charted[folder, measure, price, queries]:
             table = frontier_of_folder(folder / "results", queries, prices, {"task": task, "model": model})
             expected = shown(table, measure)
             compare(rows, expected)

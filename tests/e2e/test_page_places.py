@@ -259,6 +259,21 @@ def axe_program(tmp_path_factory: pytest.TempPathFactory) -> str:
     return axe(tmp_path_factory.mktemp("axe"))
 
 
+FEWER = """
+const kind = (e) => [e.tagName, e.getAttribute("class"), e.getAttribute("fill"), e.hidden, e.textContent.trim() === "",
+  ...[...e.attributes].map(({ name, value }) => name + (value === "")), ...[...e.children].map(kind)].join();
+for (const parent of document.querySelectorAll("tbody, [role=listbox], ul, ol, svg g")) {
+  const seen = {};
+  for (const child of [...parent.children]) {
+    const of = kind(child);
+    seen[of] = (seen[of] ?? 0) + 1;
+    if (seen[of] > 3) child.remove();
+  }
+}
+"""
+"""Leaves three of a kind where rows, options or marks differ in their texts and numbers alone, which axe reads slowly."""
+
+
 @pytest.mark.parametrize(
     ("width", "scheme", "more"),
     [(1440, "light", ""), (900, "dark", "&cost=money"), (390, "light", "&cost=money&queries=50"), (390, "dark", "")],
@@ -268,6 +283,7 @@ def test_axe_finds_no_violation(opened: Opened, axe_program: str, width: int, sc
     driver.execute_script("document.querySelectorAll('#report details').forEach((d) => { d.open = true; })")
     wait(driver, "document.querySelector('#accuracy tbody tr')")
     drawn(driver)
+    driver.execute_script(FEWER)
     driver.execute_script(axe_program)
     found = driver.execute_async_script(
         "const done = arguments[arguments.length - 1];"

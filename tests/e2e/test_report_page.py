@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,14 @@ Opened = Callable[..., Any]
 
 @pytest.fixture
 def opened(driver: Any, page: Path) -> Opened:
-    """Open the page at a width and in a colour scheme, about all unless ``at`` says otherwise, and
-    wait for its charts, if they matter: they take most of the time.
+    """Open the page at a width and in a colour scheme, about all unless ``at`` says otherwise, and wait for
+    the charts of a section, or all of them: they take most of the time.
     """
+    return opening(driver, page)
 
-    def open_page(width: int = 1280, scheme: str = "light", at: str = "#task=*", *, charts: bool = True) -> Any:
+
+def opening(driver: Any, page: Path) -> Opened:
+    def open_page(width: int = 1280, scheme: str = "light", at: str = "#task=*", charts: str | None = None) -> Any:
         driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
@@ -85,20 +89,78 @@ def opened(driver: Any, page: Path) -> Opened:
         driver.get_log("performance")
         driver.get("about:blank")  # another fragment of the same page would not load it anew
         driver.get(page.as_uri() + at)
-        if charts:
-            drawn(driver)
+        if charts is not None:
+            wait(driver, "document.querySelector('.chart')")
+            drawn(driver, charts)
         settled(driver)
         return driver
 
     return open_page
 
 
-def test_every_chart_has_marks_and_the_console_is_silent(opened: Opened):
-    driver = opened()
-    counts = driver.execute_script(
-        "return [...document.querySelectorAll('.chart')].map((c) => "
-        "c.querySelectorAll('svg .mark-symbol path, svg .mark-rect path').length)"
+EVERY = ""
+"""All charts."""
+
+
+@dataclass
+class Whole:
+    """What the page has when all its charts are drawn, and then with all its tables open."""
+
+    marks: list[int]
+    sections: list[str]
+    console: list[str]
+    asked: set[str]
+    named: bool
+    nameless: int
+    title: str = ""
+    elements: Any = None
+    shown: dict[str, list[str]] = field(default_factory=dict)
+    widths: Any = None
+
+
+@pytest.fixture(scope="module")
+def whole(driver: Any, page: Path) -> Whole:
+    """Read at once: to draw all charts takes seconds."""
+    opening(driver, page)(charts=EVERY)
+    sent = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    found = Whole(
+        marks=driver.execute_script(
+            "return [...document.querySelectorAll('.chart')].map((c) => "
+            "c.querySelectorAll('svg .mark-symbol path, svg .mark-rect path').length)"
+        ),
+        sections=driver.execute_script("return [...document.querySelectorAll('section')].map((s) => s.id)"),
+        console=[entry["message"] for entry in driver.get_log("browser")],
+        asked={event["params"]["request"]["url"] for event in sent if event["method"] == "Network.requestWillBeSent"},
+        named=driver.execute_script(
+            "return [...document.querySelectorAll('.chart svg')].every((s) => "
+            "(s.getAttribute('aria-label') || s.closest('[aria-label]')) !== null)"
+        ),
+        nameless=driver.execute_script(
+            "return [...document.querySelectorAll('button, select, input')].filter((e) => "
+            "!(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).length"
+        ),
     )
+    found.widths = widths(driver)
+    found.title = driver.title
+    found.elements = driver.execute_script("return [document.scripts.length, document.images.length, document.title]")
+    found.shown = {name: texts(driver, name) for name in ("figcaption", "tbody td", "#reader .option")}
+    return found
+
+
+def widths(driver: Any) -> list[int]:
+    """With all tables open: the page's width, its window's, and how many charts are wider than their place."""
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    wait(driver, "document.querySelector('#accuracy tbody tr')")
+    found: list[int] = driver.execute_script(
+        "return [document.scrollingElement.scrollWidth, innerWidth, "
+        "[...document.querySelectorAll('.chart svg')].filter((s) => "
+        "s.getBoundingClientRect().right > s.closest('figure').getBoundingClientRect().right).length]"
+    )
+    return found
+
+
+def test_every_chart_has_marks_and_the_console_is_silent(whole: Whole):
+    counts = whole.marks
     assert len(counts) >= 12
     assert min(counts) > 0, counts
     assert {
@@ -112,34 +174,23 @@ def test_every_chart_has_marks_and_the_console_is_silent(opened: Opened):
         "presence",
         "cost",
         "reader",
-    } <= set(driver.execute_script("return [...document.querySelectorAll('section')].map((s) => s.id)"))
-    assert [entry["message"] for entry in driver.get_log("browser")] == []
+    } <= set(whole.sections)
+    assert whole.console == []
 
 
-def test_nothing_is_asked_of_a_network(opened: Opened, page: Path):
-    driver = opened()
-    sent = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in sent if event["method"] == "Network.requestWillBeSent"}
-    assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {page.as_uri()}
+def test_nothing_is_asked_of_a_network(whole: Whole, page: Path):
+    assert {url for url in whole.asked if not url.startswith(("data:", "blob:"))} == {page.as_uri()}
 
 
-def test_no_text_of_the_data_runs(opened: Opened):
-    driver = opened()
-    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    wait(driver, "document.querySelector('tbody tr')")
-    assert driver.title.endswith("icl-bench")
-    assert driver.execute_script("return [document.scripts.length, document.images.length, document.title]") == [
-        3,
-        0,
-        driver.title,
-    ]
-    assert any(EVIL in text for text in texts(driver, "figcaption"))
-    assert any(EVIL in text for text in texts(driver, "tbody td"))
-    assert any(EVIL in text for text in texts(driver, "#reader .option"))
+def test_no_text_of_the_data_runs(whole: Whole):
+    assert whole.title.endswith("icl-bench")
+    assert whole.elements == [3, 0, whole.title]
+    for place, shown in whole.shown.items():
+        assert any(EVIL in text for text in shown), place
 
 
 def test_filters_choose_what_the_reader_lists(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     before = len(texts(driver, "#reader .option"))
     set_to(driver, correct="wrong")
     wrong = texts(driver, "#reader .option")
@@ -157,7 +208,7 @@ def test_filters_choose_what_the_reader_lists(opened: Opened):
 
 
 def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     for way in ("labels:permuted", "unperturbed"):
         set_to(driver, perturbation=way)
         listed = texts(driver, "#reader .option")
@@ -168,7 +219,7 @@ def test_the_reader_names_demonstrations_that_were_changed(opened: Opened):
 
 
 def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     set_to(driver, task="stdlib", k="10")
     (prompt,) = texts(driver, "#reader pre")
     assert prompt.startswith("[8 more demonstrations before]")
@@ -177,7 +228,7 @@ def test_a_prompts_end_is_shown_with_its_demonstrations(opened: Opened):
 
 
 def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     focus(driver, "e.tagName === 'SUMMARY' && e.textContent.startsWith('Accuracy over k')")
     press(driver, ENTER)
     wait(driver, "document.querySelector('#accuracy tbody tr')")
@@ -195,7 +246,7 @@ def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
 
 
 def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     focus(driver, "e.getAttribute('role') === 'listbox'")
 
     def chosen() -> str:
@@ -217,7 +268,7 @@ def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
 
 
 def test_a_curve_is_switched_off_and_on_in_the_legend(opened: Opened):
-    driver = opened()
+    driver = opened(charts="#accuracy")
     count = "document.querySelectorAll('#accuracy .mark-symbol path').length"
     before = driver.execute_script(f"return {count}")
     focus(driver, "e.closest('#accuracy .legend')")
@@ -228,7 +279,7 @@ def test_a_curve_is_switched_off_and_on_in_the_legend(opened: Opened):
 
 
 def test_another_point_is_picked(opened: Opened):
-    driver = opened()
+    driver = opened(charts="#confusions")
     select = "document.querySelector('#confusions select')"
     bars = "document.querySelector('#confusions .chart').textContent"
     before = driver.execute_script(f"return {bars}")
@@ -239,7 +290,7 @@ def test_another_point_is_picked(opened: Opened):
 
 
 def test_a_slider_says_how_many_queries_and_moves_the_frontier(opened: Opened):
-    driver = opened()
+    driver = opened(charts="#frontier")
     slider = "document.querySelector('#frontier input[data-slide]')"
     marks = (
         "[...document.querySelectorAll('#frontier .chart')][0]"
@@ -255,18 +306,10 @@ def test_a_slider_says_how_many_queries_and_moves_the_frontier(opened: Opened):
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_is_no_wider_than_its_window(opened: Opened, width: int):
-    driver = opened(width)
-    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    wait(driver, "document.querySelector('#accuracy tbody tr')")
-    size = driver.execute_script("return [document.scrollingElement.scrollWidth, innerWidth]")
-    assert size[1] == width
-    assert size[0] <= width
-    beyond = driver.execute_script(
-        "return [...document.querySelectorAll('.chart svg')].filter((s) => "
-        "s.getBoundingClientRect().right > s.closest('figure').getBoundingClientRect().right)"
-        ".length"
-    )
+def test_the_page_is_no_wider_than_its_window(opened: Opened, whole: Whole, width: int):
+    of_page, of_window, beyond = whole.widths if width == 1280 else widths(opened(width, charts=EVERY))
+    assert of_window == width
+    assert of_page <= width
     assert beyond == 0
 
 
@@ -278,8 +321,8 @@ def test_charts_follow_the_colour_scheme(opened: Opened):
         )
         return found[0], found[1]
 
-    light = colours(opened(scheme="light"))
-    driver = opened(scheme="dark")
+    light = colours(opened(scheme="light", charts="#accuracy"))
+    driver = opened(scheme="dark", charts="#accuracy")
     dark = colours(driver)
     assert light[0] != dark[0]
     assert light[1] != dark[1]
@@ -289,21 +332,13 @@ def test_charts_follow_the_colour_scheme(opened: Opened):
     wait(driver, f"{label} && {label}.getAttribute('fill') === {json.dumps(light[0])}")
 
 
-def test_charts_and_controls_have_names(opened: Opened):
-    driver = opened()
-    assert driver.execute_script(
-        "return [...document.querySelectorAll('.chart svg')].every((s) => "
-        "(s.getAttribute('aria-label') || s.closest('[aria-label]')) !== null)"
-    )
-    nameless = driver.execute_script(
-        "return [...document.querySelectorAll('button, select, input')].filter((e) => "
-        "!(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).length"
-    )
-    assert nameless == 0
+def test_charts_and_controls_have_names(whole: Whole):
+    assert whole.named
+    assert whole.nameless == 0
 
 
 def test_only_charts_in_view_are_drawn(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     time.sleep(1)
     shown, there = driver.execute_script(
         "return [document.querySelectorAll('.chart[data-drawn]').length, document.querySelectorAll('.chart').length]"
@@ -312,7 +347,7 @@ def test_only_charts_in_view_are_drawn(opened: Opened):
 
 
 def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     every = visible(driver, "figcaption")
     focus(driver, "e.closest('.matrix') && e.dataset.task === 'stdlib' && e.dataset.model")
     press(driver, ENTER)
@@ -332,12 +367,12 @@ def test_a_cell_of_the_matrix_filters_the_page_and_stands_in_its_address(opened:
     driver.execute_script("history.back()")
     wait(driver, f"!location.hash.includes('task=stdlib') && !{told}")
     assert visible(driver, "figcaption") == every
-    opened(at="#" + address.partition("#")[2], charts=False)
+    opened(at="#" + address.partition("#")[2])
     assert visible(driver, "figcaption") == chosen
 
 
 def test_one_curve_stands_out_and_bands_are_switched(opened: Opened):
-    driver = opened()
+    driver = opened(charts="#accuracy")
     strong = (
         "[...document.querySelectorAll('#accuracy .mark-symbol path')]"
         ".filter((p) => Number(p.getAttribute('opacity')) > 0.9).length"
@@ -356,7 +391,7 @@ def test_one_curve_stands_out_and_bands_are_switched(opened: Opened):
 
 
 def test_a_point_of_a_curve_leads_to_its_predictions(opened: Opened):
-    driver = opened(at="#task=stdlib")
+    driver = opened(at="#task=stdlib", charts="#accuracy")
     point = click(driver, "#accuracy .mark-symbol path")
     label = point.get_attribute("aria-label")
     wait(driver, "location.hash.includes('series=')")
@@ -368,7 +403,7 @@ def test_a_point_of_a_curve_leads_to_its_predictions(opened: Opened):
 
 
 def test_a_confusion_leads_to_its_predictions(opened: Opened):
-    driver = opened(at="#task=stdlib")
+    driver = opened(at="#task=stdlib", charts="#confusions")
     click(driver, "#confusions .mark-rect path")
     wait(driver, "location.hash.includes('prediction=')")
     settled(driver)
@@ -385,9 +420,9 @@ def test_a_confusion_leads_to_its_predictions(opened: Opened):
 
 
 def test_an_address_names_a_prediction(opened: Opened):
-    driver = opened(charts=False)
+    driver = opened()
     set_to(driver, task="stdlib")
     own = driver.execute_script("return document.querySelector('#reader .own').getAttribute('href')")
     (said,) = texts(driver, "#reader .shown .pairs")
-    opened(at=own, charts=False)
+    opened(at=own)
     assert texts(driver, "#reader .shown .pairs") == [said]

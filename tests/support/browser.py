@@ -52,9 +52,9 @@ def wait(driver: Any, condition: str, seconds: float = 90) -> None:
         time.sleep(0.05)
 
 
-def drawn(driver: Any) -> None:
-    """Bring every chart into view, and wait until it is drawn; then back to the top."""
-    left = "[...document.querySelectorAll('.chart:not([data-drawn])')].find((c) => c.offsetParent)"
+def drawn(driver: Any, within: str = "") -> None:
+    """Bring every chart (of a section) into view, and wait until it is drawn; then back to the top."""
+    left = f"[...document.querySelectorAll('{within} .chart:not([data-drawn])')].find((c) => c.offsetParent)"
     while driver.execute_script(f"const c = {left}; if (c) c.scrollIntoView(); return Boolean(c)"):
         wait(driver, f"!({left}) || {left}.getBoundingClientRect().top > innerHeight")
     driver.execute_script("scrollTo(0, 0)")

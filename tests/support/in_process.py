@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -45,6 +46,12 @@ def said(*words: object, code: int = 0) -> str:
     ended = run_command(*words)
     assert ended.code == code, ended.err
     return ended.err if code else ended.out
+
+
+def completed(*words: object) -> subprocess.CompletedProcess[str]:
+    """How a command ended, as of a process of its own."""
+    ended = run_command(*words)
+    return subprocess.CompletedProcess([str(word) for word in words], ended.code, ended.out, ended.err)
 
 
 @contextmanager

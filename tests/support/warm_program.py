@@ -31,6 +31,10 @@ class WarmProgram:
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
 
+    def start(self) -> None:
+        """Start the process, in today's environment, if it has not started."""
+        self._started()
+
     def run(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, in the directory of the caller."""
         with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +109,8 @@ def _be_the_program(words: list[str], environment: dict[str, str], folder: str, 
     signal.alarm(LONGEST_SECONDS)
     os.environ.clear()
     os.environ.update(environment)
+    own = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    sys.path[:0] = own
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT
     for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, new), (2, err, new)):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PARTS = ["kernels", "answers", "precision", "vllm", "memory", "speed", "lora"]
@@ -16,8 +20,15 @@ pytestmark = pytest.mark.slow
 
 
 def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARKS / program), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    """Run a program in this process, which has imported PyTorch already."""
+    command = [str(BENCHMARKS / program), *options]
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.syspath_prepend(BENCHMARKS)
+        patch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended, torch.random.fork_rng():
+            runpy.run_path(command[0], run_name="__main__")
+    return subprocess.CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def test_every_part_runs_on_a_cpu_and_keeps_its_bounds(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from support.fakes import FREE_TEXT, FakeBackend, model, plan, row, runner, smal
 from support.in_process import said
 from support.predictions import cell, frame, imported
 
-from icl_bench.analysis.all_findings import find
+from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
 from icl_bench.report import write_report
-from icl_bench.report.build import make_report
+from icl_bench.report.build import Report, make_report
 from icl_bench.report.headlines import _saturated
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
@@ -100,8 +100,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def parsed(results: Path) -> Parsed:
-    return Parsed(page(make_report(results)))
+def findings(results: Path) -> Findings:
+    """What there is to find in it."""
+    return find(read_some(results))
+
+
+@pytest.fixture(scope="module")
+def report(results: Path) -> Report:
+    """The report of it, which tests only read."""
+    return make_report(results)
+
+
+@pytest.fixture(scope="module")
+def parsed(report: Report) -> Parsed:
+    return Parsed(page(report))
 
 
 def table(parsed: Parsed, caption: str) -> pd.DataFrame:
@@ -112,14 +124,13 @@ def table(parsed: Parsed, caption: str) -> pd.DataFrame:
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def test_the_pages_tables_hold_the_analysis_numbers(results: Path, parsed: Parsed):
-    found = find(read_some(results))
+def test_the_pages_tables_hold_the_analysis_numbers(findings: Findings, parsed: Parsed):
     for caption, expected, names in (
-        ("Score over k", found.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
-        ("Answers changed by reordering", found.summary.order_sensitivity, ["k", "changed"]),
-        ("Sorted less drawn", found.sorting_penalty, ["k", "difference", "p_holm"]),
-        ("Chosen less random", found.retrieval_gain, ["k", "difference", "ci_low"]),
-        ("Cost of a query", found.cost, ["prompt_tokens", "computed_tokens", "seconds"]),
+        ("Score over k", findings.summary.curves, ["k", "accuracy", "ci_low", "ci_high", "draws"]),
+        ("Answers changed by reordering", findings.summary.order_sensitivity, ["k", "changed"]),
+        ("Sorted less drawn", findings.sorting_penalty, ["k", "difference", "p_holm"]),
+        ("Chosen less random", findings.retrieval_gain, ["k", "difference", "ci_low"]),
+        ("Cost of a query", findings.cost, ["prompt_tokens", "computed_tokens", "seconds"]),
     ):
         shown = table(parsed, caption)
         if caption == "Cost of a query":
@@ -131,8 +142,8 @@ def test_the_pages_tables_hold_the_analysis_numbers(results: Path, parsed: Parse
             np.testing.assert_allclose(given, there, rtol=1e-12, err_msg=f"{caption}: {name}")
 
 
-def test_the_charts_hold_the_analysis_numbers(results: Path, parsed: Parsed):
-    curves = find(read_some(results)).summary.curves
+def test_the_charts_hold_the_analysis_numbers(findings: Findings, parsed: Parsed):
+    curves = findings.summary.curves
     (spec,) = [
         chart["spec"]
         for chart in parsed.data["charts"]
@@ -151,18 +162,18 @@ def test_the_charts_hold_the_analysis_numbers(results: Path, parsed: Parsed):
 
 
 @pytest.mark.parametrize("measure", ["tokens", "seconds"])
-def test_the_cost_charts_hold_the_frontiers_costs(results: Path, measure: str):
-    points = find(read_some(results)).frontier
+def test_the_cost_charts_hold_the_frontiers_costs(findings: Findings, report: Report, measure: str):
+    points = findings.frontier
     points = points[points["cascade"].isna() & (points["queries"] == QUERIES)]
-    (section,) = [section for section in make_report(results).sections if section.name == "cost"]
+    (section,) = [section for section in report.sections if section.name == "cost"]
     rows = [row for panel in section.panels if panel.name.startswith(f"cost-{measure}") for row in panel.rows]
     assert len(rows) > 10
     assert sorted(row["cost"] for row in rows) == pytest.approx(sorted(points[measure]))
     assert "those of the frontier for 1,000 queries" in section.reading
 
 
-def test_every_chart_is_a_valid_specification(results: Path):
-    panels = [panel for section in make_report(results).sections for panel in section.panels]
+def test_every_chart_is_a_valid_specification(report: Report):
+    panels = [panel for section in report.sections for panel in section.panels]
     assert len(panels) > 10
     for panel in panels:
         assert panel.rows
@@ -338,8 +349,7 @@ def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Pa
 
 
 @pytest.mark.parametrize("unsure", ["", "another may be better by 5 points or more"])
-def test_the_card_says_beside_the_use_that_another_point_may_be_better(results: Path, unsure: str):
-    report = make_report(results)
+def test_the_card_says_beside_the_use_that_another_point_may_be_better(report: Report, unsure: str):
     answer = replace(report.answers[0], why_not="", use="random, k = 4", unsure=unsure)
     shown = page(replace(report, answers=[answer]))
     (use,) = re.findall(r'<p class="use">(.*?)</p>', shown)
