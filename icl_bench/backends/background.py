@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
-from queue import SimpleQueue
+from contextlib import contextmanager, nullcontext, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Together:
         """The number of threads that work."""
         self._turn = threading.Lock()
         self._futures: set[Future[None]] = set()
+        self._interrupted = False
 
     @classmethod
     @contextmanager
@@ -47,40 +48,46 @@ class Together:
 
         If this thread is interrupted, the coroutines of all are cancelled, and it waits a moment for the threads.
         """
-        errors: list[BaseException] = []
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def guarded(work: Callable[[], None]) -> None:
+            problem: BaseException | None = None
             with self._turn:
                 self.threads += 1
                 try:
-                    work()
+                    if not self._interrupted:
+                        work()
                 except BaseException as error:  # raised by the thread that waits for all
-                    errors.append(error)
-                finally:
-                    self.threads -= 1
+                    problem = error
+                self.threads -= 1
+            ended.put(problem)
 
-        threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+        problems: list[BaseException | None] = []
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(_LOOK_SECONDS)
+            for work in works:
+                threading.Thread(target=guarded, args=(work,), daemon=True).start()
+            while len(problems) < len(works):  # an interrupted Thread.join takes a running thread for ended
+                with suppress(Empty):
+                    problems.append(ended.get(timeout=_LOOK_SECONDS))
         except BaseException:
+            self._interrupted = True
             for future in list(self._futures):
                 future.cancel()
             deadline = time.monotonic() + _PARTING_SECONDS
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join(max(deadline - time.monotonic(), 0.0))
+            with suppress(Empty):
+                while len(problems) < len(works):
+                    problems.append(ended.get(timeout=max(deadline - time.monotonic(), 0.0)))
             raise
-        if errors:
-            raise errors[0]
+        for problem in problems:
+            if problem is not None:
+                raise problem
 
     @contextmanager
     def waiting(self, future: Future[None]) -> Iterator[None]:
         """Let other threads work while this one waits for a coroutine."""
         self._futures.add(future)
+        if self._interrupted:
+            future.cancel()
         self._turn.release()
         try:
             yield

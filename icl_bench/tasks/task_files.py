@@ -115,11 +115,14 @@ def _no_rows(path: Path) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes line breaks of texts as ``\\n``."""
+    """Writes line breaks of texts as ``\\n``, and Unicode's others as escapes, which PyYAML else reads as spaces."""
+
+
+_BREAKS = "\n\x85\u2028\u2029"
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if set(text) & set(_BREAKS) else None)
 
 
 _Dumper.add_representer(str, _text_node)

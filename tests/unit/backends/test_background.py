@@ -74,12 +74,21 @@ def test_an_interruption_cancels_what_all_wait_for():
             errors.append(error)
             raise
 
+    began: list[bool] = []
+
+    def works_on() -> None:
+        with pytest.raises(CancelledError):
+            works()
+        began.append(True)
+        works()
+
     start = time.monotonic()
     with Together.of(2) as together:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            together.run([works, works, works])
-        assert len(errors) == 3
+            together.run([works, works, works_on])
+        assert len(errors) == 3 + len(began)  # one of them waits again, and is cancelled again
+    assert began
     assert time.monotonic() - start < 10
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+import yaml
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.in_process import said
 
@@ -19,7 +20,7 @@ from icl_bench import Task
 from icl_bench.errors import UserError
 from icl_bench.tasks.drafts import draft_task, task_name
 from icl_bench.tasks.examples import load_data
-from icl_bench.tasks.task_files import load_task, written_from_table
+from icl_bench.tasks.task_files import as_yaml, load_task, written_from_table
 
 QUEUES = ["billing", "cards", "login"]
 Rows = list[dict[str, Any]]
@@ -286,6 +287,7 @@ ODD = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=
     labels=st.lists(ODD, min_size=2, max_size=4, unique=True),
     seed=st.integers(0, 9),
 )
+@example(names=["0", "0\x85"], labels=["0", "1"], seed=0)
 def test_any_table_makes_a_task_or_is_refused_in_one_line(
     names: list[str], labels: list[str], seed: int, tmp_path: Path
 ):
@@ -306,6 +308,12 @@ def test_any_table_makes_a_task_or_is_refused_in_one_line(
         written_from_table(path, None, *columns)
         assert load_data(load_task(tmp_path / "a.yaml")).train == draft.data.train
     assert not [refusal for refusal in refusals if "\n" in refusal]
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\u2029", "\n", "\x0b", "\ufeff"])
+def test_line_breaks_of_any_kind_in_names_and_labels_are_written_and_read(mark: str):
+    values = {"name": f"0{mark}", f"{mark}key": [f"a{mark}b", f"c {mark} d", mark]}
+    assert yaml.safe_load(as_yaml(values)) == values
 
 
 # -- the commands ---------------------------------------------------------------------------------

@@ -711,11 +711,14 @@ def test_a_single_draw_beside_more_in_the_folder_asks_for_no_more_draws(tmp_path
     words = as_words(f"--task {task} --model {tiny} --method knn --device cpu --results {tmp_path / 'results'}")
     assert "point with a single draw" in said("finetune", *words, "--k", 12, "--draws", 1)
     said("finetune", *words, "--k", "9,12,15,18", "--draws", 4, "--quiet")
-    again = said("finetune", *words, "--k", 12, "--draws", 1, "--keep-checkpoints", tmp_path / "kept")
+    again = said("finetune", *words, "--k", 12, "--draws", 1)
     _, _, hint = again.partition("next: ")
     assert hint
     assert "draw" not in hint.partition(":")[0]
     assert "of k: with" not in hint
+    kept = said("finetune", *words, "--k", 12, "--draws", 1, "--keep-checkpoints", tmp_path / "kept")
+    assert list((tmp_path / "kept").iterdir())
+    assert "next: " not in kept
 
 
 @pytest.mark.parametrize(
