@@ -4,6 +4,7 @@
     python benchmarks/headlines.py --published FILE      # and that of the paper's published predictions
     python benchmarks/headlines.py --pack RESULTS        # writes results/headlines-more.parquet
     python benchmarks/headlines.py --pack RESULTS --half # writes results/headlines-half-labels.parquet
+    python benchmarks/headlines.py --pack RESULTS --blocks # writes results/headlines-blocks.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
@@ -28,7 +29,7 @@ from icl_bench.results.exporting import Origin, export_results, read_origins
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
 from icl_bench.text_files import write_whole
-from icl_bench.wording import DASH, percent
+from icl_bench.wording import DASH, p_value, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +39,8 @@ DOCS = RESULTS.with_name("docs")
 GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
 HALF = RESULTS / "headlines-half-labels.parquet"
 """Tasks with a random half of their labels, computed on two cores."""
+BLOCKS = RESULTS / "headlines-blocks.parquet"
+"""Full attention and blocks, computed on two cores: the table of docs/attention.md."""
 
 TASKS = {"trec": "TREC", "trec_fine": "TREC-fine", "nlu": "NLU", "banking77": "Banking-77", "clinic150": "Clinic-150"}
 MODELS = {"gemma3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M", "llama2-80k": "Llama 2 80k"}
@@ -257,6 +260,19 @@ def half_labels(findings: Findings) -> list[Row]:
     return made
 
 
+def blocks(findings: Findings) -> list[str]:
+    """Figures 8 and 9: accuracy with full attention and with blocks, and the part of full attention's accuracy."""
+    table = findings.attention_patterns.sort_values(["task", "size", "k"], ascending=[False, False, True])
+    made = []
+    for row in table[table["kind"] == "block"].to_dict("records"):
+        full = row["score"] - row["difference"]
+        limits = {"ci_low": row["difference_low"], "ci_high": row["difference_high"]}
+        cells = [TASKS[row["task"]], f"{row['size']:.0f}", f"{row['k']:,}", percent(full), share(row, "score")]
+        cells += [share({**row, **limits}, "difference", "+"), p_value(row["p_holm"]), f"{row['recovered']:.0%}"]
+        made.append(f"| {' | '.join(cells)} |")
+    return made
+
+
 earlier = partial(apart, down=True)
 """Whether the second of two ranges of a saturation point is below the first."""
 
@@ -397,11 +413,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
     parser.add_argument("--half", action="store_true", help="it has half of the labels of each task")
+    parser.add_argument("--blocks", action="store_true", help="it has block patterns")
     parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
     parser.add_argument("--draw", choices=FIGURES, nargs="+", metavar="NAME", help="charts to write into docs/")
     arguments = parser.parse_args()
     if arguments.pack:
-        out = HALF if arguments.half else CPU
+        out = HALF if arguments.half else BLOCKS if arguments.blocks else CPU
         print(f"{out}: {pack(arguments.pack, out):,} bytes")
         return
     if arguments.draw:
@@ -412,6 +429,8 @@ def main() -> None:
         for heading, claim in CLAIMS.items():
             print(f"## {heading}", *claim.table(findings), sep="\n", end="\n\n")
         print(*claims(findings), sep="\n")
+    with TemporaryDirectory() as folder:
+        print("", "## Blocks (docs/attention.md)", *blocks(findings_on(Path(folder), (BLOCKS,))), sep="\n")
     if arguments.published:
         with TemporaryDirectory() as folder:
             findings = findings_on(Path(folder), [arguments.published])

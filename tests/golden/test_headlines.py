@@ -95,6 +95,16 @@ def test_the_halves_of_labels_are_of_as_many_labels_and_of_the_ks_that_the_page_
     assert not set(headlines.on_gpu(found.curves)["variant"]) & set(origins)
 
 
+def test_the_table_of_blocks_is_that_of_its_stored_predictions(headlines: ModuleType, tmp_path: Path):
+    findings: Findings = headlines.findings_on(tmp_path, (headlines.BLOCKS,))
+    page = (ROOT / "docs" / "attention.md").read_text(encoding="utf-8")
+    section = page.split("\n### On two tasks, with three draws\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    assert rows == headlines.blocks(findings)
+    assert len(rows) == 16
+    assert set(findings.attention_patterns["draws"]) == {3}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
