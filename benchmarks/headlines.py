@@ -1,4 +1,5 @@
-"""The tables of docs/replication.md on two small models, from the stored predictions.
+"""The tables of docs/replication.md on two small models, and that of blocks in docs/attention.md, from the stored
+predictions.
 
     python benchmarks/headlines.py                       # prints the tables
     python benchmarks/headlines.py --published FILE      # and that of the paper's published predictions
@@ -8,7 +9,8 @@
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
-``results/headlines-half-labels.parquet``, imported into one folder. A claim on growing k holds where the 95% intervals
+``results/headlines-half-labels.parquet``, imported into one folder; for blocks, on ``results/headlines-blocks.parquet``
+alone. A claim on growing k holds where the 95% intervals
 at the smallest and the largest k of the row are apart in its direction, does not hold where they are apart in the other
 one, and cannot be determined where they overlap.
 """

@@ -1,4 +1,4 @@
-"""Runs a coroutine in its own thread and yields its results as they arrive; several at a time for several threads."""
+"""Runs a coroutine in its own thread and yields its results as they arrive. Several threads can wait at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ T = TypeVar("T")
 
 _PARTING_SECONDS = 1.0
 """How long a cancelled coroutine has to close its connections."""
-
 
 _LOOK_SECONDS = 0.5
 """How often a thread that waits for others can be interrupted, whichever thread the signal reaches."""
@@ -101,7 +100,8 @@ def packs(
 ) -> Iterator[list[T]]:
     """Yield the results of a coroutine in lists of those that have arrived meanwhile.
 
-    ``coroutine_of`` is called with a function that takes one result. If the iterator is closed or
+    ``coroutine_of`` is called with a function that takes one result. In a thread of ``together``, others work while
+    this one waits. If the iterator is closed or
     interrupted, the coroutine is cancelled. Its thread is a daemon, so Ctrl-C does not wait for it.
     Raises the coroutine's exception after all results.
     """

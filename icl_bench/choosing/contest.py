@@ -342,8 +342,8 @@ class Contest:
         return None if self.measure is None else crossing(self.costs, one, other, self.measure)
 
     def score_of_training(self, place: int, draw: int) -> float:
-        """The mean score of a training on all test rows, from 0 to 1; NaN before it is trained."""
-        return float(np.mean(list(self._learned.get((place, draw), {"": math.nan}).values())))
+        """The mean score of a training on all test rows, from 0 to 1. Raises ``KeyError`` before it is trained."""
+        return float(np.mean(list(self._learned[place, draw].values())))
 
     # -- racing ---------------------------------------------------------------------------------------
 
@@ -514,14 +514,12 @@ class Contest:
 
     def _ask_together(self, questions: Sequence[_Question], runner: Runner, scores: _Scores, part: _Part) -> None:
         """Ask cells at a server, several at a time."""
+        if not runner.is_loaded:  # one cell shows whether the server answers, and which arguments it accepts
+            self._ask_in_turn([next(filter(self._is_new, questions))], runner, scores, part)
         lanes: dict[Any, deque[_Question]] = defaultdict(deque)
         for one in questions:
             lanes[self.settings[one.candidate].read_with, one.draw].append(one)
         waiting = deque(lanes.values())
-        if not runner.is_loaded:  # one cell shows whether the server answers, and which arguments it accepts
-            first = next(lane for lane in waiting if any(map(self._is_new, lane)))
-            place = [*map(self._is_new, first)].index(True)
-            self._ask_in_turn([first.popleft() for _ in range(place + 1)], runner, scores, part)
         requests = runner.at_a_time()
 
         def work() -> None:
@@ -889,16 +887,20 @@ class Contest:
 
     def _by_formula(self) -> float | None:
         """Seconds of a first look at all prompts, from its operations and this machine's speed; None if unknown."""
-        (first, *more), look = self.entrants, Race(self.race.candidates, self.race.rules).next()
+        first, *more = self.entrants
         if more or self.spec.spend.unit != "time" or self.measure != "operations" or first.rate is None:
             return None
-        prompts = [ask for ask in look if self.settings[ask.candidate].learner is None]
+        prompts = [ask for ask in self._first_round() if self.settings[ask.candidate].learner is None]
         return self._cost_of(prompts, self.costs) / first.rate
+
+    def _first_round(self) -> list[Ask]:
+        """What the first round asks if all settings start in it."""
+        return Race(self.race.candidates, self.race.rules).next()
 
     def _looked(self) -> float:
         """The share of the first round's tokens that is answered."""
         done = whole = 0.0
-        for _, _, _, cell, names in self._questions_of(Race(self.race.candidates, self.race.rules).next()):
+        for _, _, _, cell, names in self._questions_of(self._first_round()):
             each = cell.prompt_tokens / cell.queries
             whole += len(names) * each
             done += sum(name in self._known[id(cell)] for name in names) * each

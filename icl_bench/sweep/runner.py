@@ -329,17 +329,14 @@ class Runner:
         return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
 
     def at_a_time(self) -> int:
-        """How many of its server's requests may run at a time; 1 on this machine. Raises ``CellError``."""
-        backend = self._loaded()
-        return backend.concurrency if isinstance(backend, ServerBackend) else 1
+        """How many requests to its server may run at a time. Raises ``CellError``."""
+        return self._server().concurrency
 
     def beside(self, together: Together) -> Runner:
         """A runner of the same cells at the same server, for one of several threads. Raises ``CellError``."""
-        backend = self._loaded()
-        assert isinstance(backend, ServerBackend), "others use the whole machine"
         _ = self._same_answers, self.identity, self._architecture  # shared
         other = copy(self)
-        other._backend = backend.beside(together)
+        other._backend = self._server().beside(together)
         return other
 
     @property
@@ -604,6 +601,11 @@ class Runner:
         each = [row for row in queries for _ in range(count)]
         works = cell.task.works_of(each, single, shape.vocabulary, skips_unread=self.skips_unread)
         return asdict(cost_of(cell.prompt_layout.repeated(count), shape, works, dtype).times(count))
+
+    def _server(self) -> ServerBackend:
+        backend = self._loaded()
+        assert isinstance(backend, ServerBackend), "not asked for on this machine"
+        return backend
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

@@ -109,7 +109,9 @@ class ServerBackend:
         self.counters = Counters()
         self._library: Any = importlib.import_module(interface.library)
         self.interface, self.connection, self._identity = interface, connection, dict(identity)
-        self._model, self._concurrency, self._patience = model, concurrency, patience_seconds
+        self._model, self._patience = model, patience_seconds
+        self.concurrency = concurrency
+        """How many requests may run at a time."""
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
         self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
         self._lost = False
@@ -124,11 +126,6 @@ class ServerBackend:
         self._models = list(listed_models(interface, connection))
         """The models that the server lists. Raises ``CellError``."""
         self._together: Together | None = None
-
-    @property
-    def concurrency(self) -> int:
-        """How many requests may run at a time."""
-        return self._concurrency
 
     def beside(self, together: Together) -> ServerBackend:
         """The same server for one of several threads, with counters of its own."""
@@ -176,7 +173,7 @@ class ServerBackend:
         If the prompts share a part that the server's cache may hold, the first one is answered before the others start,
         so that the part is computed and billed once.
         """
-        in_flight = asyncio.Semaphore(self._concurrency) if self._together is None else self._together.requests
+        in_flight = asyncio.Semaphore(self.concurrency) if self._together is None else self._together.requests
         failures: list[CellError | UserError] = []
         ends = self._shared_ends(prompts, todo)
         warms = len(todo) > 1 and len(prompts.prefix) >= self.interface.cached_from

@@ -151,9 +151,9 @@ def why(contest: Contest, answer: Answer) -> str:
         waiting = answer.waiting
         unasked = f"; {waiting:,} of them {'has' if waiting == 1 else 'have'} no answers yet" if waiting else ""
         passed = answer.waiting or _is_passed(contest, answer)
-        highest = "" if passed else "no other that is left scores higher on the same test rows and draws, but "
+        highest = "" if passed else ", but so far none of them scores higher on the same test rows and draws"
         said = f"{counted(others, 'other setting')} {'is' if others == 1 else 'are'} not ruled out"
-        return f"undecided, {ended}: {highest}{said} (may be better by more than {margin}{cheaper}){unasked}"
+        return f"undecided, {ended}: {said} (may be better by more than {margin}{cheaper}){highest}{unasked}"
     if count == 1:
         return "the only setting"
     said = f"no other of {counted(count, 'setting')} is better by more than {margin} on these test rows (error 5%)"
@@ -171,7 +171,7 @@ def why(contest: Contest, answer: Answer) -> str:
 def _is_passed(contest: Contest, answer: Answer) -> bool:
     """Whether a setting that is not out has a higher score than the choice where both answered."""
     open_ = (i for i, one in enumerate(answer.standings) if one.predictions and not one.out)
-    return any(score > chosen for _, chosen, score in (contest.race.on_common(answer.choice, i) for i in open_))
+    return any(_lag(contest, answer.choice, i) < 0 for i in open_)
 
 
 def unknown(contest: Contest, answer: Answer) -> str:

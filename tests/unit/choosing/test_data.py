@@ -231,6 +231,23 @@ def test_the_command_races_on_the_rows_and_its_next_step_names_the_task_file(tmp
     assert run_command(*command, "--results", tmp_path / "results").out == ended.out  # reused, nothing is asked again
 
 
+def test_the_command_reports_duplicates_once(tmp_path: Path, tiny: Path) -> None:
+    data = table(tmp_path / "tickets.csv", rows=100)
+    frame = pd.read_csv(data)
+    frame.loc[:29, "body"] = "the very same words again and again"
+    frame.to_csv(data, index=False)
+    words = ("--model", tiny, "--k", "0,1", "--select", "bm25", "--device", "cpu", "--dtype", "float32")
+    command = ("choose", "--data", data, "--text", "body", "--label", "queue", "--margin", "40", *words)
+    ended = run_command(*command, "--results", tmp_path / "results")
+    assert ended.code == 0, ended.err
+    assert ended.err.count("also among the demonstrations") == 1
+    assert "in the pool" not in ended.err
+    assert "with a near duplicate among the examples" in ended.out
+    task = tmp_path / "results" / FOLDER / "tickets.yaml"
+    of_task = run_command("choose", "--task", task, "--margin", "40", *words, "--results", tmp_path / "results")
+    assert " in the pool: retrieval shows it, with its answer" in of_task.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

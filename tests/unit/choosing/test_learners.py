@@ -134,7 +134,11 @@ def test_the_answers_command_writes_what_the_choice_learned(words: tuple[object,
     assert (run[1], finetune[1]) == ("run", "finetune")
     assert run_command(*finetune[1:], "--quiet").code == 0
     frame = read_results(tmp_path / "results")
-    assert set(frame[frame["select"] == "encoder-probe"]["draw"]) == {0, 1}
+    of_choice = frame[frame["select"] == "encoder-probe"]
+    assert set(of_choice["draw"]) == {0, 1}
+    first = f"{100 * of_choice[of_choice['draw'] == 0]['correct'].mean():.1f}"
+    assert f"# trains the first of 2 draws again (alone {first}%)" in lines[4]
+    assert " over 60 answers (30 test rows, 2 draws of examples), 95% interval" in lines[0]
 
 
 @pytest.mark.parametrize(

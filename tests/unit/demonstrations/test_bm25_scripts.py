@@ -101,6 +101,12 @@ def test_demonstrations_that_are_drawn_because_nothing_is_related_are_counted(tm
     assert not [text for text in unrelated(made) if text.startswith("random")]
 
 
+def test_of_many_values_of_k_the_first_and_the_last_are_named(tmp_path: Path):
+    made = plan(tmp_path, "5,6,7,8", selects=["bm25"], draws=1, train_rows=12)
+    (text,) = unrelated(made)
+    assert re.search(r": [\d,]+ of [\d,]+ at k=5 \(\d+%\) to [\d,]+ of [\d,]+ at k=8 \(\d+%\)$", text)
+
+
 def test_retrieval_that_relates_all_is_not_noted(tmp_path: Path, word_encoder: object):
     assert unrelated(plan(tmp_path, "2,8", selects=["dense"], draws=1)) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import pytest
 import torch
@@ -67,12 +66,9 @@ def held_to_dense(pattern: Pattern, tokens: int, ends: Sequence[int], window: in
         torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 128, 129, 300])
 @pytest.mark.parametrize(
-    ("pattern", "tokens"),
-    [
-        *product(["full", "grouped:2,7", "grouped:2,200", "approx:10,4", "approx:130,16"], [1, 5, 128, 129, 300]),
-        *product(["approx:1,1"], [1, 5, 128, 129]),  # a part for each token
-    ],
+    "pattern", ["full", "grouped:2,7", "grouped:2,200", "approx:10,4", "approx:130,16", "approx:1,1"]
 )
 def test_windows_and_chunks_are_those_of_a_dense_pass(pattern: str, tokens: int):
     held_to_dense(Pattern.parse(pattern), tokens, ())
