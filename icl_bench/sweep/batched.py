@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from icl_bench.backends.interface import Answer, Decoding, Free
-from icl_bench.backends.servers.backend import RETRY_SECONDS, AnotherModelError, ServerBackend
+from icl_bench.backends.servers.backend import RETRY_SECONDS, AnotherModelError
 from icl_bench.backends.servers.batches import Batches, Intent, NotThereError, PassingError, Progress, batches_of
 from icl_bench.backends.servers.failures import RowError
 from icl_bench.backends.servers.replies import Billed
@@ -249,12 +249,6 @@ class BatchRunner(Runner):
                 queue.extend(self._read(work, record, progress))
         outcome.notes += [note for note in self._server.counters.notes if note not in outcome.notes]
         return None if state.batches else served_by(self._server)
-
-    @property
-    def _server(self) -> ServerBackend:
-        backend = self._loaded()
-        assert isinstance(backend, ServerBackend), "refused before"
-        return backend
 
     @cached_property
     def _batches(self) -> Batches:

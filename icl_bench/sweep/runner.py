@@ -330,13 +330,13 @@ class Runner:
 
     def at_a_time(self) -> int:
         """How many requests to its server may run at a time. Raises ``CellError``."""
-        return self._server().concurrency
+        return self._server.concurrency
 
     def beside(self, together: Together) -> Runner:
         """A runner of the same cells at the same server, for one of several threads. Raises ``CellError``."""
         _ = self._same_answers, self.identity, self._architecture  # shared
         other = copy(self)
-        other._backend = self._server().beside(together)
+        other._backend = self._server.beside(together)
         return other
 
     @property
@@ -602,9 +602,10 @@ class Runner:
         works = cell.task.works_of(each, single, shape.vocabulary, skips_unread=self.skips_unread)
         return asdict(cost_of(cell.prompt_layout.repeated(count), shape, works, dtype).times(count))
 
+    @property
     def _server(self) -> ServerBackend:
         backend = self._loaded()
-        assert isinstance(backend, ServerBackend), "not asked for on this machine"
+        assert isinstance(backend, ServerBackend), "refused before"
         return backend
 
     def _loaded(self) -> Backend:
