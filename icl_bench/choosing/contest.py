@@ -52,18 +52,18 @@ from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
-from icl_bench.wording import counted, few, plain
+from icl_bench.wording import counted, few, listed, plain
 
 INTERRUPTED = "interrupted"
 """Why a race ended while settings were open. None is open at the latest when everything is asked."""
 GROWTH = 1.0
 """Rounds double: in each, every draw's demonstrations are read again."""
-NOT_TRIED = "other orders, attention patterns and calibrations"
+NOT_TRIED = "other selections, orders, attention patterns and calibrations"
 """What a race does not have."""
 ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
 LARGEST_ROUND = 0.5
-"""Share of the remaining time that a round may take by its estimate."""
+"""Share of the remaining time that a round, or the first answers of a setting, may take by its estimate."""
 LEAST_LOOKED = 0.05
 """The time of a first look is extrapolated from at least this share of it: the first seconds load the model."""
 SETTLES = 10
@@ -254,10 +254,14 @@ class Contest:
         if same := {name for name in names if names.count(name) > 1}:
             raise UserError(f"--model: two models are called {min(same)} in results; race one of them")
         settings = [one for place, entrant in enumerate(entrants) for one in settings_of(entrant.sweep, place)]
+        settings, repeated = without_repeated(settings)
         problems = [problem for entrant in entrants for problem in entrant.sweep.plan.problems]
         if not settings:
             raise UserError("nothing fits: " + "; ".join(dict.fromkeys(problems)))
-        left_out = [*problems, *(text for one in entrants for text in one.sweep.plan.combinations.reasons)]
+        left_out = [*problems, *(text for one in entrants for text in _impossible(spec, one.sweep))]
+        left_out += [] if spec.has_default_selections else repeated
+        absent, reason = spec.without_encoder
+        left_out += [f"{listed(map(str, absent))}: {reason}"] if absent else []
         twins, refused = _calibrated(spec, entrants, settings)
         left_out = list(dict.fromkeys([*left_out, *refused]))
         settings = [*settings, *twins]
@@ -370,7 +374,7 @@ class Contest:
             self._had = self._looked()
         try:
             self._check_first_look()
-            while asks := self._entering(self.race.next()):
+            while asks := self._next():
                 told = self.outcome.answers
                 if (fitting := self._fit(asks)) is None or not self._asked(fitting, runners):
                     self.ended = self.ended or self.spec.spend.spent
@@ -392,6 +396,61 @@ class Contest:
             self._check_stored(runners)
         if self.ended not in ("", INTERRUPTED) and not self.race.looked and (self.race.asked > 0).sum() < 2:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
+
+    def _next(self) -> Sequence[Ask]:
+        """The next round; none where nothing is open.
+
+        Prompts whose first answers take too much of the remaining time are withdrawn: a race without them can still
+        separate the others.
+        """
+        while asks := self._entering(self.race.next()):
+            if asks[0].start or not self.race.asked.any() or self.spec.spend.unit != "time":
+                return asks
+            if affordable := self._affordable(asks):
+                return affordable
+        return []
+
+    def _affordable(self, asks: Sequence[Ask]) -> Sequence[Ask]:
+        """Of a round of first answers, the part that the remaining time has room for; what never has is withdrawn."""
+        most, total = LARGEST_ROUND * max(self.account.left, 0.0), 0.0
+        units: dict[Any, list[Ask]] = defaultdict(list)
+        for ask in asks:
+            units[self.settings[ask.candidate].read_with].append(ask)
+        seconds = {key: self._seconds_of(unit) for key, unit in units.items()}
+        taken: set[int] = set()
+        for key, unit in sorted(units.items(), key=lambda pair: seconds[pair[0]]):
+            if total + seconds[key] <= most:
+                total += seconds[key]
+                taken |= {ask.candidate for ask in unit}
+            elif seconds[key] > most:
+                self._leave_out(unit, "the first answers", seconds[key])
+        return [ask for ask in asks if ask.candidate in taken]
+
+    def _seconds_of(self, asks: Sequence[Ask]) -> float:
+        """Seconds that these first answers take, by an estimate; 0 where they are stored, for trainings (which are
+        checked when they start), and where it is unknown.
+        """
+        prompts = [ask for ask in asks if self.settings[ask.candidate].learner is None]
+        if not any(map(self._is_new, self._questions_of(prompts))):
+            return 0.0
+        if self.entrants[self.settings[prompts[0].candidate].entrant].estimated:
+            return self._estimate(prompts)
+        return self._by_formula(prompts) or 0.0
+
+    def _leave_out(self, asks: Sequence[Ask], what: str, amount: float) -> None:
+        """Withdraw settings that would take this amount of the budget."""
+        for ask in asks:
+            self.race.withdraw(ask.candidate)
+        names = listed(self.settings[ask.candidate].name for ask in asks)
+        self.left_out.append(f"{names}: {self._too_much(what, amount)}")
+
+    def _too_much(self, what: str, amount: float) -> str:
+        """What takes more than its part of the remaining budget, in words."""
+        spend = self.spec.spend
+        return (
+            f"{what} would take about {spend.about(amount)}, more than half of what is left of --spend "
+            f"({spend.about(self.account.left)})"
+        )
 
     def _entering(self, asks: Sequence[Ask]) -> Sequence[Ask]:
         """A round, or where it has the first answers of settings, a part of it: the cheapest settings.
@@ -661,10 +720,7 @@ class Contest:
                 assert entrant.prices is not None, "refused before"
                 each = float(entrant.prices.of_seconds(each))
         if trainings * each > LARGEST_SHARE * self.account.left:
-            raise CellError(
-                f"{counted(trainings, 'training')} would take about {spend.about(trainings * each)}, more than half "
-                f"of what is left of --spend ({spend.about(self.account.left)})"
-            )
+            raise CellError(self._too_much(counted(trainings, "training"), trainings * each))
 
     def _pay_training(self, learner: Learner, entrant: Entrant) -> None:
         """Pay for a training; time is taken from the clock."""
@@ -875,7 +931,7 @@ class Contest:
         spend, looked = self.spec.spend, self._looked() - self._had
         prompts = sum(one.learner is None for one in self.settings)
         small = "short" if spend.unit == "time" else "small"
-        takes = self.account.spent / looked if looked >= LEAST_LOOKED else self._by_formula()
+        takes = self.account.spent / looked if looked >= LEAST_LOOKED else self._by_formula(self._first_prompts())
         if takes is not None and takes <= self.account.spent:  # the formula does not know what else takes time
             takes = None
         needed = "" if takes is None else f", which takes about {spend.about(takes)}"
@@ -885,13 +941,16 @@ class Contest:
             "or with fewer values of --k or --select"
         )
 
-    def _by_formula(self) -> float | None:
-        """Seconds of a first look at all prompts, from its operations and this machine's speed; None if unknown."""
+    def _by_formula(self, asks: Sequence[Ask]) -> float | None:
+        """Seconds of these answers, from their operations and this machine's speed; None if unknown."""
         first, *more = self.entrants
         if more or self.spec.spend.unit != "time" or self.measure != "operations" or first.rate is None:
             return None
-        prompts = [ask for ask in self._first_round() if self.settings[ask.candidate].learner is None]
-        return self._cost_of(prompts, self.costs) / first.rate
+        return self._cost_of(asks, self.costs) / first.rate
+
+    def _first_prompts(self) -> list[Ask]:
+        """What the first round asks of prompts if all settings start in it."""
+        return [ask for ask in self._first_round() if self.settings[ask.candidate].learner is None]
 
     def _first_round(self) -> list[Ask]:
         """What the first round asks if all settings start in it."""
@@ -1033,6 +1092,27 @@ def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
         settings.append(Setting(name, point.select, point.k, tuple(cells), entrant, compute=known))
     return settings
+
+
+def _impossible(spec: ChooseSpec, sweep: Sweep) -> list[str]:
+    """The reasons for impossible combinations. That the default's hybrids begin at a larger k is no news."""
+    return sweep.plan.combinations.only(
+        lambda one: not (spec.has_default_selections and one.k is not None and 0 < one.k < (one.select.own or 0))
+    ).reasons
+
+
+def without_repeated(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
+    """Return the settings without hybrids whose demonstrations are all retrieved as in another setting, and why."""
+    plain_ones = {(one.entrant, one.select, one.k): one for one in settings}
+    kept, repeated = [], []
+    for one in settings:
+        choice = one.cells[0][1].choice
+        other = plain_ones.get((one.entrant, str(choice.by), one.k)) if one.k and choice.own == one.k else None
+        if other is None:
+            kept.append(one)
+        else:
+            repeated.append(f"{one.name}: shows no shared demonstrations; {other.name} races")
+    return kept, repeated
 
 
 def _calibrated(

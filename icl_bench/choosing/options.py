@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -52,10 +53,14 @@ from icl_bench.sweep.options import (
 from icl_bench.wording import listed, nearest, plain, short
 
 if TYPE_CHECKING:
+    from icl_bench.demonstrations.selector_spec import SelectorSpec
     from icl_bench.sweep.run_spec import RunSpec
 
 OF_AN_ENGINE = OF_THE_MODEL - {"test_ids"} | {"price"}
 """Options that a model may have of its own."""
+
+SELECTIONS = "random,balanced,hybrid:5,by=dense,bm25,dense"
+"""The default of ``--select``. Those by embeddings do not race where their encoder is not installed."""
 
 
 def _models(given: Any) -> Any:
@@ -157,7 +162,7 @@ class ChooseSpec(BackendSpec):
         int,
         Option("Number of queries that the choice will answer. They share one-time costs, like a training.", TASK, "N"),
     ] = Field(default=1000, ge=1)
-    select: Selectors = Field(default="random,balanced,bm25", validate_default=True)
+    select: Selectors = Field(default=SELECTIONS, validate_default=True)
     k: NumbersOfDemonstrations = Field(default="0,1,5,10,25,50,100,200", validate_default=True)
     method: Annotated[
         tuple[str, ...],
@@ -256,11 +261,29 @@ class ChooseSpec(BackendSpec):
                 own[name] = value
         return found
 
+    @property
+    def has_default_selections(self) -> bool:
+        """Whether the prompts are those of the default."""
+        return ",".join(map(str, self.select)) == SELECTIONS
+
+    @cached_property
+    def without_encoder(self) -> tuple[tuple[SelectorSpec, ...], str]:
+        """The selections of the default that do not race because their encoder is not installed, and why."""
+        from icl_bench.models.text_encoders import SentenceEncoder
+
+        if self.encoder is None and self.has_default_selections:
+            try:
+                SentenceEncoder.find()
+            except UserError as error:
+                return tuple(one for one in self.select if one.by == "dense"), str(error)
+        return (), ""
+
     def run_of(self, model: str) -> RunSpec:
         """The run of all settings of a model: a full sweep. Raises ``UserError``."""
         from icl_bench.sweep.run_spec import RunSpec
 
         options = {name: getattr(self, name) for name in self.declared() if name not in OF_THE_RACE}
+        options["select"] = tuple(one for one in self.select if one not in self.without_encoder[0])
         options |= {name: value for name, value in self.of_model(model).items() if name != "price"}
         return RunSpec(**{**options, "model": model})
 

@@ -30,7 +30,11 @@ def most_similar(ranking: Ranking, k: int, rng: np.random.Generator) -> np.ndarr
     if not 0 <= k <= len(ranking.scores):
         raise ValueError(f"cannot choose {k} of {len(ranking.scores)} demonstrations")
     related = np.flatnonzero(ranking.related)
-    ranked = related[np.argsort(-ranking.scores[related], kind="stable")]
+    distance = -ranking.scores[related]
+    if 0 < k < len(related):  # only those up to the k-th are sorted
+        near = distance <= np.partition(distance, k - 1)[k - 1]
+        related, distance = related[near], distance[near]
+    ranked = related[np.argsort(distance, kind="stable")]
     if len(ranked) < k:
         ranked = np.concatenate([ranked, rng.permutation(np.flatnonzero(~ranking.related))])
     return ranked[:k]

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.models.architecture import Architecture
-from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, keys_seen
+from icl_bench.models.attention_patterns import BlockLayout, Pattern, Ranges, ReceptiveSpan, keys_seen
 from icl_bench.prompts.encoding import PromptSet, parts
 
 if TYPE_CHECKING:
@@ -158,19 +159,28 @@ def flops(
     fewer, the last layer computes queries, keys and values of all tokens and then itself for those.
     """
     tokens, passed = last - first, architecture.parameters * (last - first)
-    widths = [heads for heads, _ in architecture.widths]
-    spans = list(zip(pattern.spans(architecture.windows), widths, strict=True))
-    layers, seen = Counter(spans), 0  # keys times the width of heads
+    layers, (span, width) = _layers(architecture, pattern)
+    seen = sum(count * width * keys_seen(span, layout, first, last) for (span, width), count in layers.items())
     if read is not None and architecture.layer_parameters:
-        layers[spans[-1]] -= 1
-        seen = widths[-1] * keys_seen(spans[-1][0], layout, last - read, last)
+        seen += width * (keys_seen(span, layout, last - read, last) - keys_seen(span, layout, first, last))
         skipped = architecture.layer_parameters - architecture.projection_parameters
         passed += architecture.layer_parameters * read - skipped * tokens
-    seen += sum(count * width * keys_seen(span, layout, first, last) for (span, width), count in layers.items())
     if vectors:
         passed += architecture.reader_parameters * tokens
-        seen += vectors * tokens * sum(widths)
+        seen += vectors * tokens * sum(heads for heads, _ in architecture.widths)
     return 2.0 * passed + 4.0 * seen
+
+
+Layer = tuple[ReceptiveSpan, int]
+"""What a layer's tokens see, and the width of its heads."""
+
+
+@lru_cache(maxsize=64)
+def _layers(architecture: Architecture, pattern: Pattern) -> tuple[Counter[Layer], Layer]:
+    """The number of layers of each kind, and the last layer."""
+    widths = [heads for heads, _ in architecture.widths]
+    layers = list(zip(pattern.spans(architecture.windows), widths, strict=True))
+    return Counter(layers), layers[-1]
 
 
 def cache_bytes(architecture: Architecture, pattern: Pattern, tokens: int, dtype: str, vectors: int = 0) -> float:

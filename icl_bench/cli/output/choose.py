@@ -22,7 +22,7 @@ from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
 from icl_bench.sweep.this_run import cleaned
-from icl_bench.wording import counted, counted_queries, duration, listed, percent, three_digits
+from icl_bench.wording import counted, counted_queries, duration, few, listed, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
@@ -190,7 +190,15 @@ def unknown(contest: Contest, answer: Answer) -> str:
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
     training = f", training by {listed(methods)}" if methods else ""
-    return f"{beyond} ({asked}); not tried: {_more_examples(contest, answer)}{NOT_TRIED}{training}"
+    tried = f"{_more_examples(contest, answer)}{_left_prompts(contest, answer)}{NOT_TRIED}{training}"
+    return f"{beyond} ({asked}); not tried: {tried}"
+
+
+def _left_prompts(contest: Contest, answer: Answer) -> str:
+    """Prompts that left the race, as its budget had too little for them."""
+    pairs = zip(contest.settings, answer.standings, strict=True)
+    names = [setting.name for setting, standing in pairs if setting.learner is None and not standing.raced]
+    return f"{few(names)} (left out), " if names else ""
 
 
 def _more_examples(contest: Contest, answer: Answer) -> str:

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.race import Ask
 from icl_bench.choosing.spending import Spend
-from icl_bench.cli.output.choose import raced
+from icl_bench.cli.output.choose import raced, unknown
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress
 from icl_bench.errors import StopRunError, UserError
@@ -232,6 +232,41 @@ def test_the_first_answers_of_settings_are_asked_once_in_rounds_that_cost_no_mor
             assert costs[n] <= max(sum(costs[:n]), 0.1 * sum(costs))
     shared = [n for n, entered in enumerate(rounds) if any(one.select == "random" and one.k > 2 for one in entered)]
     assert len(shared) == 1  # nested demonstrations are read once
+
+
+def test_by_default_hybrids_and_retrieval_by_embeddings_race(task: Path, tiny: Path, tmp_path: Path) -> None:
+    options = {"task": str(task), "model": str(tiny), "k": "0,1,5,6", "draws": 2, "device": "cpu", "method": "none"}
+    contest = Contest.prepare(ChooseSpec(**options), lambda _: None, tmp_path)
+    hybrid = "hybrid:5,by=dense"
+    wanted = {f"{one}, k={k}" for one in ("random", "balanced", "bm25", "dense") for k in (1, 5, 6)}
+    assert {one.name for one in contest.settings} == {"no demonstrations", f"{hybrid}, k=6"} | wanted
+    assert contest.left_out == []
+    named = Contest.prepare(ChooseSpec(**options, select=f"{hybrid},dense"), lambda _: None, tmp_path)
+    assert {one.name for one in named.settings} == {one for one in wanted if "dense" in one} | {
+        "no demonstrations",
+        f"{hybrid}, k=6",
+    }
+    assert ["k=1 has no room" in named.left_out[0], named.left_out[1:]] == [
+        True,
+        [f"{hybrid}, k=5: shows no shared demonstrations; dense, k=5 races"],
+    ]
+    alone = Contest.prepare(ChooseSpec(**options, select=hybrid), lambda _: None, tmp_path)
+    assert f"{hybrid}, k=5" in {one.name for one in alone.settings}
+
+
+def test_selections_of_the_default_without_their_encoder_are_named_and_others_race(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icl_bench.models.text_encoders._packaged_folder", lambda: None)
+    words = ("choose", "--task", task, "--model", tiny, "--k", "0,6", "--draws", "2", "--method", "none", *HERE)
+    ended = run_command(*words, "--margin", "50", "--results", tmp_path / "results", "--json")
+    assert ended.code == 0, ended.err
+    record = json.loads(ended.out)
+    assert {one["select"] for one in record["settings"] if one["k"]} == {"random", "balanced", "bm25"}
+    (reason,) = record["left_out"]
+    assert reason.startswith("hybrid:5,by=dense and dense: sentence embeddings need the encoder")
+    named = run_command(*words, "--select", "bm25,dense", "--results", tmp_path / "named")
+    assert [named.code, "pip install 'icl-bench[encoder]'" in named.err] == [2, True]
 
 
 @pytest.mark.parametrize(
@@ -699,3 +734,53 @@ def test_a_budget_that_ends_within_a_round_is_reported_with_the_answers_that_do_
     ended = choose(*words, "--margin", 0.01, results=tmp_path / "results")
     said = " ".join(ended.err.split())
     assert re.search(r"the budget ended within a round: its [1-9]\d* answers are stored, but count only once", said)
+
+
+@pytest.fixture
+def seconds_a_token(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a computed token of a prompt takes on a clock which nothing else moves: settable."""
+    now, pace = [0.0], [0.0]
+    ask = Runner.ask
+
+    def slow(self: Runner, group: PlannedGroup, cell: CellPlan, names: Sequence[str], outcome: Outcome) -> Any:
+        before = outcome.answers
+        found = ask(self, group, cell, names, outcome)
+        now[0] += pace[0] * (outcome.answers - before) * cell.prompt_tokens / cell.queries
+        return found
+
+    monkeypatch.setattr(Runner, "ask", slow)
+    monkeypatch.setattr("icl_bench.choosing.contest.time.monotonic", lambda: now[0])
+    return pace
+
+
+def test_prompts_whose_first_answers_take_more_than_half_of_the_remaining_time_leave_the_race(
+    task: Path, tiny: Path, tmp_path: Path, seconds_a_token: list[float]
+) -> None:
+    words = {"task": str(task), "model": str(tiny), "k": "0,1,2,8", "select": "bm25", "method": "none"}
+
+    def race(budget: str) -> Contest:
+        contest = Contest.prepare(
+            ChooseSpec(**words, spend=budget, device="cpu", dtype="float32", margin=0.01), lambda _: None, tmp_path
+        )
+        vars(contest.entrants[0])["rate"] = 1e9
+        if not seconds_a_token[0]:
+            largest = contest.settings[-1].cells[0][1]
+            seconds_a_token[0] = 60 / (20 * largest.prompt_tokens / largest.queries)
+        contest.run(tmp_path)
+        return contest
+
+    contest = race("100s")
+    assert [
+        one.name for one, left in zip(contest.settings, contest.answer().standings, strict=True) if not left.raced
+    ] == ["bm25, k=8"]
+    (reason,) = contest.left_out
+    assert re.match(
+        r"bm25, k=8: the first answers would take about \d+ s, more than half of what is left of --spend \(\d+ s\)$",
+        reason,
+    )
+    assert "bm25, k=8 (left out)" in unknown(contest, contest.answer())
+    asked = contest.race.asked.tolist()
+    assert [asked[-1], min(asked[:-1])] == [0, len(contest.rows)]  # the others come to an end
+    seconds_a_token[0] /= 1000
+    again = race("100s")  # a new budget tries it again
+    assert [again.left_out, int(again.race.asked.min()) > 0] == [[], True]
