@@ -22,7 +22,7 @@ from icl_bench.metrics.scores import title
 from icl_bench.options import Options
 from icl_bench.results.storage import Place, place_words
 from icl_bench.sweep.this_run import cleaned
-from icl_bench.wording import counted, counted_queries, duration, few, listed, percent, three_digits
+from icl_bench.wording import counted, counted_queries, duration, listed, percent, three_digits
 
 
 def raced(options: Mapping[str, Any], results: Place, display: Display) -> Contest:
@@ -198,7 +198,7 @@ def _left_prompts(contest: Contest, answer: Answer) -> str:
     """Prompts that left the race, as its budget had too little for them."""
     pairs = zip(contest.settings, answer.standings, strict=True)
     names = [setting.name for setting, standing in pairs if setting.learner is None and not standing.raced]
-    return f"{few(names)} (left out), " if names else ""
+    return f"{listed(names)} (left out), " if names else ""
 
 
 def _more_examples(contest: Contest, answer: Answer) -> str:
