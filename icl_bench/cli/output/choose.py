@@ -73,7 +73,8 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
     )
     limits = f"95% interval for new queries {percent(standing.low)} to {percent(standing.high)}"
     scored += f", {limits}{without_near_duplicates(contest, answer.choice)}"
-    yield f"Use: {setting.name}, {measure} {scored}; {_means(setting)}{why(contest, answer)}"
+    use = "Use" if answer.decided else "Use for now"
+    yield f"{use}: {setting.name}, {measure} {scored}; {_means(setting)}{why(contest, answer)}"
     yield f"Cost: {cost(contest, answer.choice)}"
     others = [place for place, (_, one) in enumerate(pairs) if place != answer.choice and one.raced]
     if others:
@@ -198,7 +199,7 @@ def _left_prompts(contest: Contest, answer: Answer) -> str:
     """Prompts that left the race, as its budget had too little for them."""
     pairs = zip(contest.settings, answer.standings, strict=True)
     names = [setting.name for setting, standing in pairs if setting.learner is None and not standing.raced]
-    return f"{listed(names)} (left out), " if names else ""
+    return f"{listed(names)} (no time), " if names else ""
 
 
 def _more_examples(contest: Contest, answer: Answer) -> str:
@@ -217,7 +218,7 @@ def _still_needed(contest: Contest, answer: Answer) -> str:
     more = f"{least} {counted(answers, 'more answer')}"
     if spend:
         more += f" ({contest.spec.spend.about(spend)})"
-    how = "run the same command again to continue, or use the choice so far"
+    how = "run the same command again, or use the choice so far with the last line"
     return f"by the differences so far, {more} would decide it: {how}"
 
 
@@ -284,9 +285,21 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
 
 def _seconds(contest: Contest, place: int) -> str:
     """The seconds of a query on this machine, if known."""
+    seconds = _time(contest, place)
+    return "" if seconds is None else f" (about {three_digits(seconds)} s)"
+
+
+def _in_all(contest: Contest, place: int) -> str:
+    """The time of all queries on this machine, if known."""
+    seconds = _time(contest, place)
+    return "" if seconds is None else f"; all queries {duration(seconds * contest.spec.queries)}"
+
+
+def _time(contest: Contest, place: int) -> float | None:
+    """The seconds of a query on this machine; None if unknown."""
     setting = contest.settings[place]
     entrant, flops = contest.entrants[setting.entrant], setting.flops(contest.spec.queries)
-    return "" if flops is None or entrant.rate is None else f" (about {three_digits(flops / entrant.rate)} s)"
+    return None if flops is None or entrant.rate is None else flops / entrant.rate
 
 
 def cheaper(contest: Contest, answer: Answer, second: int) -> str:
@@ -315,8 +328,13 @@ def cheaper(contest: Contest, answer: Answer, second: int) -> str:
     for place, what in named.items():
         standing = answer.standings[place]
         said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, place)}"
-        text += f"; {what}: {said}, at {three_digits(ratios[place])} times the cost ({contest.measure})"
+        text += f"; {what}: {said}, at {_part(ratios[place])} the cost ({contest.measure}{_in_all(contest, place)})"
     return text
+
+
+def _part(ratio: float) -> str:
+    """A share of a cost in words: ``0.5 times``, ``1/850 of``."""
+    return f"{three_digits(ratio)} times" if ratio >= FAR_CHEAPER or not ratio else f"1/{1 / ratio:,.0f} of"
 
 
 def _lag(contest: Contest, choice: int, other: int) -> float:
@@ -340,6 +358,9 @@ def without_near_duplicates(contest: Contest, place: int) -> str:
     """The score without the test rows that have a near duplicate among the examples, if there are any."""
     score, near = float(contest.scores_without_near_duplicates()[place]), int(contest.near_duplicates.sum())
     if not near or math.isnan(score):
+        return ""
+    asked = min(contest.race.asked[place], len(contest.rows))
+    if not contest.near_duplicates[:asked].any():
         return ""
     rows = f"{near:,} of {counted(len(contest.rows), 'test row')} with a near duplicate among the examples"
     return f" (expect {percent(score)}% on new texts: this is without the {rows})"

@@ -50,6 +50,8 @@ class RaceProgress(Watcher):
         self._began = time.monotonic()
         self._answer = contest.answer()
         self._rounds = 0
+        self._told: tuple[int, int] | None = None
+        """The number of answers and the choice of the last round."""
         self._dropped: dict[int, int] = {}
         """Setting -> the round in which it was dropped."""
         self._left_out = 0
@@ -90,10 +92,13 @@ class RaceProgress(Watcher):
         self._note_left_out()
         self._answer = self._contest.answer()
         out = {place for place, one in enumerate(self._answer.standings) if one.out}
-        now = sorted(out - self._dropped.keys())
+        new = sorted(out - self._dropped.keys())
+        now = [place for place in new if self._answer.standings[place].raced]  # the others were noted as left out
         self._dropped = {place: self._dropped.get(place, self._rounds) for place in sorted(out)}
+        before, self._told = self._told, (self._contest.predictions, self._answer.choice)
         if self._changed is None:
-            self._display.note(self._line(now), whole=True)
+            if now or self._told != before:
+                self._display.note(self._line(now), whole=True)
         else:
             self._changed()
 

@@ -46,7 +46,12 @@ def raced(costs: list[float], measure: str | None = "operations", scores: dict[i
         for start in (0, 30):
             race.tell(Ask(i, start, start + 30), np.full(30, (scores or {}).get(i, 0.5)))
     return SimpleNamespace(
-        measure=measure, costs=QueryCosts(each, np.zeros_like(each)), spec=SimpleNamespace(queries=1000), race=race
+        measure=measure,
+        costs=QueryCosts(each, np.zeros_like(each)),
+        spec=SimpleNamespace(queries=1000),
+        race=race,
+        settings=[SimpleNamespace(entrant=0, flops=lambda _, cost=cost: cost * 1e9) for cost in costs],
+        entrants=[SimpleNamespace(rate=1e9)],
     )
 
 
@@ -56,15 +61,18 @@ FOUR = (standing("a", 0.9), standing("b", 0.89), standing("c", 0.87), standing("
 @pytest.mark.parametrize(
     ("scores", "named", "ratio"),
     [
-        ({}, "d, 86.0% (81.0 to 91.0) of 60 answers", "0.001"),  # both are within the margin: the cheapest
-        ({3: 0.47}, "c, 87.0% (82.0 to 92.0) of 60 answers", "0.0025"),  # the cheapest is not
+        ({}, "d, 86.0% (81.0 to 91.0) of 60 answers, at 1/1,000 of", "5 min"),  # both are within the margin
+        ({3: 0.47}, "c, 87.0% (82.0 to 92.0) of 60 answers, at 0.25 times", "20.8 h"),  # the cheapest is not
     ],
 )
 def test_the_cheapest_setting_within_the_margin_is_named_with_its_cost(
-    scores: dict[int, float], named: str, ratio: str
+    scores: dict[int, float], named: str, takes: str
 ) -> None:
-    said = cheaper(raced([100, 200, 0.25, 0.1], scores=scores), Answer(0, False, FOUR), 1)
-    assert said == f"; cheaper and perhaps as good: {named}, at {ratio} times the cost (operations)"
+    contest = raced([300, 400, 75, 0.3], scores=scores)
+    said = cheaper(contest, Answer(0, False, FOUR), 1)
+    assert said == f"; cheaper and perhaps as good: {named} the cost (operations; all queries {takes})"
+    contest.entrants[0].rate = None
+    assert cheaper(contest, Answer(0, False, FOUR), 1).endswith(" the cost (operations)")
 
 
 def test_no_setting_as_good_is_named_where_none_has_a_score_within_the_margin() -> None:
@@ -74,7 +82,8 @@ def test_no_setting_as_good_is_named_where_none_has_a_score_within_the_margin() 
 def test_the_best_of_far_cheaper_settings_is_named_where_none_of_them_is_within_the_margin() -> None:
     said = cheaper(raced([100, 200, 10, 0.1], scores={2: 0.45, 3: 0.41}), Answer(0, False, FOUR), 1)
     assert said == (
-        "; far cheaper and not ruled out: c, 87.0% (82.0 to 92.0) of 60 answers, at 0.1 times the cost (operations)"
+        "; far cheaper and not ruled out: c, 87.0% (82.0 to 92.0) of 60 answers, at 0.1 times the cost (operations; "
+        "all queries 2.8 h)"
     )
     both = cheaper(raced([100, 200, 50, 0.1], scores={3: 0.41}), Answer(0, False, FOUR), 1)
     assert "; cheaper and perhaps as good: c, " in both
@@ -126,7 +135,7 @@ def test_the_score_without_rows_that_have_near_duplicates_is_given_where_there_a
     race.tell(Ask(0, 4, 6), [0, 1])
     near = np.array([False, True, False, False])
     contest: Any = SimpleNamespace(
-        near_duplicates=near, rows="abcd", scores_without_near_duplicates=lambda: race.means(~near)
+        near_duplicates=near, rows="abcd", scores_without_near_duplicates=lambda: race.means(~near), race=race
     )
     said = without_near_duplicates(contest, 0)  # a mean of rows: 0.5, 0, 1
     assert said == (
@@ -134,6 +143,10 @@ def test_the_score_without_rows_that_have_near_duplicates_is_given_where_there_a
     )
     contest.near_duplicates = np.zeros(4, dtype=bool)
     assert not without_near_duplicates(contest, 0)
+    few = Race([Candidate("a")], Rules(rows=4, draws=2, first=1))
+    few.tell(Ask(0, 0, 1), [1])
+    contest.near_duplicates, contest.race = near, few
+    assert not without_near_duplicates(contest, 0)  # none of them is answered: the score has nothing of them
 
 
 @pytest.mark.parametrize(("scores", "highest"), [({}, True), ({1: 0.6}, False)])
