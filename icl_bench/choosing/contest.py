@@ -411,19 +411,25 @@ class Contest:
         return []
 
     def _affordable(self, asks: Sequence[Ask]) -> Sequence[Ask]:
-        """Of a round of first answers, the part that the remaining time has room for; what never has is withdrawn."""
+        """Of a round of first answers, the part that the remaining time has room for; what never has is withdrawn.
+
+        Of settings that read the same demonstrations, those with the most are withdrawn first.
+        """
         most, total = LARGEST_ROUND * max(self.account.left, 0.0), 0.0
         units: dict[Any, list[Ask]] = defaultdict(list)
-        for ask in asks:
+        for ask in sorted(asks, key=lambda ask: self.settings[ask.candidate].k):
             units[self.settings[ask.candidate].read_with].append(ask)
-        seconds = {key: self._seconds_of(unit) for key, unit in units.items()}
         taken: set[int] = set()
-        for key, unit in sorted(units.items(), key=lambda pair: seconds[pair[0]]):
-            if total + seconds[key] <= most:
-                total += seconds[key]
-                taken |= {ask.candidate for ask in unit}
-            elif seconds[key] > most:
-                self._leave_out(unit, "the first answers", seconds[key])
+        for unit in sorted(units.values(), key=self._seconds_of):
+            kept, seconds = unit, self._seconds_of(unit)
+            while kept and self._seconds_of(kept) > most:
+                kept = kept[:-1]
+            if kept != unit:
+                with_smaller = ", with those of smaller k," if kept else ""
+                self._leave_out(unit[len(kept) :], f"the first answers{with_smaller}", seconds)
+            if total + self._seconds_of(kept) <= most:
+                total += self._seconds_of(kept)
+                taken |= {ask.candidate for ask in kept}
         return [ask for ask in asks if ask.candidate in taken]
 
     def _seconds_of(self, asks: Sequence[Ask]) -> float:
@@ -441,7 +447,7 @@ class Contest:
         """Withdraw settings that would take this amount of the budget."""
         for ask in asks:
             self.race.withdraw(ask.candidate)
-        names = listed(self.settings[ask.candidate].name for ask in asks)
+        names = names_of([self.settings[ask.candidate] for ask in asks])
         self.left_out.append(f"{names}: {self._too_much(what, amount)}")
 
     def _too_much(self, what: str, amount: float) -> str:
@@ -1074,6 +1080,15 @@ def _known(value: float) -> float | None:
 def _first(asks: Sequence[Ask], size: int) -> list[Ask]:
     """The first positions of a round."""
     return [Ask(ask.candidate, ask.start, ask.start + size) for ask in asks]
+
+
+def names_of(settings: Iterable[Setting]) -> str:
+    """Names of settings, one for those that differ in k alone: ``bm25, k=50 and 100; dense, k=200``."""
+    kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in settings:
+        before, k, after = one.name.rpartition(f"k={one.k}")
+        kinds[before, after].append(str(one.k) if k else "")
+    return "; ".join(f"{before}{'k=' * any(ks)}{listed(ks)}{after}" for (before, after), ks in kinds.items())
 
 
 def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from icl_bench.analysis.query_cost import MEASURES
-from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting
+from icl_bench.choosing.contest import NOT_TRIED, Contest, Setting, names_of
 from icl_bench.choosing.data import with_task
 from icl_bench.choosing.options import OF_THE_RACE, ChooseSpec
 from icl_bench.choosing.race import CHEAPER, Answer, Standing
@@ -198,8 +198,8 @@ def unknown(contest: Contest, answer: Answer) -> str:
 def _left_prompts(contest: Contest, answer: Answer) -> str:
     """Prompts that left the race, as its budget had too little for them."""
     pairs = zip(contest.settings, answer.standings, strict=True)
-    names = [setting.name for setting, standing in pairs if setting.learner is None and not standing.raced]
-    return f"{listed(names)} (no time), " if names else ""
+    left = [setting for setting, standing in pairs if setting.learner is None and not standing.raced]
+    return f"{names_of(left)} (no time), " if left else ""
 
 
 def _more_examples(contest: Contest, answer: Answer) -> str:

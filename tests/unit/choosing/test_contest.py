@@ -24,11 +24,11 @@ from support.in_process import Ended, run_command, said
 
 import icl_bench
 from icl_bench.choosing import contest as module
-from icl_bench.choosing.contest import Contest, Setting, first_round, stratified
+from icl_bench.choosing.contest import Contest, Setting, first_round, names_of, stratified
 from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.race import Ask
-from icl_bench.choosing.spending import Spend
+from icl_bench.choosing.spending import Account, Spend
 from icl_bench.cli.output.choose import raced, unknown
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress
@@ -784,3 +784,29 @@ def test_prompts_whose_first_answers_take_more_than_half_of_the_remaining_time_l
     seconds_a_token[0] /= 1000
     again = race("100s")  # a new budget tries it again
     assert [again.left_out, int(again.race.asked.min()) > 0] == [[], True]
+
+
+def test_of_settings_that_read_the_same_demonstrations_those_with_the_most_leave_the_race_first(
+    task: Path, tiny: Path, tmp_path: Path
+) -> None:
+    words = {"task": str(task), "model": str(tiny), "k": "0,1,2,4,8", "select": "random", "method": "none"}
+    contest = Contest.prepare(ChooseSpec(**words, device="cpu", dtype="float32"), lambda _: None, tmp_path)
+    asks = [Ask(place, 0, 20) for place, one in enumerate(contest.settings) if one.k]
+    shared = [ask for ask in asks if contest.settings[ask.candidate].read_with == contest.settings[-1].read_with]
+    assert len(shared) > 1
+    contest.race.tell(Ask(0, 0, 20), np.ones(20))
+    contest.entrants[0].estimated = contest.entrants[0].took = 1.0  # a second a token
+    kept = contest._seconds_of(asks[:2])
+    contest.account = Account(Spend(2 * kept + 0.1, "time"))
+    most = contest._affordable(asks)
+    names = [contest.settings[ask.candidate].name for ask in most]
+    assert names == ["random, k=1", "random, k=2"]
+    (reason,) = contest.left_out
+    assert reason.startswith("random, k=4 and 8: the first answers, with those of smaller k, would take about ")
+    assert [one.raced for one in contest.answer().standings] == [True, True, True, False, False]
+
+
+def test_names_of_settings_that_differ_in_k_alone_are_joined() -> None:
+    named = [("no demonstrations", 0), ("bm25, k=5", 5), ("a k=5: dense, k=10", 10), ("bm25, k=50", 50)]
+    settings = [SimpleNamespace(name=name, k=k) for name, k in named]
+    assert names_of(settings) == "no demonstrations; bm25, k=5 and 50; a k=5: dense, k=10"
