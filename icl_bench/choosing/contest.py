@@ -64,6 +64,8 @@ ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
 LARGEST_ROUND = 0.5
 """Share of the remaining time that a round, or the first answers of a setting, may take by its estimate."""
+FEWEST = 2
+"""Settings that make a race."""
 LEAST_LOOKED = 0.05
 """The time of a first look is extrapolated from at least this share of it: the first seconds load the model."""
 SETTLES = 10
@@ -394,17 +396,17 @@ class Contest:
         self.seconds = time.monotonic() - began
         if self.ended != INTERRUPTED:
             self._check_stored(runners)
-        if self.ended not in ("", INTERRUPTED) and not self.race.looked and (self.race.asked > 0).sum() < 2:
+        if self.ended not in ("", INTERRUPTED) and not self.race.looked and (self.race.asked > 0).sum() < FEWEST:
             raise self._too_small() if self.ended == self.spec.spend.spent else UserError(self.ended)
 
     def _next(self) -> Sequence[Ask]:
         """The next round; none where nothing is open.
 
         Prompts whose first answers take too much of the remaining time are withdrawn: a race without them can still
-        separate the others.
+        separate the others, if there are some.
         """
         while asks := self._entering(self.race.next()):
-            if asks[0].start or not self.race.asked.any() or self.spec.spend.unit != "time":
+            if asks[0].start or (self.race.asked > 0).sum() < FEWEST or self.spec.spend.unit != "time":
                 return asks
             if affordable := self._affordable(asks):
                 return affordable
@@ -887,11 +889,11 @@ class Contest:
         Times are rough estimates and an unfinished round counts for nothing, so a round gets a part of the time. An
         earlier command may have cut the round, too: what it answered is looked at first, as it was then.
         """
-        if self.race.looked and (stored := self._stored(asks)):
+        if asks[0].start and (stored := self._stored(asks)):
             return _first(asks, stored)
         left, size = max(self.account.left, 0.0), min(ask.stop - ask.start for ask in asks)
         timed = self.spec.spend.unit == "time"
-        begins = timed and not self.race.looked  # the first seconds load the model
+        begins = timed and not asks[0].start  # the first seconds load the model
         part = left * (LARGEST_ROUND if timed else 1.0)
         if begins or self._estimate(asks) <= part:
             return asks

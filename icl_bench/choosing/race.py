@@ -132,7 +132,7 @@ class Answer:
     @property
     def waiting(self) -> int:
         """Candidates without an answer that were not withdrawn."""
-        return sum(one.raced and not one.predictions for one in self.standings)
+        return sum(one.raced and not one.out and not one.predictions for one in self.standings)
 
 
 class _State(NamedTuple):
@@ -337,7 +337,7 @@ class Race:
         beaten = self._evidence[leader] >= self._threshold
         beaten[leader] = True
         beaten |= self._withdrawn
-        sure, choice = bool(beaten.all() and self.looked), leader
+        sure, choice = bool(beaten.all() and self.asked[leader]), leader
         opened: list[tuple[int, np.ndarray]] = []
         running = np.zeros(len(costs), dtype=bool)
         saves = (costs < costs[leader]) & (costs <= CHEAPER * costs[leader]) & ~self._withdrawn
@@ -353,7 +353,7 @@ class Race:
             rivals = self._evidence[i] < self._threshold
             rivals[i] = False
             rivals &= ~self._withdrawn
-            if not rivals.any() and self.looked:
+            if not rivals.any() and self.asked[i]:
                 sure, choice = True, i
                 break
             for rival in np.flatnonzero(rivals):
@@ -520,6 +520,20 @@ class Race:
             better = log_evidence(found, self.rules.margin, 0.0)
             self._better[one, which] = np.maximum(self._better[one, which], better)
             self._compared[one, which] = asked
+        if self.rules.target == "sweep":  # whatever the others will answer
+            low, high = self._bounds()
+            self._evidence[one, low[one] + self.rules.margin >= high] = np.inf
+            self._better[one, low[one] > high] = np.inf
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lowest and the highest score of each candidate over the whole schedule, if all that it was not
+        asked were wrong or right: ``(candidates,)`` each.
+        """
+        complete = self.asked == self.length
+        length = np.where(self._drawn | complete, self.length, self.rules.rows)
+        known = complete | np.array([not one.settles for one in self.candidates])  # other answers may still change
+        sums, asked = np.where(known, self._sums.sum(axis=1), 0.0), np.where(known, self.asked, 0)
+        return sums / length, (sums + length - asked) / length
 
     def _differences(self, one: int, others: np.ndarray, asked: int, target: Target) -> Means:
         passes = -(-asked // self.rules.rows)

@@ -502,3 +502,52 @@ def test_nothing_more_is_needed_once_the_choice_is_sure() -> None:
     assert (before >= FIRST_LOOK).all()
     assert run(race, scores).decided
     assert race.needed().tolist() == race.asked.tolist()
+
+
+def test_what_no_further_answer_can_change_is_decided_before_everybody_is_asked() -> None:
+    for right, decided in ((49, True), (48, False)):  # of 50: others may have 2 or 4 points more
+        race = Race([Candidate("prompt"), Candidate("probe", at_once=True)], Rules(50, 2, margin=0.03))
+        for start in (0, 50):
+            race.tell(Ask(1, start, start + 50), [1.0] * right + [0.0] * (50 - right))
+        answer = race.answer()
+        assert (answer.choice, answer.decided, race.next() == []) == (1, decided, decided)
+        assert [answer.waiting, answer.standings[0].out] == [int(not decided), decided]
+
+
+def test_for_new_rows_and_draws_no_setting_is_out_by_what_it_cannot_reach() -> None:
+    race = Race([Candidate("prompt"), Candidate("probe", at_once=True)], Rules(50, 2, margin=0.03, target="new"))
+    for start in (0, 50):
+        race.tell(Ask(1, start, start + 50), [1.0] * 50)
+    assert not race.decided()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_who_is_out_for_sure_is_not_better_by_more_than_the_margin_in_the_whole_sweep(data: st.DataObject) -> None:
+    draws, rows, margin = 2, 6, 0.25
+    kinds = data.draw(st.lists(st.tuples(st.booleans(), st.sampled_from([0, 0, 4])), min_size=2, max_size=4))
+    scores = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=draws * rows, max_size=draws * rows),
+                min_size=len(kinds),
+                max_size=len(kinds),
+            )
+        )
+    )
+    race = Race(
+        [Candidate(str(i), drawn, settles=settles) for i, (drawn, settles) in enumerate(kinds)],
+        Rules(rows, draws, margin=margin),
+    )
+    for i, (drawn, _) in enumerate(kinds):
+        for start in range(0, data.draw(st.integers(0, draws * rows if drawn else rows)), rows):
+            stop = data.draw(st.integers(start + 1, start + rows))
+            race.tell(Ask(i, start, stop), scores[i, start:stop])
+            if stop < start + rows:
+                break
+    race.answer()
+    whole = [scores[i].mean() if drawn else scores[i, :rows].mean() for i, (drawn, _) in enumerate(kinds)]
+    for one, other in zip(*np.nonzero(np.isinf(race._evidence) & (race._evidence > 0)), strict=True):
+        assert whole[one] + margin >= whole[other] - 1e-9
+    for one, other in zip(*np.nonzero(np.isinf(race._better) & (race._better > 0)), strict=True):
+        assert whole[one] > whole[other]
