@@ -263,7 +263,7 @@ class Contest:
         left_out = [*problems, *(text for one in entrants for text in _impossible(spec, one.sweep))]
         left_out += [] if spec.has_default_selections else repeated
         absent, reason = spec.without_encoder
-        left_out += [f"{listed(map(str, absent))}: {reason}"] if absent else []
+        left_out += [f"{listed(absent)}: {reason}"] if absent else []
         twins, refused = _calibrated(spec, entrants, settings)
         left_out = list(dict.fromkeys([*left_out, *refused]))
         settings = [*settings, *twins]

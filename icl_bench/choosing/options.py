@@ -53,7 +53,6 @@ from icl_bench.sweep.options import (
 from icl_bench.wording import listed, nearest, plain, short
 
 if TYPE_CHECKING:
-    from icl_bench.demonstrations.selector_spec import SelectorSpec
     from icl_bench.sweep.run_spec import RunSpec
 
 OF_AN_ENGINE = OF_THE_MODEL - {"test_ids"} | {"price"}
@@ -267,7 +266,7 @@ class ChooseSpec(BackendSpec):
         return ",".join(map(str, self.select)) == SELECTIONS
 
     @cached_property
-    def without_encoder(self) -> tuple[tuple[SelectorSpec, ...], str]:
+    def without_encoder(self) -> tuple[tuple[str, ...], str]:
         """The selections of the default that do not race because their encoder is not installed, and why."""
         from icl_bench.models.text_encoders import SentenceEncoder
 
@@ -275,7 +274,7 @@ class ChooseSpec(BackendSpec):
             try:
                 SentenceEncoder.find()
             except UserError as error:
-                return tuple(one for one in self.select if one.by == "dense"), str(error)
+                return tuple(str(one) for one in self.select if one.by == "dense"), str(error)
         return (), ""
 
     def run_of(self, model: str) -> RunSpec:
@@ -283,7 +282,7 @@ class ChooseSpec(BackendSpec):
         from icl_bench.sweep.run_spec import RunSpec
 
         options = {name: getattr(self, name) for name in self.declared() if name not in OF_THE_RACE}
-        options["select"] = tuple(one for one in self.select if one not in self.without_encoder[0])
+        options["select"] = tuple(one for one in self.select if str(one) not in self.without_encoder[0])
         options |= {name: value for name, value in self.of_model(model).items() if name != "price"}
         return RunSpec(**{**options, "model": model})
 
