@@ -63,7 +63,7 @@ NOT_TRIED = "other selections, orders, attention patterns and calibrations"
 ENTRY = 0.1
 """The first settings of a race together cost about this share of all prompts' first answers."""
 LARGEST_ROUND = 0.5
-"""Share of the remaining time that a round, or the first answers of a setting, may take by its estimate."""
+"""Share of the remaining time that a round may take by its estimate."""
 FEWEST = 2
 """Settings that make a race."""
 LEAST_LOOKED = 0.05
@@ -417,20 +417,21 @@ class Contest:
 
         Of settings that read the same demonstrations, those with the most are withdrawn first.
         """
-        most, total = LARGEST_ROUND * max(self.account.left, 0.0), 0.0
+        most, total = LARGEST_SHARE * max(self.account.left, 0.0), 0.0
         units: dict[Any, list[Ask]] = defaultdict(list)
         for ask in sorted(asks, key=lambda ask: self.settings[ask.candidate].k):
             units[self.settings[ask.candidate].read_with].append(ask)
         taken: set[int] = set()
         for unit in sorted(units.values(), key=self._seconds_of):
-            kept, seconds = unit, self._seconds_of(unit)
-            while kept and self._seconds_of(kept) > most:
+            kept, seconds = unit, (whole := self._seconds_of(unit))
+            while seconds > most:
                 kept = kept[:-1]
+                seconds = self._seconds_of(kept)
             if kept != unit:
                 with_smaller = ", with those of smaller k," if kept else ""
-                self._leave_out(unit[len(kept) :], f"the first answers{with_smaller}", seconds)
-            if total + self._seconds_of(kept) <= most:
-                total += self._seconds_of(kept)
+                self._leave_out(unit[len(kept) :], f"the first answers{with_smaller}", whole)
+            if total + seconds <= most:
+                total += seconds
                 taken |= {ask.candidate for ask in kept}
         return [ask for ask in asks if ask.candidate in taken]
 

@@ -33,7 +33,7 @@ LEAST = 25
 ROUND = (100, 200, 500, 1000)
 """Numbers of examples of ``--train-k auto`` that are no k of the prompts."""
 LARGEST_SHARE = 0.5
-"""The trainings of a candidate may take this share of what is left of the budget."""
+"""The trainings of a candidate, or its first answers, may take this share of what is left of the budget."""
 
 
 @dataclass(frozen=True)

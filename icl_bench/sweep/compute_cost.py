@@ -160,9 +160,10 @@ def flops(
     """
     tokens, passed = last - first, architecture.parameters * (last - first)
     layers, (span, width) = _layers(architecture, pattern)
-    seen = sum(count * width * keys_seen(span, layout, first, last) for (span, width), count in layers.items())
+    keys = {layer: keys_seen(layer[0], layout, first, last) for layer in layers}
+    seen = sum(count * layer[1] * keys[layer] for layer, count in layers.items())
     if read is not None and architecture.layer_parameters:
-        seen += width * (keys_seen(span, layout, last - read, last) - keys_seen(span, layout, first, last))
+        seen += width * (keys_seen(span, layout, last - read, last) - keys[span, width])
         skipped = architecture.layer_parameters - architecture.projection_parameters
         passed += architecture.layer_parameters * read - skipped * tokens
     if vectors:

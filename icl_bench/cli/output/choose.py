@@ -355,12 +355,10 @@ def on_common(contest: Contest, answer: Answer, place: int) -> str:
 
 
 def without_near_duplicates(contest: Contest, place: int) -> str:
-    """The score without the test rows that have a near duplicate among the examples, if there are any."""
+    """The score without the test rows that have a near duplicate among the examples, if any of these is asked."""
     score, near = float(contest.scores_without_near_duplicates()[place]), int(contest.near_duplicates.sum())
-    if not near or math.isnan(score):
-        return ""
     asked = min(contest.race.asked[place], len(contest.rows))
-    if not contest.near_duplicates[:asked].any():
+    if not contest.near_duplicates[:asked].any() or math.isnan(score):
         return ""
     rows = f"{near:,} of {counted(len(contest.rows), 'test row')} with a near duplicate among the examples"
     return f" (expect {percent(score)}% on new texts: this is without the {rows})"

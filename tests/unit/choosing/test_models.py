@@ -188,7 +188,7 @@ def test_a_budget_too_small_for_a_first_look_is_one_line_with_the_smallest_which
     assert least is not None, line
     enough = choose(*racing, "--spend", least[1], results=tmp_path / "results")
     assert enough.code == 0, enough.err
-    assert enough.out.startswith("Use")
+    assert enough.out.startswith("Use for now: ")
 
 
 @pytest.mark.parametrize(
