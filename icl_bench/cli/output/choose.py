@@ -81,7 +81,8 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         second = min(others, key=lambda place: _rank(pairs[place][1]))
         behind = pairs[second][1]
         beside = compared(contest, answer.choice, second, behind) + cheaper(contest, answer, second)
-        yield f"Runner-up: {behind.candidate.name}, {score_of(behind)}{on_common(contest, answer, second)}{beside}"
+        scored = f"{score_of(behind)}{on_common(contest, answer, second)}"
+        yield f"Runner-up: {_named(contest, answer, second)}, {scored}{beside}"
     else:
         yield "Runner-up: none, no other setting raced"
     yield f"Not known: {unknown(contest, answer)}"
@@ -101,7 +102,7 @@ def _answered(contest: Contest, place: int) -> str:
     """The test rows and draws of a setting's answers."""
     standing = contest.answer().standings[place]
     rows = counted(int(min(contest.race.asked[place], contest.race.rules.rows)), "test row")
-    return f" ({rows}, {standing.draws:,} draws of examples)" if standing.draws > 1 else f" to {rows}"
+    return f" ({rows}, {standing.draws:,} random draws of examples)" if standing.draws > 1 else f" to {rows}"
 
 
 def print_answer(lines: Iterable[str], shown: Console) -> None:
@@ -132,6 +133,27 @@ LEARNING = {
     "full": "the model is fine-tuned on {} examples",
 }
 """Training method -> its description."""
+
+KINDS = {
+    "random": "the same examples in every prompt",
+    "balanced": "the same examples in every prompt, as many of each label",
+    "bm25": "the examples with most words in common",
+    "dense": "the most similar examples",
+    "hybrid": "examples of which some are chosen for the query",
+    "knn": "the most similar examples vote",
+    "encoder-probe": "a linear classifier of sentence embeddings",
+    "probe": "a linear classifier of the model's states",
+    "lora": "fine-tuned, LoRA",
+}
+"""Selector or training method -> a short description."""
+
+
+def _named(contest: Contest, answer: Answer, place: int) -> str:
+    """A setting's name, with a description if it is of another kind than the choice."""
+    name, setting = answer.standings[place].candidate.name, contest.settings[place]
+    kind = KINDS.get(setting.select.partition(":")[0])
+    described = kind and setting.k and setting.select != contest.settings[answer.choice].select
+    return f"{name} ({kind})" if described else name
 
 
 def _means(setting: Setting) -> str:
@@ -248,7 +270,7 @@ def cost(contest: Contest, place: int) -> str:
         paid = [three_digits(amount) for amount in (each["money"], each["money"] * queries)]
         said.append(f"{paid[0]} a query; {counted_queries(queries)} in all: {paid[1]} (in the currency of --price)")
     if math.isfinite(each["operations"]):
-        flops = f"{three_digits(each['operations'] / 1e9)} GFLOP"
+        flops = f"{three_digits(each['operations'] / 1e9)} billion operations"
         if entrant.rate is None:
             said.append(f"{flops} a query")
         else:
@@ -270,7 +292,8 @@ def compared(contest: Contest, choice: int, second: int, standing: Standing) -> 
     one, other = float(costs[choice]), float(costs[second])
     if not (math.isfinite(one) and math.isfinite(other) and one > 0):
         return ""
-    said = [f"a query costs {three_digits(other / one)} times as much by {measure}{_seconds(contest, second)}"]
+    times = three_digits(other / one)
+    said = [f"a query costs {'' if times == '1' else f'{times} times '}as much by {measure}{_seconds(contest, second)}"]
     if standing.cheaper:
         said.append("it is within the margin (error 5%)")
     number = contest.crossing(choice, second)
@@ -327,7 +350,7 @@ def cheaper(contest: Contest, answer: Answer, second: int) -> str:
     text = ""
     for place, what in named.items():
         standing = answer.standings[place]
-        said = f"{standing.candidate.name}, {score_of(standing)}{on_common(contest, answer, place)}"
+        said = f"{_named(contest, answer, place)}, {score_of(standing)}{on_common(contest, answer, place)}"
         text += f"; {what}: {said}, at {_part(ratios[place])} the cost ({contest.measure}{_in_all(contest, place)})"
     return text
 

@@ -138,7 +138,7 @@ def test_the_answers_command_writes_what_the_choice_learned(words: tuple[object,
     assert set(of_choice["draw"]) == {0, 1}
     first = f"{100 * of_choice[of_choice['draw'] == 0]['correct'].mean():.1f}"
     assert f"# trains the first of 2 draws again (alone {first}%)" in lines[4]
-    assert " over 60 answers (30 test rows, 2 draws of examples), 95% interval" in lines[0]
+    assert " over 60 answers (30 test rows, 2 random draws of examples), 95% interval" in lines[0]
 
 
 @pytest.mark.parametrize(

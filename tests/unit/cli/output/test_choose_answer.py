@@ -50,7 +50,9 @@ def raced(costs: list[float], measure: str | None = "operations", scores: dict[i
         costs=QueryCosts(each, np.zeros_like(each)),
         spec=SimpleNamespace(queries=1000),
         race=race,
-        settings=[SimpleNamespace(entrant=0, flops=lambda _, cost=cost: cost * 1e9) for cost in costs],
+        settings=[
+            SimpleNamespace(entrant=0, select="bm25", k=5, flops=lambda _, cost=cost: cost * 1e9) for cost in costs
+        ],
         entrants=[SimpleNamespace(rate=1e9)],
     )
 
@@ -158,3 +160,18 @@ def test_an_undecided_answer_says_whether_any_setting_scores_higher_where_both_a
     said = why(contest, Answer(0, False, FOUR))
     assert "undecided, the time is spent: 3 other settings are not ruled out (may be better by" in said
     assert (", but so far none of them scores higher on the same test rows and draws" in said) is highest
+
+
+@pytest.mark.parametrize(
+    ("select", "k", "described"),
+    [
+        ("knn", 200, "b (the most similar examples vote), 89.0%"),
+        ("hybrid:5,by=dense", 10, "b (examples of which some are chosen for the query), 89.0%"),
+        ("bm25", 5, "b, 89.0%"),
+        ("random", 0, "b, 89.0%"),
+    ],
+)
+def test_a_setting_of_another_kind_than_the_choice_is_described(select: str, k: int, described: str):
+    contest = raced([8, 2, 8, 8])
+    contest.settings[1].select, contest.settings[1].k = select, k
+    assert f"cheaper and perhaps as good: {described}" in cheaper(contest, Answer(0, False, FOUR), 2)
