@@ -22,7 +22,7 @@ from icl_bench.tasks.task_files import load_task
 pytestmark = pytest.mark.slow
 
 QUERIES = 20
-SHOTS = (5, 62)
+SHOTS = (5, 25, 62)
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,12 @@ def test_answers_do_not_depend_on_the_pack_in_single_precision(single, prompts, 
 def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precision(model, tokenizer, prompts):
     """Bit for bit: else answers would depend on which other k were asked for."""
     half = TransformersBackend.load(model.source, tokenizer, dtype="bfloat16", device="cpu")
-    alone = packed_logits(half, prompts[62])
+    longer = prompts[25]
+    assert len(longer.prefix) > CHUNK_ON_CPU
+    alone = packed_logits(half, longer)
     half.cache.drop()
-    packed_logits(half, prompts[5], reserve=len(prompts[62].prefix) + 77)
-    assert torch.equal(packed_logits(half, prompts[62]), alone)
+    packed_logits(half, prompts[5], reserve=len(longer.prefix) + 77)
+    assert torch.equal(packed_logits(half, longer), alone)
 
 
 def test_few_answers_depend_on_the_pack_in_half_precision(model, tokenizer, prompts, greedy):

@@ -32,9 +32,9 @@ def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
 
 
 EVERY = {
-    4: ("sweep", "export", "import", "conversion", "arrays", "leaderboard", "draft"),
-    15: ("rationales", "choose", "batches"),
-    60: ("adapt", "finetune"),
+    8: ("sweep", "export", "import", "conversion", "arrays", "leaderboard", "draft"),
+    30: ("rationales", "choose", "batches"),
+    90: ("adapt", "finetune"),
 }
 """Every how many operations a kill is tried -> works: those that take longest less often."""
 
