@@ -474,7 +474,7 @@ class Contest:
         units: dict[Any, list[Ask]] = defaultdict(list)
         for candidate, setting in enumerate(self.settings):
             units[setting.read_with].append(Ask(candidate, 0, asks[0].stop))
-        cost = {key: self._cost_of(unit, costs) for key, unit in units.items()}
+        cost = {key: self._cost_of(unit, costs, self.measure) for key, unit in units.items()}
         of_prompts = sum(cost[key] for key, unit in units.items() if self.settings[unit[0].candidate].learner is None)
         new = {self.settings[ask.candidate].read_with for ask in asks}
         waiting = [key for key in units if key in new]
@@ -488,10 +488,9 @@ class Contest:
             taken.add(key)
         return [ask for ask in asks if self.settings[ask.candidate].read_with in taken]
 
-    def _cost_of(self, asks: Sequence[Ask], costs: QueryCosts) -> float:
-        """An estimate of what a round costs, in the unit of ``measure``; ``costs`` are those of all settings."""
-        assert self.measure is not None, "not asked for without"
-        place = MEASURES.index(self.measure)
+    def _cost_of(self, asks: Sequence[Ask], costs: QueryCosts, measure: str) -> float:
+        """An estimate of what a round costs by a measure, NaN if unknown; ``costs`` are those of all settings."""
+        place = MEASURES.index(measure)
         settings = [self.settings[ask.candidate] for ask in asks]
         rows = [0 if one.learner else ask.stop - ask.start for one, ask in zip(settings, asks, strict=True)]
         candidates = [ask.candidate for ask in asks]
@@ -953,9 +952,10 @@ class Contest:
     def _by_formula(self, asks: Sequence[Ask]) -> float | None:
         """Seconds of these answers, from their operations and this machine's speed; None if unknown."""
         first, *more = self.entrants
-        if more or self.spec.spend.unit != "time" or self.measure != "operations" or first.rate is None:
+        if more or self.spec.spend.unit != "time" or first.rate is None:
             return None
-        return self._cost_of(asks, self.costs) / first.rate
+        operations = self._cost_of(asks, self.costs, "operations")
+        return operations / first.rate if math.isfinite(operations) else None
 
     def _first_prompts(self) -> list[Ask]:
         """What the first round asks of prompts if all settings start in it."""

@@ -219,7 +219,7 @@ def test_the_first_answers_of_settings_are_asked_once_in_rounds_that_cost_no_mor
     contest = Contest.prepare(spec, lambda _: None, tmp_path / "results")
     costs, rounds, first = [], [], contest.race.rules.first
     while (asks := contest._entering(contest.race.next())) and not asks[0].start:
-        costs.append(contest._cost_of(asks, contest.costs))
+        costs.append(contest._cost_of(asks, contest.costs, contest.measure or ""))
         rounds.append([contest.settings[ask.candidate] for ask in asks])
         for ask in asks:
             contest.race.tell(ask, np.ones(ask.stop - ask.start))
@@ -784,6 +784,20 @@ def test_prompts_whose_first_answers_take_more_than_half_of_the_remaining_time_l
     seconds_a_token[0] /= 1000
     again = race("100s")  # a new budget tries it again
     assert [again.left_out, int(again.race.asked.min()) > 0] == [[], True]
+
+
+def test_the_time_of_first_answers_is_estimated_by_operations_whatever_costs_are_compared(
+    task: Path, tiny: Path, tmp_path: Path
+) -> None:
+    words = {"task": str(task), "model": str(tiny), "k": "0,2", "method": "none", "device": "cpu", "dtype": "float32"}
+    seconds = []
+    for price, measure in ((None, "operations"), ("hour=0.4", "money")):
+        contest = Contest.prepare(ChooseSpec(**words, price=price), lambda _: None, tmp_path)
+        vars(contest.entrants[0])["rate"] = 1e9
+        assert contest.measure == measure
+        seconds.append(contest._by_formula(contest._first_prompts()))
+    assert seconds[0] == seconds[1]
+    assert seconds[0]
 
 
 def test_of_settings_that_read_the_same_demonstrations_those_with_the_most_leave_the_race_first(
