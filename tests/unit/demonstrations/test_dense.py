@@ -107,6 +107,26 @@ def test_a_pool_is_embedded_once_each_text_once_and_then_found(encoder, tmp_path
     assert (first == without).all()
 
 
+def test_texts_are_embedded_beside_others_of_as_many_tokens(encoder, monkeypatch):
+    """Long words have few characters a token and short ones many: sorted by characters they would be padded."""
+    from sentence_transformers import SentenceTransformer
+
+    model, (few, many) = encoder.load(), ("internationalization", "a b c")
+    texts = [" ".join([word] * n) for n in range(1, 41) for word in (few, many)]
+    expected, encode, read = model.encode(texts, normalize_embeddings=True), SentenceTransformer.encode, []
+
+    def spied(self: SentenceTransformer, batch: list[str], **more: Any) -> Any:
+        lengths = [len(ids) for ids in model.tokenizer(batch)["input_ids"]]
+        read.append((len(batch) * max(lengths), sum(lengths)))
+        return encode(self, batch, **more)
+
+    monkeypatch.setattr(SentenceTransformer, "encode", spied)
+    np.testing.assert_allclose(encoder.embed(texts), expected, atol=1e-6)
+    lengths = sorted((len(ids) for ids in model.tokenizer(texts)["input_ids"]), reverse=True)
+    least = sum(32 * lengths[start] for start in (0, 32)) + 16 * lengths[64]
+    assert [sum(column) for column in zip(*read, strict=True)] == [least, sum(lengths)]
+
+
 def test_other_texts_or_another_order_of_them_are_another_entry(encoder, tmp_path, monkeypatch):
     counted = Counted(monkeypatch)
     for texts in (["a", "b"], ["b", "a"], ["a"], ["a", "b", "c"], ["a\nb"]):
