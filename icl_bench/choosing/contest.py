@@ -507,10 +507,16 @@ class Contest:
                 one.sweep.budget = Budget(self.account.purse, charge)
 
     def _read_known(self, runners: Sequence[Runner]) -> None:
+        """Read which rows are answered, and what servers billed for them."""
         for setting in self.settings:
+            entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
             for _, cell in setting.cells:
                 with suppress(CellError):  # another process computes it; the first question says so
-                    self._known[id(cell)] |= set(runners[setting.entrant].stored(cell))
+                    self._known[id(cell)] |= set(runner.stored(cell))
+                    if not entrant.here and setting.calibration is None and not cell.same_prompts:
+                        entrant.served.add(*runner.billed(cell))
+        if any(one.served.answers for one in self.entrants):
+            self._price()
 
     def _check_stored(self, runners: Sequence[Runner]) -> None:
         """Raise ``UserError`` if answers of the race are not stored any more."""
@@ -985,7 +991,13 @@ class Contest:
             stop = stop if setting.drawn else min(stop, race.rules.rows)
             if setting.learner is None and stop > race.spent[i]:
                 asks.append(Ask(i, int(race.spent[i]), stop))
-        return sum(ask.stop - ask.start for ask in asks), self._estimate(asks)
+        missing = {
+            (id(one.cell), name)
+            for one in self._questions_of(asks)
+            for name in one.rows
+            if name not in self._known[id(one.cell)]
+        }
+        return len(missing), self._estimate(asks)
 
     # -- the answer -----------------------------------------------------------------------------------
 

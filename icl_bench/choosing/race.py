@@ -381,6 +381,7 @@ class Race:
             wanted = worth | rivals
             wanted[[i, choice]] = True
             extra = wanted & ~running
+            extra &= self.asked < self.length  # of the others nothing more can be asked
             needed = np.nansum((self.asked * self._asking + self._reading)[extra])
             if needed <= saved:
                 worth = wanted
@@ -494,7 +495,7 @@ class Race:
         half = float(radius(Means(found.mean, found.variance / 4, found.freedom), self.rules.error, INTERVAL_GAP)[0])
         middle = (float(found.mean[0]) + 1) / 2
         low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-        seen = min(asked, draws) if self._drawn[i] else 1
+        seen = len(np.unique(self.schedule(0, asked)[0])) if self._drawn[i] else 1
         score, spent = float(self.means()[i]), int(self.spent[i])
         return Standing(self.candidates[i], spent, seen, score, low, high, out, out_for_new, cheaper, why)
 

@@ -328,6 +328,24 @@ class Runner:
         rows = table[SCORES].to_pylist()
         return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
 
+    def billed(self, cell: CellPlan) -> tuple[int, int, int]:
+        """The number of answered rows of a cell, the tokens of their answers and thoughts, and their cached tokens.
+
+        Raises ``CellError`` if another process computes the cell.
+        """
+        identity = self.identity(cell)
+        with self.store.claim(identity, cell.queries) as opened:
+            if opened is not None:
+                rows = opened.done.values()
+                written = sum(row.answer_tokens + (row.thought_tokens or 0) for row in rows)
+                return len(rows), written, sum(row.cached_tokens for row in rows)
+        if not self.store.has(identity):
+            raise CellError("another process computes it")
+        table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
+        names = [name for name in ("answer_tokens", "thought_tokens", "cached_tokens") if name in table.column_names]
+        sums = {name: sum(filter(None, table[name].to_pylist())) for name in names}
+        return len(table), sums["answer_tokens"] + sums.get("thought_tokens", 0), sums["cached_tokens"]
+
     def at_a_time(self) -> int:
         """How many requests to its server may run at a time. Raises ``CellError``."""
         return self._server.concurrency

@@ -213,15 +213,19 @@ def unknown(contest: Contest, answer: Answer) -> str:
     asked = f"the race used {contest.predictions:,} of the {contest.full_sweep:,} answers of a full sweep"
     methods = not_trained(contest, answer)
     training = f", training by {listed(methods)}" if methods else ""
-    tried = f"{_more_examples(contest, answer)}{_left_prompts(contest, answer)}{NOT_TRIED}{training}"
+    tried = f"{_more_examples(contest, answer)}{_left_settings(contest, answer)}{NOT_TRIED}{training}"
     return f"{beyond} ({asked}); not tried: {tried}"
 
 
-def _left_prompts(contest: Contest, answer: Answer) -> str:
-    """Prompts that left the race, as its budget had too little for them."""
-    pairs = zip(contest.settings, answer.standings, strict=True)
-    left = [setting for setting, standing in pairs if setting.learner is None and not standing.raced]
-    return f"{names_of(left)} (no time), " if left else ""
+def _left_settings(contest: Contest, answer: Answer) -> str:
+    """Prompts that left the race, as its budget had too little for them, and trainings of methods that raced."""
+    pairs = list(zip(contest.settings, answer.standings, strict=True))
+    raced = {setting.select for setting, standing in pairs if standing.raced}
+    left = [setting for setting, standing in pairs if not standing.raced]
+    prompts = [one for one in left if one.learner is None]
+    trainings = [one for one in left if one.learner is not None and one.select in raced]
+    kinds = ((prompts, "no time"), (trainings, "left out"))
+    return "".join(f"{names_of(some)} ({why}), " for some, why in kinds if some)
 
 
 def _more_examples(contest: Contest, answer: Answer) -> str:
@@ -338,7 +342,7 @@ def cheaper(contest: Contest, answer: Answer, second: int) -> str:
     ratios = {
         place: float(costs[place] / costs[choice])
         for place, one in enumerate(answer.standings)
-        if not one.out and one.predictions and costs[place] <= CHEAPER * costs[choice]
+        if not one.out and one.predictions and costs[place] <= CHEAPER * costs[choice] and costs[place] < costs[choice]
     }
     named = {}
     near = [place for place in ratios if _lag(contest, choice, place) <= margin]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_bench.training.methods.classifiers import fitted_probabilities, linear_classifier
+from icl_bench.training.methods.classifiers import Fitted, fitted, linear_classifier
 from icl_bench.training.methods.on_embeddings import OnEmbeddings
 
 
@@ -20,7 +20,7 @@ class EncoderProbe(OnEmbeddings):
 
     def classify(
         self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
-    ) -> tuple[np.ndarray, Mapping[str, Any]]:
+    ) -> tuple[Fitted, Mapping[str, Any]]:
         """See ``OnEmbeddings``."""
         count = len(self.run.task.data.labels)
-        return fitted_probabilities(linear_classifier(), train, labels, test, count, keep), {}
+        return fitted(linear_classifier(), train, labels, test, count, keep), {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from icl_bench.training.methods.classifiers import fitted_probabilities
+from icl_bench.training.methods.classifiers import Fitted, fitted
 from icl_bench.training.methods.on_embeddings import OnEmbeddings
 
 NEIGHBOUR_COUNTS = (1, 3, 5, 10)
@@ -23,22 +24,23 @@ class NearestNeighbours(OnEmbeddings):
 
     def classify(
         self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
-    ) -> tuple[np.ndarray, Mapping[str, Any]]:
+    ) -> tuple[Fitted, Mapping[str, Any]]:
         """See ``OnEmbeddings``."""
-        probabilities, number = neighbours(train, labels, test, len(self.run.task.data.labels), keep)
-        return probabilities, {"neighbours": number}
+        found, number = neighbours(train, labels, test, len(self.run.task.data.labels), keep)
+        return found, {"neighbours": number}
 
 
 def neighbours(
     train: np.ndarray, labels: np.ndarray, test: np.ndarray, count: int, keep: Path | None = None
-) -> tuple[np.ndarray, int]:
-    """Probabilities of each label, ``(test, count)``, and the number of neighbours that vote.
+) -> tuple[Fitted, int]:
+    """What the examples' votes say of the test rows, and the number of neighbours that vote; of ``count`` labels.
 
     Votes are weighted by cosine similarity. The number maximises leave-one-out accuracy on the
     examples; the smallest wins a tie. ``keep`` is a folder for the classifier.
     """
     from sklearn.neighbors import KNeighborsClassifier
 
+    start = time.perf_counter()
     similar = train @ train.T
     np.fill_diagonal(similar, -np.inf)
     order = np.argsort(-similar, axis=1, kind="stable")[:, : max(NEIGHBOUR_COUNTS)]
@@ -53,7 +55,9 @@ def neighbours(
         if right > best:
             best, number = right, tried
     model = KNeighborsClassifier(number, weights=weight, metric="cosine")
-    return fitted_probabilities(model, train, labels, test, count, keep), number
+    choosing = time.perf_counter() - start
+    found = fitted(model, train, labels, test, count, keep)
+    return found._replace(fit_seconds=choosing + found.fit_seconds), number
 
 
 def weight(distances: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.tasks.examples import Example
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, LearningCost, TrainingMethod
+from icl_bench.training.methods.classifiers import Fitted
 
 
 class OnEmbeddings(TrainingMethod):
@@ -54,26 +54,24 @@ class OnEmbeddings(TrainingMethod):
     @abstractmethod
     def classify(
         self, train: np.ndarray, labels: np.ndarray, test: np.ndarray, keep: Path | None
-    ) -> tuple[np.ndarray, Mapping[str, Any]]:
-        """Probabilities of each label, ``(test, labels)``, and the training's record in the cell's file."""
+    ) -> tuple[Fitted, Mapping[str, Any]]:
+        """What it says of the test rows, and the training's record in the cell's file."""
 
     def learn(self, examples: Examples, keep: Path | None) -> list[Learned]:
         """See ``TrainingMethod``."""
         labels = np.array([row.label for row in examples.train])
-        train, training_seconds = self.run.embeddings.of(self._learned(examples))
+        train, embedding_seconds = self.run.embeddings.of(self._learned(examples))
         test, seconds = self.run.embeddings.of(self._inputs(self.run.task.data.test))
-        start = time.perf_counter()
-        probabilities, further = self.classify(train, labels, test, keep)
-        seconds += time.perf_counter() - start
+        found, further = self.classify(train, labels, test, keep)
         cost = self.cost(examples)
         return [
             Learned(
                 self.name,
-                probabilities,
-                seconds,
+                found.probabilities,
+                seconds + found.answer_seconds,
                 TrainingMeta(
                     method=self.name,
-                    seconds=round(training_seconds, 3),
+                    seconds=round(embedding_seconds + found.fit_seconds, 3),
                     flops=None if cost is None else cost.flops,
                     sentence_encoder=PACKAGED,
                     labels_without_example=list(examples.missing),

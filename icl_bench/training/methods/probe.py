@@ -17,7 +17,7 @@ from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.training.classification_head import pad_token
 from icl_bench.training.examples import Examples, LabelledQuery, padded
 from icl_bench.training.interface import Learned, LearningCost, TrainingMethod
-from icl_bench.training.methods.classifiers import fitted_probabilities, linear_classifier
+from icl_bench.training.methods.classifiers import fitted, linear_classifier
 from icl_bench.training.operations import batch_of, forward_flops
 
 if TYPE_CHECKING:
@@ -42,30 +42,34 @@ class LastStates:
         model = load_network(AutoModel, source, new_head=True, dtype=getattr(torch, dtype))
         self.model: PreTrainedModel = as_adapted(model, source).to(device).eval()
         self._pad = pad
-        self._known: dict[Ids, np.ndarray] = {}
+        self._known: dict[Ids, tuple[np.ndarray, float]] = {}
+        """State and seconds of a query."""
 
-    def of(self, rows: Sequence[LabelledQuery]) -> np.ndarray:
-        """States ``(rows, width)``; equal queries are computed once.
+    def of(self, rows: Sequence[LabelledQuery]) -> tuple[np.ndarray, float]:
+        """States ``(rows, width)``, and the seconds of the distinct queries; equal queries are computed once.
 
-        Queries are identified by their tokens, because train and test files may use the same ids.
+        The seconds are those of the first computation. Queries are identified by their tokens, because train and test
+        files may use the same ids.
         """
         new = [ids for ids in dict.fromkeys(row.ids for row in rows) if ids not in self._known]
         for batch in _batches(new):
             self._compute(batch)
-        return np.stack([self._known[row.ids] for row in rows])
+        seconds = sum(self._known[ids][1] for ids in {row.ids for row in rows})
+        return np.stack([self._known[row.ids][0] for row in rows]), seconds
 
     def _compute(self, queries: Sequence[Ids]) -> None:
         import torch
 
+        start = time.perf_counter()
         batch = padded(queries, self._pad)
         inputs = {name: value.to(self.model.device) for name, value in batch.items()}
         with torch.no_grad():
             states = self.model(**inputs, use_cache=False).last_hidden_state
-        for number, ids in enumerate(queries):
-            state = states[number, len(ids) - 1].float().cpu().numpy()
-            if not np.isfinite(state).all():
-                raise CellError("the model's states are infinite or NaN; use --dtype float32")
-            self._known[ids] = state
+        last = [states[number, len(ids) - 1].float().cpu().numpy() for number, ids in enumerate(queries)]
+        if not np.isfinite(last).all():
+            raise CellError("the model's states are infinite or NaN; use --dtype float32")
+        each = (time.perf_counter() - start) / len(queries)
+        self._known.update((ids, (state, each)) for ids, state in zip(queries, last, strict=True))
 
 
 def _batches(queries: Sequence[Ids]) -> Iterator[Sequence[Ids]]:
@@ -91,14 +95,6 @@ class Probe(TrainingMethod):
         run = self.run
         return LastStates(run.task.model.source, pad_token(run.task), run.device, run.dtype)
 
-    @cached_property
-    def _test_states(self) -> tuple[np.ndarray, float]:
-        """States of the test rows, and the seconds to compute them."""
-        states, rows = self._states, Examples(self.run.task, 0, 0).test
-        start = time.perf_counter()
-        test = states.of(rows)
-        return test, time.perf_counter() - start
-
     def cost(self, examples: Examples) -> LearningCost:
         """See ``TrainingMethod``."""
         train, test = examples.train, examples.test
@@ -117,21 +113,18 @@ class Probe(TrainingMethod):
 
         train, cost = examples.train, self.cost(examples)
         with memory_errors_as_cell_errors(f"on {self.run.device} while reading examples"):
-            test, inference = self._test_states
-            start = time.perf_counter()
-            states = self._states.of(train)
+            test, test_seconds = self._states.of(examples.test)
+            states, train_seconds = self._states.of(train)
         labels = np.array([row.label for row in train])
-        probabilities = fitted_probabilities(
-            linear_classifier(), states, labels, test, len(self.run.task.data.labels), keep
-        )
+        found = fitted(linear_classifier(), states, labels, test, len(self.run.task.data.labels), keep)
         return [
             Learned(
                 self.name,
-                probabilities,
-                inference,
+                found.probabilities,
+                test_seconds + found.answer_seconds,
                 TrainingMeta(
                     method=self.name,
-                    seconds=round(time.perf_counter() - start, 3),
+                    seconds=round(train_seconds + found.fit_seconds, 3),
                     tokens=int(cost.tokens),
                     flops=cost.flops,
                     labels_without_example=list(examples.missing),

@@ -786,6 +786,25 @@ def test_prompts_whose_first_answers_take_more_than_half_of_the_remaining_time_l
     assert [again.left_out, int(again.race.asked.min()) > 0] == [[], True]
 
 
+def test_a_forecast_counts_answers_once_and_none_that_is_stored(task: Path, tiny: Path, tmp_path: Path) -> None:
+    """A calibrated setting is derived from the answers of its prompt."""
+    words = {"task": str(task), "model": str(tiny), "k": "2,4", "select": "random", "draws": 2, "method": "none"}
+    words |= {"score": "exact", "device": "cpu", "dtype": "float32"}
+    needed = []
+    for calibrate in ((), ("batch",)):
+        contest = Contest.prepare(ChooseSpec(**words, calibrate=calibrate or None), lambda _: None, tmp_path)
+        for place in range(len(contest.settings)):
+            contest.race.tell(Ask(place, 0, 20), np.arange(20.0) % 2)
+        needed.append(contest.still_needed()[0])
+    assert [needed[0] > 0, needed[1]] == [True, needed[0]]
+    left = []
+    for place in (0, 1):
+        for one in contest._questions_of([Ask(place, 20, contest.race.length)]):
+            contest._known[id(one.cell)] |= set(one.rows)
+        left.append(contest.still_needed()[0])
+    assert [0 < left[0] < needed[0], left[1]] == [True, 0]
+
+
 def test_the_time_of_first_answers_is_estimated_by_operations_whatever_costs_are_compared(
     task: Path, tiny: Path, tmp_path: Path
 ) -> None:

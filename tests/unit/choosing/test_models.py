@@ -88,6 +88,15 @@ def test_answers_of_a_server_are_rows_of_the_cells_that_a_run_completes(
     assert json.loads(again.out)["choice"] != "no demonstrations"
 
 
+def test_a_race_that_is_repeated_has_the_costs_of_what_was_billed(words: tuple[object, ...], tmp_path: Path) -> None:
+    """The server caches nothing, which the plan does not know and stored answers do."""
+    racing = ("--model", "good", "--margin", "20", "--price", PRICE, "--json")
+    first, again = (json.loads(choose(*words, *racing, results=tmp_path / "results").out) for _ in range(2))
+    costs = [[one["money_per_query"] for one in record["settings"]] for record in (first, again)]
+    assert costs[1] == pytest.approx(costs[0])
+    assert again["budget"]["spent"] == 0
+
+
 def test_several_models_race_on_the_same_rows_and_the_dear_one_is_not_chosen_where_it_is_no_better(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:

@@ -276,6 +276,28 @@ def test_a_cheaper_setting_is_asked_only_while_its_next_round_costs_no_more_than
     assert race.next()
 
 
+def test_what_is_answered_completely_costs_nothing_more_to_find_out() -> None:
+    """A setting without draws whose rows are all asked is as far as any, but cost its rows alone."""
+    rng = np.random.default_rng(0)
+    racing = [Candidate("dear", cost=100.0), Candidate("cheap", drawn=False, cost=20.0)]
+    race = Race(racing, Rules(250, 10, queries=1000))
+    right = rng.random((2, 250)) < 0.85
+    race.tell(Ask(1, 0, 250), right[1].astype(float))
+    race.tell(Ask(0, 0, 250), right[0].astype(float))
+    race.tell(Ask(0, 250, 500), right[0].astype(float))
+    assert race.asked.tolist() == [500, 2500]
+    worth = race._worth_asking(0, [(1, np.array([True, False]))], np.zeros(2, dtype=bool))
+    assert worth.tolist() == [True, True]  # 500 more answers at 100 each, of the 80,000 that are saved
+
+
+def test_the_draws_of_few_rows_are_those_that_answered() -> None:
+    race = Race(candidates(2), Rules(8, 10, first=8))
+    for start in (0, 8):
+        for one in (0, 1):
+            race.tell(Ask(one, start, start + 8), np.ones(8) * one)
+    assert [one.draws for one in race.answer().standings] == [9, 9]
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_what_saves_less_than_a_twentieth_is_not_worth_its_predictions(*, saves: bool) -> None:
     scores = grid([0.9, 0.87], 10, 500, np.random.default_rng(2))

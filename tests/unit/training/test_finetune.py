@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,7 +37,7 @@ from icl_bench.training.classification_head import first_tokens, load_classifier
 from icl_bench.training.examples import VALIDATION_ROWS, Examples, LabelledQuery, batches, padded
 from icl_bench.training.finetune import LABELS, Finetuning
 from icl_bench.training.methods import finetuned
-from icl_bench.training.methods.classifiers import CLASSIFIER_FILE, fitted_probabilities, linear_classifier
+from icl_bench.training.methods.classifiers import CLASSIFIER_FILE, fitted, linear_classifier
 from icl_bench.training.spec import FinetuneSpec
 from icl_bench.training.trainer import FinetuningResult, LengthBatches, Recipe, accuracy, predict
 
@@ -608,7 +609,7 @@ def test_a_probe_separates_what_can_be_separated():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 2], 20)
     states = rng.normal(size=(40, 5)) + 6 * labels[:, None]
-    found = fitted_probabilities(linear_classifier(), states, labels, states, 3)
+    found = fitted(linear_classifier(), states, labels, states, 3).probabilities
     assert (found.argmax(axis=1) == labels).all()
     assert (found[:, 1] == 0).all()
     np.testing.assert_allclose(found.sum(axis=1), 1)
@@ -626,7 +627,8 @@ def test_neighbours_choose_their_number_by_leaving_one_out():
     labels = np.repeat([0, 1, 2], 20)
     noisy = labels.copy()
     noisy[::7] = (noisy[::7] + 1) % 3
-    found, number = neighbours(points, noisy, points, 4)
+    said, number = neighbours(points, noisy, points, 4)
+    found = said.probabilities
     assert number > 1
     assert (found.argmax(axis=1) == labels).mean() > 0.95
     assert (found[:, 3] == 0).all()
@@ -639,7 +641,7 @@ def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
 
     made = prepared(tmp_path, tiny)
     some = Examples(made.task, 0, 12).train
-    states = LastStates(str(tiny), 0, "cpu", "float32").of(some)
+    states, _ = LastStates(str(tiny), 0, "cpu", "float32").of(some)
     model = AutoModel.from_pretrained(tiny, dtype=torch.float32).eval()
     with torch.no_grad():
         expected = [model(torch.tensor([row.ids])).last_hidden_state[0, -1] for row in some]
@@ -655,8 +657,43 @@ def test_equal_ids_of_train_and_test_rows_are_not_mixed_up(tmp_path: Path, tiny:
     asked = [replace(row, id=f"row {i}") for i, row in enumerate(examples.test)]
     together = LastStates(str(tiny), 0, "cpu", "float32")
     together.of(shown)
-    alone = LastStates(str(tiny), 0, "cpu", "float32").of(asked)
-    np.testing.assert_allclose(together.of(asked), alone, atol=1e-5)
+    alone, _ = LastStates(str(tiny), 0, "cpu", "float32").of(asked)
+    np.testing.assert_allclose(together.of(asked)[0], alone, atol=1e-5)
+
+
+def test_states_that_are_known_already_have_the_seconds_of_their_first_computation(tmp_path: Path, tiny: Path):
+    """A training's seconds do not depend on which k and draws were trained before it."""
+    from icl_bench.training.methods.probe import LastStates
+
+    some = Examples(prepared(tmp_path, tiny).task, 0, 12).train
+    states = LastStates(str(tiny), 0, "cpu", "float32")
+    _, half = states.of(some[:6])
+    _, whole = states.of(some)
+    assert 0 < half < whole
+    assert [states.of(some)[1], states.of(some[:6])[1]] == [whole, half]
+
+
+@pytest.mark.parametrize("method", ["knn", "encoder-probe", "probe"])
+def test_fitting_is_a_part_of_the_training_and_not_of_the_answers(
+    method: str, tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+
+    waits = 0.5
+    for one in (LogisticRegression, KNeighborsClassifier):
+        fit = one.fit
+
+        def slow(self: Any, *given: Any, fit: Any = fit) -> Any:
+            time.sleep(waits)
+            return fit(self, *given)
+
+        monkeypatch.setattr(one, "fit", slow)
+    made = prepared(tmp_path, tiny, method=(method,))
+    made.run(tmp_path / "results")
+    ((_, meta),) = finished_cells(tmp_path / "results")
+    assert meta.training.seconds >= waits
+    assert meta.seconds < waits
 
 
 def test_training_uses_batches_of_similar_lengths(tmp_path: Path, tiny: Path):

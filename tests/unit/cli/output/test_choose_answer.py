@@ -11,7 +11,7 @@ import pytest
 
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts
 from icl_bench.choosing.race import Answer, Ask, Candidate, Race, Rules, Standing
-from icl_bench.cli.output.choose import cheaper, on_common, print_answer, why, without_near_duplicates
+from icl_bench.cli.output.choose import _left_settings, cheaper, on_common, print_answer, why, without_near_duplicates
 from icl_bench.cli.output.terminal import Terminal
 
 LINES = ("Use: a setting with a long description of what it is", "Next: icl-bench run --task a --model b --k 1,2,3")
@@ -175,3 +175,14 @@ def test_a_setting_of_another_kind_than_the_choice_is_described(select: str, k: 
     contest = raced([8, 2, 8, 8])
     contest.settings[1].select, contest.settings[1].k = select, k
     assert f"cheaper and perhaps as good: {described}" in cheaper(contest, Answer(0, False, FOUR), 2)
+
+
+def test_what_costs_as_little_as_the_choice_is_not_cheaper():
+    assert not cheaper(raced([0, 5, 0, 0]), Answer(0, True, FOUR), 1)
+
+
+def test_a_training_that_left_the_race_is_not_tried_although_a_smaller_one_of_its_method_raced():
+    named = (("probe", 200, True), ("probe", 1000, False), ("lora", 1000, False))
+    settings = [SimpleNamespace(name=f"{one}, k={k}", select=one, k=k, learner=1) for one, k, _ in named]
+    answer = SimpleNamespace(standings=[SimpleNamespace(raced=raced) for _, _, raced in named])
+    assert _left_settings(SimpleNamespace(settings=settings), answer) == "probe, k=1000 (left out), "  # type: ignore[arg-type]

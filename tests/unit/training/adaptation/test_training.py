@@ -383,5 +383,5 @@ def test_classifiers_of_an_adapted_model_read_by_its_pattern_too(adapted: Path, 
     found = classifier.model(padded, attention_mask=mask).last_hidden_state[0, ids.shape[1] - 1]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
     row = LabelledQuery("a", tuple(ids[0].tolist()), 0)
-    states = LastStates(str(adapted), 0, "cpu", "float32").of([row])
+    states, _ = LastStates(str(adapted), 0, "cpu", "float32").of([row])
     np.testing.assert_allclose(states[0], expected.numpy(), atol=1e-4)
