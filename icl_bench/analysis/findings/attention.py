@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.analysis.statistics.paired import ALPHA, compare, holm
+from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.zero_shot import where_attention_matters
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
@@ -133,14 +133,8 @@ def differences(table: pd.DataFrame) -> pd.DataFrame:
 
 def _differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Every attention compared with full attention: the setting, k and the columns of ``DIFFERENCE``."""
-    table = compare(frame, {"attention": str(FULL)}, about="demonstrations")
-    table = table[table["variant"] == table["base_variant"]]
-    p_holm = table.groupby(IN_ANY_ATTENTION)["p"].transform(holm)
-    better = table["attention"].where(table["difference"] > 0, str(FULL))
-    table = table.assign(
-        p_holm=p_holm, advice=better.where(p_holm <= ALPHA), recovered=_ratio(table["mean"], table["base_mean"])
-    )
-    table = table.rename(columns=OF_DIFFERENCE)
+    table = compare(frame, {"attention": str(FULL)}, about="demonstrations", jointly=True)
+    table = table.assign(recovered=_ratio(table["mean"], table["base_mean"])).rename(columns=OF_DIFFERENCE)
     return table[[*POINT, *DIFFERENCE]]
 
 

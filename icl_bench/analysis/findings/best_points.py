@@ -10,6 +10,7 @@ from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.findings.cost import costs_of
+from icl_bench.analysis.statistics.alike import asked_alike
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
@@ -32,7 +33,8 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
     :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
     :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
-    training, and halves of a label space (easier tasks).
+    training, halves of a label space (easier tasks), and points that were asked other test examples than most
+    (:func:`icl_bench.analysis.statistics.alike.asked_alike`).
 
     Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
     same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
@@ -52,7 +54,8 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     priced = keys.astype(names).merge(costs[[*POINT, *QUERY_TOKENS]].astype(names), on=POINT, how="left")
     priced[QUERY_TOKENS] = priced[QUERY_TOKENS].astype(float).fillna(np.inf)
     rows = []
-    for places in partition(keys, ["task", "model"])[1]:
+    for of_model in partition(keys, ["task", "model"])[1]:
+        places = of_model[~asked_alike([all_points[place] for place in of_model]).lack]
         points = [all_points[place].joined().values(values) for place in places]
         means = np.array([TwoWayLayout(scores).mean for scores in points])
         ranks = Budget().ranks(priced.loc[places])

@@ -143,7 +143,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     Columns: task, model, select (the method, or how its demonstrations are read), its variant, k, ``beside`` (the
     compared prompt), base_variant, training_flops, flops and base_flops (of a query, with the training and with the
     prompt), queries (the first number after which training is cheaper: 0 at once, NaN never), and the same by measured
-    seconds, which are missing for uncached prompts.
+    seconds, without those of the shared demonstrations, which are missing for uncached prompts.
     """
     import pandas as pd
 
@@ -154,7 +154,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     known_training = named["training_flops"].notna()
     trained = [
         *(
-            (row, _Way(row["select"], 0.0, row["query_flops"], row["seconds"]))
+            (row, _Way(row["select"], 0.0, row["query_flops"], *_seconds(row)))
             for _, row in named[classifies & known_training].iterrows()
         ),
         *(
@@ -175,12 +175,21 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Way(NamedTuple):
-    """A way to serve a point: its name, operations once and per query, seconds per query."""
+    """A way to serve a point: its name, and its operations and seconds per query and once."""
 
     name: str
     once: float
     query: float
     seconds: float
+    seconds_once: float
+
+
+def _seconds(row: Any) -> tuple[float, float]:
+    """Seconds per query, and those of the shared demonstrations, once."""
+    once = row.get("prefill_seconds", 0.0)
+    if np.isnan(once) or not once:
+        return row["seconds"], 0.0
+    return max(row["seconds"] - once / row["rows_a_cell"], 0.0), once
 
 
 def _reads_vectors(attention: str) -> bool:
@@ -199,10 +208,10 @@ def _ways(prompt: Any) -> Iterator[_Way]:
     if choice is None or choice.retrieves:
         reuses = pattern is not None and pattern.reuses
         once, query = (once, query) if reuses else (0.0, whole)
-        yield _Way(name + read, once, query, prompt["seconds"])
+        yield _Way(name + read, once, query, *(_seconds(prompt) if reuses else (prompt["seconds"], 0.0)))
     elif prompt["order"] == "drawn":
-        yield _Way(f"{name}, cached{read}", once, query, prompt["seconds"])
-        yield _Way(f"{name}, not cached{read}", 0.0, whole, np.nan)
+        yield _Way(f"{name}, cached{read}", once, query, *_seconds(prompt))
+        yield _Way(f"{name}, not cached{read}", 0.0, whole, np.nan, np.nan)
 
 
 def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
@@ -216,7 +225,9 @@ def _even(row: Any, own: _Way, base: _Way) -> dict[str, float | str]:
         "training_seconds": row["training_seconds"],
         "seconds": own.seconds,
         "base_seconds": base.seconds,
-        "queries_by_seconds": _queries(row["training_seconds"], base.seconds - own.seconds),
+        "queries_by_seconds": _queries(
+            row["training_seconds"] + own.seconds_once - base.seconds_once, base.seconds - own.seconds
+        ),
     }
 
 

@@ -121,7 +121,12 @@ def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) 
         losses |= {f"{name}_lost": mean, f"{name}_low": low, f"{name}_high": high}
     if losses["farthest_low"] <= 0:
         return {**losses, "reason": SMALL_DIVISOR}
-    low, high = np.quantile(again[0] / again[1], [0.025, 0.975]).tolist()
+    # a divisor of 0 or less is beyond all others: the quotient's sign is that of the other loss
+    beyond = np.copysign(np.inf, again[0])
+    quotients = np.divide(again[0], again[1], out=beyond, where=again[1] > 0)
+    low, high = np.quantile(quotients, [0.025, 0.975]).tolist()
+    if not np.isfinite([low, high]).all():
+        return {**losses, "reason": SMALL_DIVISOR}
     ratio = losses["nearest_lost"] / losses["farthest_lost"]
     return {**losses, "ratio": ratio, "ratio_low": low, "ratio_high": high}
 

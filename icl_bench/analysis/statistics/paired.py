@@ -75,6 +75,7 @@ def compare(
     facts: FactsOf = NO_FACTS,
     apart: Collection[str] = (),
     about: About | None = None,
+    jointly: bool = False,
 ) -> pd.DataFrame:
     """Compare points that differ from ``base`` only in its columns with the base at each k.
 
@@ -86,7 +87,9 @@ def compare(
     A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
     other variants that agree in all common ``facts`` except those ``apart``, of the test set and of the imported file;
     among these, with those that agree in most facts. Calibrated predictions are compared only with those of the same
-    calibration. Points without a base have no row. The compared score is the task's own
+    calibration. With ``jointly``, points are compared with the base of their own variant only, and p_holm and limits
+    are corrected over k and over all values of the columns of ``base``. Points without a base have no row. The compared
+    score is the task's own
     (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as ``base_...``; ``metric``, the
@@ -123,6 +126,8 @@ def compare(
     values = frame["score"].to_numpy(dtype=float)
     keys, points = grids(frame, [*setting, "k"])
     table = _nearest(_pairs(keys, base, setting), facts, apart)
+    if jointly:
+        table = table[table["variant"] == table["base_variant"]].reset_index(drop=True)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
     places = list(zip(*sides, strict=True))
     met = [meet(points[at], points[base_at], matched) for at, base_at in places]
@@ -150,8 +155,9 @@ def compare(
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [ONE_DRAW if hidden else None for hidden in unjudged]
     table["p"] = np.where(unjudged, np.nan, p_values(contrasts))
-    of_curve = table.groupby(ways, observed=True)["p"]
-    table["p_holm"], error = of_curve.transform(holm), of_curve.transform(holm_steps)
+    family = [name for name in ways if not jointly or name.removeprefix("base_") not in base]
+    together = table.groupby(family, observed=True)["p"]
+    table["p_holm"], error = together.transform(holm), together.transform(holm_steps)
     half = half_widths(contrasts, 1 - error.to_numpy(dtype=float))
     centre = np.array([c.centre for c in contrasts], dtype=float)
     table["ci_low"], table["ci_high"] = (centre - half).clip(-1, 1), (centre + half).clip(-1, 1)

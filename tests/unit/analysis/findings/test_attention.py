@@ -23,7 +23,7 @@ from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.findings.attention import ATTENTION_PATTERNS, attention_patterns, differences
 from icl_bench.analysis.findings.cost import break_even, cost
-from icl_bench.analysis.statistics.paired import compare, holm
+from icl_bench.analysis.statistics.paired import ALPHA, compare, holm
 from icl_bench.backends.interface import Answer
 from icl_bench.cli import main
 from icl_bench.models.architecture import Architecture
@@ -85,7 +85,7 @@ def test_the_test_is_that_of_paired_comparisons_corrected_over_patterns_and_ks()
         )
     )
     table = differences(read(rows))
-    paired = compare(rows, {"attention": "full"})
+    paired = compare(rows, {"attention": "full"}, jointly=True)
     found = table.set_index(["attention", "k"])
     for row in paired.itertuples():
         mine = found.loc[(row.attention, row.k)]
@@ -93,6 +93,18 @@ def test_the_test_is_that_of_paired_comparisons_corrected_over_patterns_and_ks()
             assert mine[name] == getattr(row, name), name
     assert table["p_holm"].tolist() == holm(table["p"]).tolist()
     assert (table["p_holm"] >= table["p"]).all()
+    excluded = (table["ci_low"] > 0) | (table["ci_high"] < 0)
+    assert excluded.tolist() == (table["p_holm"] <= ALPHA).tolist()
+
+
+def test_limits_are_corrected_over_the_patterns_as_p_is():
+    """One pattern is significantly worse by itself, and among three no more: then no limit excludes 0 either."""
+    full, worse, same = "a" * 40, "a" * 34 + "b" * 6, "a" * 39 + "b"
+    rows = frame(cell(full, full), cell(worse, full, attention=BARE))
+    others = (cell(same, full, attention=pattern) for pattern in (BLOCK, "grouped:2,64"))
+    for table, excluded in ((read(rows), True), (read(frame(rows, *others)), False)):
+        row = differences(table).set_index("attention").loc[BARE]
+        assert (row["ci_high"] < 0, row["p_holm"] <= ALPHA) == (excluded, excluded)
 
 
 def test_a_difference_that_four_tests_together_could_bring_is_not_claimed():
@@ -124,7 +136,7 @@ def test_a_pattern_is_better_where_p_is_the_level_itself(monkeypatch: pytest.Mon
     made = rows, curves(rows), cost(rows, {})
     p = float(differences(attention_patterns(*made))["p_holm"].item())
     for alpha, advice in ((p, "full"), (p / 2, "")):
-        monkeypatch.setattr("icl_bench.analysis.findings.attention.ALPHA", alpha)
+        monkeypatch.setattr("icl_bench.analysis.statistics.paired.ALPHA", alpha)
         table = differences(attention_patterns(*made))
         assert table["advice"].fillna("").tolist() == [advice]
 

@@ -181,6 +181,14 @@ def test_both_sides_of_a_break_even_are_given():
     assert cached["queries_by_seconds"] == 241
 
 
+def test_reading_the_shared_demonstrations_takes_its_seconds_once():
+    # 600 + 0.01 n against 60 + 0.05 n: cheaper from 13,501; 0.29 s were measured, with a 250th of the 60 s
+    slow = {"seconds": 0.29, "prefill_seconds": 60.0, "rows_a_cell": 250.0}
+    found = break_even(sides(slow, seconds=0.01, training_seconds=600.0)).set_index("beside").loc["random, cached"]
+    assert found["base_seconds"] == pytest.approx(0.05)
+    assert found["queries_by_seconds"] == 13_501
+
+
 def test_orders_that_are_not_the_draws_own_are_not_set_beside_a_training():
     assert queries(sides({"order": "shuffled:3"}, {"order": "by-label"})) == {}
     assert queries(sides({"select": "theirs", "order": "shuffled:3"})) == {}

@@ -13,7 +13,7 @@ from support.stored import facts_of
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.findings.comparisons import perturbation_effect
-from icl_bench.analysis.findings.learning_ratio import SMALL_DIVISOR, learning_ratio
+from icl_bench.analysis.findings.learning_ratio import RESAMPLES, SMALL_DIVISOR, _ratio, learning_ratio
 from icl_bench.analysis.statistics.bootstrap import means as resampled
 from icl_bench.analysis.statistics.bootstrap import resample
 from icl_bench.cli.output.findings import print_findings
@@ -45,6 +45,21 @@ def predictions(near: float, far: float, draws: int = 3, test: int = 500) -> pd.
 def found(rows: pd.DataFrame) -> pd.DataFrame:
     effects = perturbation_effect(rows, facts=FACTS)
     return learning_ratio(rows, effects, np.random.default_rng(0))
+
+
+def test_a_divisor_that_may_be_0_makes_the_ratio_large_and_not_small():
+    """Of two in a hundred resamples, the loss without the farthest is no loss: their ratios are the largest."""
+    chance = np.random.default_rng(3).random((3, 300))
+    nearest, farthest = ((chance < share).astype(float) - (chance < 0.1) for share in (0.5, 0.2))
+    counts = resample(np.random.default_rng(0), RESAMPLES, *nearest.shape)
+    for lost in np.arange(0.0, 0.1, 0.001):
+        shifted = farthest - lost
+        without = resampled(shifted, counts)
+        if 0.015 < np.mean(without <= 0) < 0.024:
+            break
+    ratios = np.where(without > 0, resampled(nearest, counts) / without, np.inf)
+    found = _ratio(nearest, shifted, np.random.default_rng(0))
+    assert [found["ratio_low"], found["ratio_high"]] == np.quantile(ratios, [0.025, 0.975]).tolist()
 
 
 def test_the_ratio_is_of_what_is_lost_without_the_nearest_and_the_farthest():
