@@ -15,11 +15,11 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts, query_costs
-from icl_bench.analysis.statistics.contrast import contrast, judge
+from icl_bench.analysis.statistics.contrast import contrast, judge, p_values
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, common_rows, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.paired import holm, holm_steps
 from icl_bench.errors import UserError
 from icl_bench.results.cells import SETTING
 from icl_bench.results.trained_methods import BASELINES
@@ -206,7 +206,7 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     draws, test_rows; accuracy as ``score`` with ci_low and ci_high; means per query: ``mean_k`` at which it was
     answered, ``asked`` (number of k), computed_tokens and query_flops of all these k together; the same columns for the
     largest k only (``last_``); and for ``chosen`` the paired ``difference`` of accuracies from the largest k, with
-    limits, p and p_holm over the curves of the task and model.
+    p, and p_holm and limits that are corrected over the curves of the task and model.
     """
     import pandas as pd
 
@@ -222,7 +222,10 @@ def cascades(predictions: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         ]
     table = pd.DataFrame(rows, columns=[*SETTING, *CASCADE])
     for _, part in table[table["rule"] == "chosen"].groupby(["task", "model"], observed=True):
-        table.loc[part.index, "p_holm"] = holm(part["p"].to_numpy(dtype=float))
+        p = part["p"].to_numpy(dtype=float)
+        table.loc[part.index, "p_holm"] = holm(p)
+        low, high, _ = judge([rows[at]["gain"] for at in part.index], level=1 - holm_steps(p))
+        table.loc[part.index, "difference_low"], table.loc[part.index, "difference_high"] = low, high
     return table
 
 
@@ -263,8 +266,7 @@ def ladders(
 def _rows(rungs: Rungs) -> list[dict[str, Any]]:
     first, second, best = crossed(rungs, halving())
     gain = contrast(best.correct, rungs.correct[-1], matched=True)
-    (low,), (high,), (p,) = judge([gain])
-    compared = {"difference": gain.difference, "difference_low": low, "difference_high": high, "p": p}
+    compared = {"difference": gain.difference, "p": float(p_values([gain])[0]), "gain": gain}
     rows = [{"rule": "chosen", "threshold": first, "other_threshold": second, **compared, **_described(rungs, best)}]
     for threshold in FIXED:
         result = outcome(rungs, threshold)

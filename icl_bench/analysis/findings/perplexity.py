@@ -9,7 +9,7 @@ import numpy as np
 
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
-from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.paired import holm, holm_steps
 from icl_bench.analysis.statistics.texts import differs, interval_over, ratio_limits, sampled
 from icl_bench.results.model_names import names_apart
 from icl_bench.results.perplexity_losses import read_losses
@@ -109,8 +109,11 @@ def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, 
         for attention in (a for a in attentions if a not in shown):
             rows += _of_attention(attention, whole, text_of, metas, lengths)
     tested = [row for row in rows if "p" in row]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = p
+    p = [row["p"] for row in tested]
+    for row, p_holm, error in zip(tested, holm(p), holm_steps(p), strict=True):
+        row["p_holm"] = p_holm
+        more, text_of = row.pop("beside")
+        _, row["ratio_low"], row["ratio_high"], _ = _exponential(more, text_of, 1 - error)
     return rows
 
 
@@ -154,7 +157,7 @@ def _of_attention(
         part = slice(after - 1, length - 1)
         mine = whole[attention][:, part].mean(1)
         base = whole["full"][:, part].mean(1) if "full" in whole else mine * np.nan
-        row = {
+        row: dict[str, Any] = {
             "model": meta.model,
             "attention": attention,
             "dtype": meta.dtype,
@@ -173,15 +176,16 @@ def _of_attention(
         if "prefill_flops" in costs and costs_of_full.get("prefill_flops"):
             row["operations_of_full"] = costs["prefill_flops"] / costs_of_full["prefill_flops"]
         if attention != "full":
-            row["ratio"], row["ratio_low"], row["ratio_high"], row["p"] = _exponential(mine - base, text_of)
+            row["beside"] = (mine - base, text_of)
+            row["ratio"], _, _, row["p"] = _exponential(*row["beside"])
         rows.append(row)
     return rows
 
 
-def _exponential(losses: np.ndarray, text_of: np.ndarray) -> tuple[float, float, float, float]:
+def _exponential(losses: np.ndarray, text_of: np.ndarray, level: float = 0.95) -> tuple[float, float, float, float]:
     """``exp`` of the mean, its limits, and the p of a mean of 0; ``text_of`` are the windows' texts."""
     sums = sampled(losses, text_of)
-    low, high = ratio_limits(sums, sampled(np.ones(len(losses)), text_of))
+    low, high = ratio_limits(sums, sampled(np.ones(len(losses)), text_of), level)
     return float(np.exp(losses.mean())), float(np.exp(low)), float(np.exp(high)), differs(sums)
 
 

@@ -18,7 +18,7 @@ from icl_bench.analysis.cascade import CASCADES, Rungs, alone, cascades, chosen_
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.paired import ALPHA, holm
 from icl_bench.cli import main
 
 RNG = np.random.default_rng
@@ -186,9 +186,13 @@ def test_curves_have_cascades_of_their_own_corrected_together():
     whole = frame(rows, other, trained, bare).sample(frac=1, random_state=rng.integers(9))
     table = cascades(whole, no_costs(whole).assign(**costs))
     alone_ = [cascades(part, no_costs(part).assign(**costs)) for part in (other, rows)]
-    found, apart = (part.drop(columns="p_holm") for part in (table, frame(*alone_)))
+    corrected = ["p_holm", "difference_low", "difference_high"]
+    found, apart = (part.drop(columns=corrected) for part in (table, frame(*alone_)))
     pd.testing.assert_frame_equal(found, apart)
-    chosen = table[table["rule"] == "chosen"]
+    chosen, by_itself = (part[part["rule"] == "chosen"] for part in (table, frame(*alone_)))
+    assert (chosen["difference_low"].to_numpy() < by_itself["difference_low"].to_numpy()).all()
+    excluded = (chosen["difference_low"] > 0) | (chosen["difference_high"] < 0)
+    assert excluded.tolist() == (chosen["p_holm"] <= ALPHA).tolist()
     assert chosen["order"].tolist() == ["by-label", "drawn"]
     assert chosen["p_holm"].tolist() == holm(chosen["p"]).tolist()
     assert table.loc[table["rule"] != "chosen", ["p", "p_holm"]].isna().all(axis=None)

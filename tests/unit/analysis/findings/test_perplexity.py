@@ -14,7 +14,7 @@ from support.predictions import cell
 
 from icl_bench.analysis.context import Context
 from icl_bench.analysis.findings.perplexity import PERPLEXITY, PERPLEXITY_COLUMNS, perplexities
-from icl_bench.analysis.statistics.paired import holm
+from icl_bench.analysis.statistics.paired import holm, holm_steps
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
@@ -39,8 +39,8 @@ def stored(results: Path, attention: str, losses: Any, text: str = "a", **more: 
     write_losses(storage_at(results), name, list(np.array(losses, float)), LossesMeta(**meta))
 
 
-def limits(means: Sequence[float]) -> tuple[float, float]:
-    low, high = stats.t.interval(0.95, len(means) - 1, np.mean(means), stats.sem(means))
+def limits(means: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    low, high = stats.t.interval(level, len(means) - 1, np.mean(means), stats.sem(means))
     return float(np.exp(low)), float(np.exp(high))
 
 
@@ -93,12 +93,12 @@ def test_the_ratio_is_paired_by_window_and_p_is_of_all_ranges_and_patterns(tmp_p
     table = perplexities(tmp_path)
     assert table["attention"].tolist() == ["full"] * 2 + ["approx:2"] * 2 + ["block:2"] * 2
     p = []
-    for row in table.to_dict("records")[2:]:
+    for row, error in zip(table.to_dict("records")[2:], holm_steps(table["p"])[2:], strict=True):
         other = np.array(OTHER) + (np.array([[0.5], [0.25], [0.0]]) if row["attention"] == "approx:2" else 0)
         part = slice(0, 2) if row["length"] == 3 else slice(2, 4)
         mine, base = other[:, part].mean(1), np.array(FULL)[:, part].mean(1)
         assert row["ratio"] == pytest.approx(np.exp((mine - base).mean()), rel=1e-6)
-        assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(limits(mine - base), rel=1e-6)
+        assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(limits(mine - base, 1 - error), rel=1e-6)
         p.append(stats.ttest_rel(mine, base).pvalue)
     assert table["p"].tolist()[2:] == pytest.approx(p, rel=1e-6)
     assert table["p_holm"].tolist()[2:] == pytest.approx(holm(p).tolist(), rel=1e-6)
