@@ -10,10 +10,11 @@ predictions.
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
-``results/headlines-half-labels.parquet``, imported into one folder; for blocks, on ``results/headlines-blocks.parquet``
-alone, and for sorting by label on ``results/headlines-sorted.parquet`` alone where it has the curve. A claim on growing k holds where the 95% intervals
-at the smallest and the largest k of the row are apart in its direction, does not hold where they are apart in the other
-one, and cannot be determined where they overlap.
+``results/headlines-half-labels.parquet``, imported into one folder. Blocks are those of
+``results/headlines-blocks.parquet`` alone, and curves sorted by label those of ``results/headlines-sorted.parquet``
+where it has them. A claim on growing k holds where the 95% intervals at the smallest and the largest k of the row are
+apart in its direction, does not hold where they are apart in the other one, and cannot be determined where they
+overlap.
 """
 
 from __future__ import annotations
