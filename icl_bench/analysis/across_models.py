@@ -1,4 +1,4 @@
-"""Comparison of points of several models: which are compared, and on which test rows."""
+"""Comparison of points, of one or several models: which are compared, and on which test rows."""
 
 from __future__ import annotations
 
@@ -39,23 +39,40 @@ def compared_measures(across: bool) -> tuple[str, ...]:
     return tuple(name for name in MEASURES if not (across and name == "tokens"))
 
 
-def on_same_rows(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
-    """Return predictions of several models in which equal test ids are equal rows.
+def on_same_rows(frame: pd.DataFrame, facts: FactsOf, across: bool = True) -> pd.DataFrame:
+    """Return predictions in which equal test ids are equal rows.
 
-    The ids of a task are those of its data, and two models may have been run on different versions of its files. The
-    version with the most predictions of a task keeps its ids. Rows of other versions get different ids, so that their
-    points count as asked on other test examples. Imports keep their ids, because their data are unknown.
+    The ids of a task are those of its data, and runs may have had different versions of its files. The version with the
+    most predictions of a task keeps its ids, or without ``across`` that of a task and model. Rows of other versions get
+    different ids, so that their points count as asked on other test examples. Imports keep their ids, because their
+    data are unknown. Without ``across``, a version keeps its ids also if all its right answers are the same: then other
+    files have the same test rows, as those of rationales, or those with more rows for demonstrations.
     """
+    within = compared_within(across)
+    versions = frame[[*within, "variant"]].drop_duplicates().astype(object)
+    versions["data"] = [_data(facts.get(str(variant), Facts())) for variant in versions["variant"]]
+    if not (versions.groupby(within)["data"].nunique() > 1).any():
+        return frame
     variants = frame["variant"].astype(object)
-    data = variants.map({variant: _data(facts.get(str(variant), Facts())) for variant in variants.unique()})
-    tasks = frame["task"].astype(object)
-    usual = {task: of_task.mode().get(0) for task, of_task in data.groupby(tasks)}
-    other = data.notna() & (data != tasks.map(usual))
+    data = variants.map(dict(zip(versions["variant"], versions["data"], strict=True)))
+    usual = data.groupby([frame[name].astype(object) for name in within]).transform(lambda part: part.mode().get(0))
+    other = data.notna() & (data != usual)
+    if not across and other.any():
+        other &= variants.isin(_with_other_golds(frame, other, within))
     if not other.any():
         return frame
     ids = frame["test_id"].astype(object)
     ids[other] = data[other] + " " + ids[other]
     return frame.assign(test_id=ids)
+
+
+def _with_other_golds(frame: pd.DataFrame, other: pd.Series[bool], within: list[str]) -> set[str]:
+    """The variants of ``other`` rows that have another right answer to a test row than the rest of the frame."""
+    rows = frame[[*within, "variant", "test_id", "gold"]].astype(object)
+    keys = [*within, "test_id"]
+    usual = rows[~other].drop_duplicates(keys)[[*keys, "gold"]]
+    both = rows[other].drop_duplicates([*keys, "variant"]).merge(usual, on=keys, suffixes=("", "_usual"))
+    return set(both.loc[both["gold"] != both["gold_usual"], "variant"])
 
 
 def _data(facts: Facts) -> str | None:

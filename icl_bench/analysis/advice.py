@@ -301,8 +301,7 @@ def advise(
     """
     by = compared_within(budget.across)
     kept = _candidates(scored(frame), trained=budget.queries is not None)
-    if budget.across:
-        kept = on_same_rows(kept, facts)
+    kept = on_same_rows(kept, facts, budget.across)
     costs = budget.of(costs, prices)
     aligned = _aligned(kept, by)
     table = _points(kept, aligned, costs, by)
@@ -348,7 +347,7 @@ def advise_folder(results: Place, budget: Budget, only: Mapping[str, str] | None
 def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
     """The scored predictions of points that may be advised, with names as plain text."""
     names = [name for name in POINT if name != "k"]
-    kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
+    kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "gold", "score", "metric"]]
     kept = kept.astype(dict.fromkeys(names, object))
     select = kept["select"].astype(str)
     no_prompt = select.str.endswith(UPPER) if trained else select.isin(BASELINES)

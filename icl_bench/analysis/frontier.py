@@ -122,8 +122,7 @@ def compare(
     import pandas as pd
 
     kept = _points(predictions)
-    if across:
-        kept = on_same_rows(kept, facts)
+    kept = on_same_rows(kept, facts, across)
     keys, all_points = grids(kept, POINT)
     scores = keys.merge(curves(kept), on=POINT, how="left").assign(cascade=None)
     of_points = keys.merge(_as_text(costs), on=POINT, how="left")
@@ -295,7 +294,7 @@ def _found(context: Context) -> pd.DataFrame:
     known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
     if not known_costs.any() or not len(_points(frame)):
         return pd.DataFrame(columns=FRONTIER)
-    found = compare(frame, costs, STEPS, None)
+    found = compare(frame, costs, STEPS, None, facts=context.facts)
     context.beside["frontier"] = found
     return found.table
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
@@ -16,6 +17,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
@@ -27,14 +29,15 @@ EQUAL = 1e-9
 """Means that differ by less count as equal."""
 
 
-def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """The point with the highest mean score, one row per task and model; the cheapest on ties.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
     :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
     :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
     training, halves of a label space (easier tasks), and points that were asked other test examples than most
-    (:func:`icl_bench.analysis.statistics.alike.asked_alike`).
+    (:func:`icl_bench.analysis.statistics.alike.asked_alike`), also those of other data by the ``facts`` of variants
+    (:func:`icl_bench.analysis.across_models.on_same_rows`).
 
     Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
     same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
@@ -47,6 +50,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     upper = frame["select"].astype(str).str.endswith(UPPER)
     half = frame["label_space"].notna() if "label_space" in frame else False
     kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half]
+    kept = on_same_rows(kept, facts, across=False)
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)
     of_task, values = metrics(kept), kept["score"].to_numpy(dtype=float).clip(0, 1)
     keys, all_points = grids(kept, POINT)
@@ -82,7 +86,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed, costs_of(context)),
+    lambda context: best_points(context.unperturbed, costs_of(context), context.facts),
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),

@@ -21,6 +21,7 @@ from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import Budget, advise, lines
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.frontier import STEPS, compare, frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
@@ -125,6 +126,25 @@ def test_rows_of_other_data_are_not_compared() -> None:
     assert advised.loc["p", "verdict"] == "other test examples"
     known = on_same_rows(rows, facts_of({"a": {"data": {"test.jsonl": "1"}}}))
     assert known["test_id"].equals(rows["test_id"]), "imports, whose data are unknown, keep their ids"
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_rows_of_other_data_are_not_compared_within_a_model_if_their_right_answers_differ(*, replaced: bool) -> None:
+    """A file that was replaced has rows of the same ids; one with more rows to learn from has the same test rows."""
+    old = frame(point(0.9, variant="old", k=1), point(0.8, variant="old", k=5))
+    new = frame(*(point(0.5 + k / 1000, variant="new", k=k) for k in (10, 25, 50)))
+    if replaced:
+        new = new.assign(gold=np.where(new["gold"] == "a", "b", "a"))
+    rows = frame(old, new)
+    ks = {variant: sorted(set(part["k"])) for variant, part in (("old", old), ("new", new))}
+    paid = pd.DataFrame([costs(float(k), variant=variant, k=k) for variant, own in ks.items() for k in own])
+    facts = facts_of({variant: {"data": {"test.jsonl": variant}} for variant in ks})
+    table = compare(rows, paid, [10], None, facts=facts).table
+    assert table["other_tests"].tolist() == [replaced and variant == "old" for variant in table["variant"]]
+    advised = advise(rows, paid, Budget(), facts=facts)
+    assert (advised["verdict"] == "other test examples").sum() == (2 if replaced else 0)
+    (best,) = best_points(rows, paid, facts).to_dict("records")
+    assert best["k"] == (50 if replaced else 1)
 
 
 def test_advice_takes_the_cheapest_way_of_all_models() -> None:
