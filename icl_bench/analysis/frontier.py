@@ -16,7 +16,7 @@ import numpy as np
 
 from icl_bench.analysis.across_models import candidate_columns, compared_measures, compared_within, on_same_rows
 from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders, outcome
-from icl_bench.analysis.cell_cost import CellCost
+from icl_bench.analysis.cell_cost import MAKING, TRAINING, CellCost
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import candidate, interval_over
@@ -128,7 +128,7 @@ def compare(
     of_points = keys.merge(_as_text(costs), on=POINT, how="left")
     taken, served = cost_parts(of_points), served_share(of_points)
     column = kept["score"].to_numpy(dtype=float)
-    added = list(_cascades(ladders(kept, keys, all_points, taken), column, taken))
+    added = list(_cascades(ladders(kept, keys, all_points, taken), column, taken, _apart(of_points)))
     all_points = [point.joined() for point in all_points]
     for point in added:
         metric = scores.loc[point.last, "metric"]
@@ -201,7 +201,29 @@ class _Cascade(NamedTuple):
     """Position of the point that asks all queries at the largest k."""
 
 
-def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, taken: QueryCosts) -> Iterator[_Cascade]:
+class _Apart(NamedTuple):
+    """One-time costs that are not those of a prefix or training, by ``PARTS``: ``(points, parts)`` each."""
+
+    calibration: np.ndarray
+    """Of calibration queries, which each k has its own of."""
+    rationales: np.ndarray
+    """Of writing the rationales of demonstrations, which a larger k has in common with a smaller one."""
+
+
+def _apart(costs: pd.DataFrame) -> _Apart:
+    """These costs of the points in the rows of ``costs``."""
+    calibration = [f"calibration_{name}" for name in TRAINING]
+
+    def without(names: Sequence[str]) -> np.ndarray:
+        return cost_parts(costs.assign(**dict.fromkeys(names, 0.0))).once
+
+    neither = without([*calibration, *MAKING])
+    return _Apart(without(MAKING) - neither, without(calibration) - neither)
+
+
+def _cascades(
+    all_ladders: Iterable[Ladder], column: np.ndarray, taken: QueryCosts, apart: _Apart
+) -> Iterator[_Cascade]:
     """The cascades of each curve with probabilities, as points."""
     for ladder in all_ladders:
         rungs = ladder.rungs
@@ -222,15 +244,16 @@ def _cascades(all_ladders: Iterable[Ladder], column: np.ndarray, taken: QueryCos
                 "test_rows": tests,
                 "interval_over": interval_over(draws > 1),
             }
-            yield _Cascade(row, grid, _taken(ladder, way.calls, taken), int(ladder.places[-1]))
+            yield _Cascade(row, grid, _taken(ladder, way.calls, taken, apart), int(ladder.places[-1]))
 
 
-def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
+def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts, apart: _Apart) -> QueryCosts:
     """What a cascade takes: of each rung, the share of queries that get there; ``times`` is how
     often each was asked.
 
-    If the demonstrations of each k begin those of the next, the one-time cost is that of the largest k. The seconds of
-    a nested sweep, and the hours, add up to it.
+    If the demonstrations of each k begin those of the next, the one-time cost is that of the largest k, with the
+    calibration queries of all. The seconds of a nested sweep, and the hours, add up to it, except those of rationales,
+    which the largest k has whole.
     """
     count = np.sum(~np.isnan(times))
     reach = np.array([np.sum(times > rung) / count for rung in range(len(ladder.places))])
@@ -238,7 +261,8 @@ def _taken(ladder: Ladder, times: np.ndarray, taken: QueryCosts) -> QueryCosts:
     shared = once.sum(axis=0)
     if _nested(ladder.setting):
         measured = np.isin(PARTS, ("seconds", "hour"))
-        shared = np.where(measured, shared, once[-1])
+        calibration, rationales = (part[ladder.places[:-1]].sum(axis=0) for part in apart)
+        shared = np.where(measured, shared - rationales, once[-1] + calibration)
     return QueryCosts((reach[:, None] * each).sum(axis=0), shared)
 
 

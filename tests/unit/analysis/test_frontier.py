@@ -333,6 +333,18 @@ def test_a_cascade_is_a_point_that_pays_for_every_k_at_which_it_asks(order: str,
     assert told["verdict_operations"] in (ON, DOMINATED, UNDECIDED)
 
 
+def test_a_cascade_pays_for_calibrating_every_k_and_for_rationales_once():
+    more = {"calibration_flops": 10.0, "calibration_seconds": 0.5, "calibration_tokens": 20.0}
+    more |= {"rationales_flops": 7.0, "rationales_seconds": 30.0, "rationales_elsewhere": 0.0}
+    more |= {f"rationales_{name}_tokens": 0.0 for name in ("new", "cached", "written")}
+    told = []
+    for changes in ({}, more):
+        rows, paid = climbing(order="drawn", **changes)
+        told.append(compare(rows, paid, [50], None).table.set_index("cascade").loc["0.7", list(MEASURES[:3])])
+    extra = ((told[1] - told[0]).astype(float) * 50).to_dict()
+    assert extra == pytest.approx({"tokens": 3 * 20, "operations": 3 * 10 + 7, "seconds": 3 * 0.5 + 30})
+
+
 def test_the_chosen_cascade_is_that_of_the_table_of_cascades():
     rows, paid = climbing()
     point = compare(rows, paid, [50], None).table.set_index("cascade")
