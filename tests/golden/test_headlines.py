@@ -13,6 +13,7 @@ from support.benchmarks import benchmark
 from icl_bench.analysis.all_findings import Findings
 
 ROOT = Path(__file__).parents[2]
+TASKS = {"trec": "TREC", "banking77": "Banking-77"}
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,16 @@ def test_the_table_of_blocks_is_that_of_its_stored_predictions(headlines: Module
     assert rows == headlines.blocks(findings)
     assert len(rows) == 16
     assert set(findings.attention_patterns["draws"]) == {3}
+
+
+def test_the_evidence_of_choose_has_the_accuracies_of_its_stored_predictions():
+    rows = pd.read_parquet(ROOT / "results" / "choosing.parquet")
+    means = (100 * rows.groupby(["task", "select", "k"], observed=True)["correct"].mean()).round(1)
+    points = [("dense", k) for k in (1, 5, 10, 25, 50, 100)] + [("encoder-probe", 1000)]
+    page = (ROOT / "docs" / "choosing-evidence.md").read_text(encoding="utf-8")
+    for task in rows["task"].unique():
+        scores = " | ".join(f"{means[task, select, k]:.1f}" for select, k in points)
+        assert f"| {TASKS[task]} | {scores} |" in page
 
 
 @pytest.mark.parametrize(
