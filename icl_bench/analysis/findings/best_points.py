@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.findings.cost import costs_of
-from icl_bench.analysis.statistics.alike import asked_alike
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
@@ -29,15 +26,13 @@ EQUAL = 1e-9
 """Means that differ by less count as equal."""
 
 
-def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
+def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """The point with the highest mean score, one row per task and model; the cheapest on ties.
 
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
     :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
     :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
-    training, halves of a label space (easier tasks), and points that were asked other test examples than most
-    (:func:`icl_bench.analysis.statistics.alike.asked_alike`), also those of other data by the ``facts`` of variants
-    (:func:`icl_bench.analysis.across_models.on_same_rows`).
+    training, and halves of a label space (easier tasks).
 
     Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
     same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
@@ -50,7 +45,6 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FA
     upper = frame["select"].astype(str).str.endswith(UPPER)
     half = frame["label_space"].notna() if "label_space" in frame else False
     kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half]
-    kept = on_same_rows(kept, facts, across=False)
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)
     of_task, values = metrics(kept), kept["score"].to_numpy(dtype=float).clip(0, 1)
     keys, all_points = grids(kept, POINT)
@@ -58,8 +52,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FA
     priced = keys.astype(names).merge(costs[[*POINT, *QUERY_TOKENS]].astype(names), on=POINT, how="left")
     priced[QUERY_TOKENS] = priced[QUERY_TOKENS].astype(float).fillna(np.inf)
     rows = []
-    for of_model in partition(keys, ["task", "model"])[1]:
-        places = of_model[~asked_alike([all_points[place] for place in of_model]).lack]
+    for places in partition(keys, ["task", "model"])[1]:
         points = [all_points[place].joined().values(values) for place in places]
         means = np.array([TwoWayLayout(scores).mean for scores in points])
         ranks = Budget().ranks(priced.loc[places])
@@ -86,7 +79,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FA
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed, costs_of(context), context.facts),
+    lambda context: best_points(context.unperturbed, costs_of(context)),
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),

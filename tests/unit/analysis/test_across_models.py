@@ -21,7 +21,6 @@ from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import Budget, advise, lines
 from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.frontier import STEPS, compare, frontier_of_folder, leading
 from icl_bench.analysis.query_cost import MEASURES
 from icl_bench.analysis.statistics.dominance import DOMINATED, ON
@@ -143,8 +142,6 @@ def test_rows_of_other_data_are_not_compared_within_a_model_if_their_right_answe
     assert table["other_tests"].tolist() == [replaced and variant == "old" for variant in table["variant"]]
     advised = advise(rows, paid, Budget(), facts=facts)
     assert (advised["verdict"] == "other test examples").sum() == (2 if replaced else 0)
-    (best,) = best_points(rows, paid, facts).to_dict("records")
-    assert best["k"] == (50 if replaced else 1)
 
 
 def test_advice_takes_the_cheapest_way_of_all_models() -> None:

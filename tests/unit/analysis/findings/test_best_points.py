@@ -50,13 +50,6 @@ def test_tasks_and_models_have_a_best_each_and_no_predictions_none():
     assert list(nothing.columns) == list(found.columns)
 
 
-def test_a_point_on_other_test_rows_than_most_is_not_the_highest():
-    rows = points()
-    few = rows[(rows["k"] == 5) & rows["test_id"].isin(rows["test_id"].unique()[:30])].assign(correct=True)
-    (found,) = best(frame(rows[rows["k"] != 5], few)).itertuples()
-    assert (found.k, found.points, found.test_rows) == (25, 2, 100)
-
-
 def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
     rows = frame(*(texts(np.full((2, 9), level), k=k) for k, level in ((1, 1.0), (5, 1.0005))))
     rows = rows.drop(columns=["rouge2", "rougeL"])
