@@ -39,7 +39,7 @@ demo: $(READY)
 	@echo "The program is $(BIN)/icl-bench; '. $(BIN)/activate' puts it on the path."
 
 # where tests write: in memory if there are 4 GiB, because a disk takes milliseconds to keep each cell
-SCRATCH := $(shell $(PYTHON) -c 'import os, shutil, tempfile; memory = "/dev/shm"; \
+SCRATCH = $(shell $(PYTHON) -c 'import os, shutil, tempfile; memory = "/dev/shm"; \
   print(memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >> 32 else tempfile.gettempdir())')
 
 # files side by side, one thread each: two threads beside other work wait for each other; one more

@@ -3,10 +3,7 @@ predictions.
 
     python benchmarks/headlines.py                       # prints the tables
     python benchmarks/headlines.py --published FILE      # and that of the paper's published predictions
-    python benchmarks/headlines.py --pack RESULTS        # writes results/headlines-more.parquet
-    python benchmarks/headlines.py --pack RESULTS --half # writes results/headlines-half-labels.parquet
-    python benchmarks/headlines.py --pack RESULTS --sorted # writes results/headlines-sorted.parquet
-    python benchmarks/headlines.py --pack RESULTS --blocks # writes results/headlines-blocks.parquet
+    python benchmarks/headlines.py --pack RESULTS FILE   # writes FILE, like results/headlines-sorted.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
 Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
@@ -28,7 +25,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from icl_bench.analysis.all_findings import Findings, read_findings
@@ -67,10 +63,10 @@ KEPT = (
 """Columns of an export that findings need."""
 
 
-def pack(results: Path, out: Path = CPU) -> int:
+def pack(results: Path, out: Path) -> int:
     """Export a results folder in few bytes, with the facts and versions of each variant. Returns the size in bytes.
 
-    Copied queries get the demonstrations of their cell, which an export lacks.
+    Copied queries get the demonstrations of their cell, which an export lacks; retrieved ones are left out.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -79,6 +75,8 @@ def pack(results: Path, out: Path = CPU) -> int:
     table = pq.read_table(out)
     cells = {meta.cell: meta.demonstration_ids for _, meta in finished_cells(results) if meta.facts.queries}
     ids = [cells.get(cell) for cell in table["cell"].to_pylist()]
+    if "demonstration_ids" in table.column_names:
+        table = table.drop_columns("demonstration_ids")
     table = table.append_column("demonstration_ids", pa.array(ids, pa.list_(pa.string())))
     table = table.select([name for name in KEPT if name in table.column_names])
     pq.write_table(table, out, compression="zstd", compression_level=19)
@@ -220,9 +218,8 @@ def sorting(findings: Findings) -> list[Row]:
     more = sorted_with_ten_draws()
     known = set(zip(more["task"], more["model"], strict=True))
     others = findings.sorting_penalty
-    replaced = [pair in known for pair in zip(others["task"], others["model"], strict=True)]
-    kept = others[~np.array(replaced, dtype=bool)]
-    return by_k(pd.concat([kept, more]), "difference", (10, 100, 250), falls, "+")
+    kept = [pair not in known for pair in zip(others["task"], others["model"], strict=True)]
+    return by_k(pd.concat([others[kept], more]), "difference", (10, 100, 250), falls, "+")
 
 
 @cache
@@ -434,17 +431,15 @@ def draw(names: Sequence[str]) -> Iterator[Path]:
 def main() -> None:
     """Print every table, or pack a results folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--pack", type=Path, metavar="RESULTS", help="a results folder to store in the repository")
-    parser.add_argument("--half", action="store_true", help="it has half of the labels of each task")
-    parser.add_argument("--sorted", action="store_true", help="it has demonstrations sorted by label")
-    parser.add_argument("--blocks", action="store_true", help="it has block patterns")
+    parser.add_argument(
+        "--pack", type=Path, nargs=2, metavar=("RESULTS", "FILE"), help="a results folder to store in the repository"
+    )
     parser.add_argument("--published", type=Path, metavar="FILE", help="the published predictions, for their table")
     parser.add_argument("--draw", choices=FIGURES, nargs="+", metavar="NAME", help="charts to write into docs/")
     arguments = parser.parse_args()
     if arguments.pack:
-        chosen = {HALF: arguments.half, SORTED: arguments.sorted, BLOCKS: arguments.blocks, CPU: True}
-        out = next(file for file, wanted in chosen.items() if wanted)
-        print(f"{out}: {pack(arguments.pack, out):,} bytes")
+        results, out = arguments.pack
+        print(f"{out}: {pack(results, out):,} bytes")
         return
     if arguments.draw:
         print(*draw(arguments.draw), sep="\n")

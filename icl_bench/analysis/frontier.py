@@ -205,9 +205,9 @@ class _Apart(NamedTuple):
     """One-time costs that are not those of a prefix or training, by ``PARTS``: ``(points, parts)`` each."""
 
     calibration: np.ndarray
-    """Of calibration queries, which each k has its own of."""
+    """Of calibration queries; each k has its own."""
     rationales: np.ndarray
-    """Of writing the rationales of demonstrations, which a larger k has in common with a smaller one."""
+    """Of writing the demonstrations' rationales; those of a smaller k are among those of a larger one."""
 
 
 def _apart(costs: pd.DataFrame) -> _Apart:

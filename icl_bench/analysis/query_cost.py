@@ -110,6 +110,15 @@ def as_records(prices: Mapping[str, Prices] | None) -> dict[str, dict[str, Any]]
     }
 
 
+def split_seconds(seconds: np.ndarray, prefill: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split a point's seconds per query into those of a query alone, and those of its cell's prefill, once.
+
+    ``rows`` is the number of queries of a cell, among which ``seconds`` divides the prefill. A prefill of NaN is none.
+    """
+    prefill = np.nan_to_num(prefill)
+    return np.maximum(seconds - np.where(prefill > 0, prefill / rows, 0.0), 0.0), prefill
+
+
 def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     """Split the costs in the rows of ``costs`` into costs per query and one-time costs.
 
@@ -158,8 +167,9 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     computed, computed_once = (part[0] + part[2] + part[3] for part in (query, once))
 
     prefix = np.where(own | trained, 0.0, number["prefix_flops"])
-    prefill = np.where(own, 0.0, np.nan_to_num(number["prefill_seconds"]))
-    alone = np.maximum(number["seconds"] - prefill / number["rows_a_cell"], 0.0)
+    alone, prefill = split_seconds(
+        number["seconds"], np.where(own, 0.0, number["prefill_seconds"]), number["rows_a_cell"]
+    )
     more = {name: training[name] + asked[name] for name in training}
     more["seconds"], more["flops"] = more["seconds"] + making_seconds, more["flops"] + making_flops
     seconds_once = prefill + more["seconds"]

@@ -512,9 +512,10 @@ class Contest:
             entrant, runner = self.entrants[setting.entrant], runners[setting.entrant]
             for _, cell in setting.cells:
                 with suppress(CellError):  # another process computes it; the first question says so
-                    self._known[id(cell)] |= set(runner.stored(cell))
+                    found = runner.answered(cell)
+                    self._known[id(cell)] |= found.names
                     if not entrant.here and setting.calibration is None and not cell.same_prompts:
-                        entrant.served.add(*runner.billed(cell))
+                        entrant.served.add(len(found.names), found.answer_tokens, found.cached_tokens)
         if any(one.served.answers for one in self.entrants):
             self._price()
 
@@ -526,7 +527,7 @@ class Contest:
             for _, cell in setting.cells:
                 known = self._known.get(id(cell), set())
                 with suppress(CellError):  # another process computes it
-                    if known and not known <= set(runner.stored(cell)):
+                    if known and not known <= runner.answered(cell).names:
                         gone.append(runner.identity(cell).name)
         for place, draw in self._learned:
             setting = self.settings[place]

@@ -110,7 +110,7 @@ def _first_pass(seen: np.ndarray, rows: int, draws: int, drawn: np.ndarray, targ
     total = (np.square(seen).sum(axis=-1) + PSEUDO) / (n + PSEUDO) - np.square(mean)
     variance, freedom = total / (n + PSEUDO - 1), np.full(mean.shape, n + PSEUDO - 1)
     if target == "sweep":
-        # one draw of a row does not show how much of the variance is within rows, of which less is known: all may be
+        # one draw of each row does not show how much of the variance is between its draws: all of it may be
         return Means(mean, variance * np.where(drawn, 1 - n / (rows * draws), 1 - n / rows), freedom)
     if min(n, draws) < 2:
         return Means(mean, np.where(drawn, np.inf, variance), freedom)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
 from icl_bench.tasks.examples import Example
 from icl_bench.wording import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SAMPLES = 3
 """Number of invalid answers that are kept as samples."""
@@ -71,6 +74,17 @@ class Watcher:
 
     def waiting(self, cells: int) -> None:
         """Only cells that other processes compute remain."""
+
+
+class Answered(NamedTuple):
+    """The stored answers of a cell."""
+
+    names: set[str]
+    """Ids of the answered test rows."""
+    answer_tokens: int
+    """Tokens of answers and of thoughts before them."""
+    cached_tokens: int
+    """Prompt tokens that were cached or shared."""
 
 
 @dataclass
@@ -314,37 +328,40 @@ class Runner:
 
         Raises ``CellError`` if another process computes the cell.
         """
-        identity = self.identity(cell)
-        with self.store.claim(identity, cell.queries) as opened:
-            if opened is not None:
-                lines = {name: row.label_scores for name, row in opened.done.items()}
-                return {name: None if line is None else _whole(of_line(line)) for name, line in lines.items()}
-        if not self.store.has(identity):
-            raise CellError("another process computes it")
-        table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
-        names = table["test_id"].to_pylist()
-        if SCORES not in table.column_names:
-            return dict.fromkeys(names)
-        rows = table[SCORES].to_pylist()
-        return {name: None if row is None else _whole(np.array(row)) for name, row in zip(names, rows, strict=True)}
+        found = self._stored(cell)
+        if not isinstance(found, Mapping):
+            names = found["test_id"].to_pylist()
+            if SCORES not in found.column_names:
+                return dict.fromkeys(names)
+            rows = zip(names, found[SCORES].to_pylist(), strict=True)
+            return {name: None if row is None else _whole(np.array(row)) for name, row in rows}
+        lines = {name: row.label_scores for name, row in found.items()}
+        return {name: None if line is None else _whole(of_line(line)) for name, line in lines.items()}
 
-    def billed(self, cell: CellPlan) -> tuple[int, int, int]:
-        """The number of answered rows of a cell, the tokens of their answers and thoughts, and their cached tokens.
+    def answered(self, cell: CellPlan) -> Answered:
+        """The answered rows of a cell and their tokens. Raises ``CellError`` if another process computes the cell."""
+        found = self._stored(cell)
+        if isinstance(found, Mapping):
+            rows = found.values()
+            written = sum(row.answer_tokens + (row.thought_tokens or 0) for row in rows)
+            return Answered(set(found), written, sum(row.cached_tokens for row in rows))
+        names = [name for name in ("answer_tokens", "thought_tokens", "cached_tokens") if name in found.column_names]
+        sums = {name: sum(filter(None, found[name].to_pylist())) for name in names}
+        written = sums["answer_tokens"] + sums.get("thought_tokens", 0)
+        return Answered(set(found["test_id"].to_pylist()), written, sums["cached_tokens"])
+
+    def _stored(self, cell: CellPlan) -> Mapping[str, Prediction] | pa.Table:
+        """The answered rows of an unfinished cell by id, or the table of a finished one.
 
         Raises ``CellError`` if another process computes the cell.
         """
         identity = self.identity(cell)
         with self.store.claim(identity, cell.queries) as opened:
             if opened is not None:
-                rows = opened.done.values()
-                written = sum(row.answer_tokens + (row.thought_tokens or 0) for row in rows)
-                return len(rows), written, sum(row.cached_tokens for row in rows)
+                return opened.done
         if not self.store.has(identity):
             raise CellError("another process computes it")
-        table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
-        names = [name for name in ("answer_tokens", "thought_tokens", "cached_tokens") if name in table.column_names]
-        sums = {name: sum(filter(None, table[name].to_pylist())) for name in names}
-        return len(table), sums["answer_tokens"] + sums.get("thought_tokens", 0), sums["cached_tokens"]
+        return read_rows(self.store.storage, f"{identity.name}{FINISHED}")
 
     def at_a_time(self) -> int:
         """How many requests to its server may run at a time. Raises ``CellError``."""

@@ -12,6 +12,7 @@ from icl_bench.analysis.cell_cost import MAKING, OF_CELL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import samples_of
+from icl_bench.analysis.query_cost import split_seconds
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
@@ -186,10 +187,8 @@ class _Way(NamedTuple):
 
 def _seconds(row: Any) -> tuple[float, float]:
     """Seconds per query, and those of the shared demonstrations, once."""
-    once = row.get("prefill_seconds", 0.0)
-    if np.isnan(once) or not once:
-        return row["seconds"], 0.0
-    return max(row["seconds"] - once / row["rows_a_cell"], 0.0), once
+    each, once = split_seconds(row["seconds"], row.get("prefill_seconds", 0.0), row.get("rows_a_cell", 1.0))
+    return float(each), float(once)
 
 
 def _reads_vectors(attention: str) -> bool:

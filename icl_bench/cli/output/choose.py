@@ -144,6 +144,7 @@ KINDS = {
     "encoder-probe": "a linear classifier of sentence embeddings",
     "probe": "a linear classifier of the model's states",
     "lora": "fine-tuned, LoRA",
+    "full": "fine-tuned",
 }
 """Selector or training method -> a short description."""
 
