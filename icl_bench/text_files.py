@@ -22,7 +22,7 @@ def read_file(path: Path) -> bytes:
     Named pipes and devices are not read, because they may never be written to, or never end.
     """
     try:
-        shells = path.is_relative_to("/dev") or path.is_relative_to("/proc")
+        shells = path == Path("/dev/stdin") or any(map(path.is_relative_to, ("/dev/fd", "/proc")))
         if path.is_char_device() or (path.is_fifo() and not shells):
             raise UserError(f"{plain(path)}: is a named pipe or a device, not a file")
         return path.read_bytes()

@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -311,9 +312,11 @@ def _work_out(connection: Connection, revision: int, results: Place, only: Mappi
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this
     warnings.simplefilter("ignore")  # they stand among the page's notes
     try:
-        connection.send(("page", _page_of_findings(revision, results, only)))
+        told = "page", _page_of_findings(revision, results, only)
     except Exception as error:
-        connection.send(("problem", first_line(error)))
+        told = "problem", first_line(error)
+    with suppress(BrokenPipeError):  # the server has ended meanwhile
+        connection.send(told)
 
 
 def _page_of_findings(revision: int, results: Place, only: Mapping[str, str]) -> str:
