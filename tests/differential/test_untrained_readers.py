@@ -19,7 +19,7 @@ READ = ("query: where is my new card?\nintent: card arrival", "Wilhelm Conrad RÃ
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["gemma3-270m", "smollm2-135m-instruct"])
+@pytest.mark.parametrize("name", [pytest.param("gemma3-270m", marks=pytest.mark.thorough), "smollm2-135m-instruct"])
 def test_the_loss_on_plain_text_stays_within_a_tenth_of_a_nat(name: str):
     """Of nine vectors of the packaged encoder; many times nearer than a whole copied layer would be."""
     spare_imports()

@@ -9,9 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cluster.py"
 
 
+@pytest.mark.thorough
 def test_engines_and_machines_may_die_and_every_prediction_is_there_once():
     words = ["--draws", "12", "--engines", "2", "--wait", "0.2", "--kills", "1"]
     alone = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: names of sockets are below it

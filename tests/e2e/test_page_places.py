@@ -219,9 +219,8 @@ def test_the_list_has_question_right_and_given_answer_and_is_sorted_by_them(open
             assert label.endswith(direction)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_print_draws_every_chart_and_opens_every_table(opened: Opened, scheme: str):
-    driver = opened(scheme=scheme)
+def test_print_draws_every_chart_and_opens_every_table(opened: Opened):
+    driver = opened(scheme="dark")
     wait(driver, "Boolean(window.vegaEmbed)")
     driver.execute_script(
         "window.seen = null; matchMedia('print').addEventListener('change', () => {});"
@@ -274,10 +273,7 @@ for (const parent of document.querySelectorAll("tbody, [role=listbox], ul, ol, s
 """Leaves three of a kind where rows, options or marks differ in their texts and numbers alone, which axe reads slowly."""
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme", "more"),
-    [(1440, "light", ""), (900, "dark", "&cost=money"), (390, "light", "&cost=money&queries=50"), (390, "dark", "")],
-)
+@pytest.mark.parametrize(("width", "scheme", "more"), [(1440, "dark", ""), (390, "light", "&cost=money&queries=50")])
 def test_axe_finds_no_violation(opened: Opened, axe_program: str, width: int, scheme: str, more: str):
     driver = opened("#task=*" + more, width=width, scheme=scheme)
     driver.execute_script("document.querySelectorAll('#report details').forEach((d) => { d.open = true; })")

@@ -159,7 +159,10 @@ def test_a_group_whose_engine_dies_is_taken_up_from_what_is_stored(faults: Path,
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("die", "failed 2 times: its process died"), ("raise", "failed 2 times: RuntimeError: a fault of the program")],
+    [
+        ("die", "failed 2 times: its process died"),
+        pytest.param("raise", "failed 2 times: RuntimeError: a fault of the program", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
     fault: str, reason: str, faults: Path, folder: Path, tmp_path: Path
@@ -322,6 +325,7 @@ def listens(port: int) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_a_cluster_is_reached_from_outside(environment: dict[str, str], folder: Path, tmp_path: Path):
     port, alone = free_port(), tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     outer = {**os.environ, **environment, "RAY_TMPDIR": alone, "RAY_USAGE_STATS_ENABLED": "0"}

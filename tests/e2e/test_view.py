@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -174,9 +175,14 @@ def test_other_users_of_the_machine_see_nothing_without_the_token(server: Server
 
 
 def test_a_request_that_does_not_come_holds_no_connection(server: Server):
-    for head in (b"", b"GET /state HTTP/1.1\r\nHost: 127", b"GET /state HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /st"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+    heads = (b"", b"GET /state HTTP/1.1\r\nHost: 127", b"GET /state HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /st")
+    with contextlib.ExitStack() as opened:
+        connections = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=120)) for _ in heads
+        ]
+        for connection, head in zip(connections, heads, strict=True):
             connection.sendall(head)
+        for connection in connections:
             while connection.recv(65536):  # raises TimeoutError if nobody closes it
                 pass
 
@@ -268,7 +274,9 @@ def test_an_address_leads_to_a_section(opened: Any):
     assert driver.execute_script("return document.querySelector('#cost .chart[data-drawn]') !== null")
 
 
-def test_predictions_are_shown_before_the_findings_are_worked_out(driver: Any, results: Path):
+def test_predictions_are_shown_before_the_findings_are_worked_out_and_after_the_program_ended(
+    driver: Any, results: Path
+):
     found = Server(results)
     try:
         row = found.json("predictions", task="stdlib", first=40, count=1)["rows"][0]
@@ -291,11 +299,13 @@ def test_predictions_are_shown_before_the_findings_are_worked_out(driver: Any, r
         drawn(driver)
     finally:
         assert found.end()[0] == 0
+    wait(driver, "document.querySelector('.following').textContent.includes('has ended')", 30)
+    assert texts(driver, "#reader .option")
 
 
-def test_a_page_follows_a_run(driver: Any, results: Path, tmp_path: Path):
+def test_a_page_follows_a_run(driver: Any, swept: Path, tmp_path: Path):
     growing = tmp_path / "results"
-    shutil.copytree(results, growing)
+    shutil.copytree(swept, growing)
     rows = read_results(growing)
     later = rows[(rows["task"] == "stdlib") & (rows["k"] == 10) & (rows["draw"] == 1)]["cell"].iloc[0]
     (place,) = growing.rglob(f"*{later}*.parquet")
@@ -317,12 +327,3 @@ def test_a_page_follows_a_run(driver: Any, results: Path, tmp_path: Path):
         assert driver.execute_script("return document.querySelector('#reader [name=k]').value") == "10"
     finally:
         assert found.end()[0] == 0
-
-
-def test_the_end_of_the_program_is_said_in_the_page(driver: Any, results: Path):
-    found = Server(results)
-    driver.get(found.address)
-    wait(driver, "document.querySelector('#reader .option')")
-    assert found.end()[0] == 0
-    wait(driver, "document.querySelector('.following').textContent.includes('has ended')", 30)
-    assert texts(driver, "#reader .option")

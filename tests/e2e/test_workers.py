@@ -108,6 +108,7 @@ def test_a_worker_that_dies_leaves_its_group_to_the_others(
     pd.testing.assert_frame_equal(predictions(tmp_path / "results"), predictions(tmp_path / "whole"))
 
 
+@pytest.mark.thorough
 def test_a_run_whose_workers_all_die_names_them_and_the_same_command_goes_on(
     faults: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -73,8 +73,20 @@ def half(rows: int) -> int:
     return (rows + 1) // 2
 
 
+ALWAYS = {
+    *as_words(
+        "selectors selectors-by-meaning orders-of-retrieval attention noise inputs-only-format unconstrained exact "
+        "per-label-retrieved free-text simple-methods training server context choices-letters choices-written-bytes "
+        "numeric several-golds passages unanswerable chat-turns chat-exact server-chat"
+    )
+}
+"""Runs of which each other one repeats the parts in another combination: those are among the thorough tests."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.thorough) for name in RUNS]
+)
 def test_a_run_gives_the_predictions_that_are_stored(
     name: str, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ NEAR = 0.12
 """How far, in log k, a k that was asked may be from twice or four times another."""
 
 
-@pytest.mark.parametrize("draws", [10, 3])
+@pytest.mark.parametrize("draws", [pytest.param(10, marks=pytest.mark.thorough), 3])
 def test_intervals_hold_what_was_seen(data_dir: Path, draws: int):
     predictions = pd.read_parquet(data_dir / "published" / "predictions.parquet")
     correct = predictions["gold"] == predictions["prediction"]

@@ -23,6 +23,9 @@ from support.in_process import said
 GOLDEN = Path(__file__).parent.parent / "golden"
 FREE_TEXT = GOLDEN / "free_text.yaml"
 WRITTEN_OUT = GOLDEN / "written_out.yaml"
+TREC_SHORT = GOLDEN / "trec_short.yaml"
+BY_MEANING = "centroids,centroids,of=queries,bertscore,dense,hybrid:4,by=dense,centroids+hybrid:4,by=bertscore"
+"""Selectors that embed every text of the pool."""
 SMOLLM2 = "--model smollm2-135m-instruct"
 SYSTEM = "'Name the type of a question.'"
 PORT = 18437
@@ -33,9 +36,10 @@ COMMON = ("--model", "gemma3-270m", "--dtype", "float32", "--device", "cpu")
 
 RUNS: Mapping[str, str] = {
     "selectors": (
-        "run --task trec --k 6 --draws 1 --test-size 8 "
-        "--select random,balanced,centroids,centroids,of=queries,bm25,bertscore,dense,hybrid:4,hybrid:4,by=dense,balanced+hybrid:4,centroids+hybrid:4,by=bertscore"
+        "run --task trec --k 6 --draws 1 --test-size 8 --select random,balanced,bm25,hybrid:4,balanced+hybrid:4"
     ),
+    "selectors-by-meaning": f"run --task {TREC_SHORT} --k 6 --draws 1 --test-size 8 --select {BY_MEANING}",
+    "selectors-by-meaning-of-all": f"run --task trec --k 6 --draws 1 --test-size 8 --select {BY_MEANING}",
     "orders": "run --task trec --k 6 --draws 2 --test-size 8 --order drawn,shuffled:1,by-label",
     "orders-of-retrieval": (
         "run --task trec --k 6 --test-size 8 --select bm25 --order relevance,relevance-reversed,shuffled:2,by-label"

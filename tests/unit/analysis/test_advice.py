@@ -509,12 +509,14 @@ def simulated(
     return found
 
 
+@pytest.mark.thorough
 def test_a_cheaper_point_that_loses_the_margin_is_hardly_ever_advised():
     # of the median example; over all of them it is about 5 points
     found = simulated({1: 0.68, 2: 0.74}, 80, draws=10)
     assert np.mean([run[1][1] and run[1][0] == "as good" for run in found]) <= 0.05
 
 
+@pytest.mark.thorough
 def test_one_of_several_that_are_truly_worse_is_hardly_ever_advised():
     found = simulated({1: 0.66, 2: 0.67, 3: 0.67, 4: 0.68, 5: 0.74}, 40)
     cheaper = [[run[k] for k in (1, 2, 3, 4)] for run in found]

@@ -204,6 +204,7 @@ def test_a_point_without_the_hard_test_examples_is_not_dominated_by_one_with_a_l
     assert table.loc[2, "verdict_operations"] == UNDECIDED
 
 
+@pytest.mark.thorough
 def test_the_best_of_ten_is_hardly_ever_called_dominated():
     """Nine cheap points at 78% and the dearest at 80%: it was dominated in a third of the samples before."""
     called = []

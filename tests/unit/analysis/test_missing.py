@@ -118,6 +118,7 @@ def test_a_difference_is_told_with_its_side_and_a_small_p_by_its_bound():
     assert in_words(-0.052, 0.00009) == f"{said} 5.2 points below the others (p < 0.0001)"
 
 
+@pytest.mark.thorough
 def test_rows_missing_at_random_raise_few_alarms():
     for share in (0.02, 0.2):
         found = [curves(sweep(seed, hard=False, share=share)) for seed in range(100)]

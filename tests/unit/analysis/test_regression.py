@@ -67,8 +67,8 @@ def test_chance_alone_fails_some_point_in_at_most_5_percent_of_trials(points, dr
     assert failed(reruns(points, draws, unsure, alike)).any(axis=1).mean() <= 0.05
 
 
-@pytest.mark.parametrize("uneven", [0.0, 1.0])
-@pytest.mark.parametrize(("points", "losing"), [(1, 1), (6, 1), (6, 3)])
+@pytest.mark.parametrize("uneven", [pytest.param(0.0, marks=pytest.mark.thorough), 1.0])
+@pytest.mark.parametrize(("points", "losing"), [pytest.param(1, 1, marks=pytest.mark.thorough), (6, 1), (6, 3)])
 def test_a_loss_of_five_points_is_found_in_90_percent_of_trials(points, losing, uneven):
     found = failed(worse(points, losing, uneven))
     assert found[:, :losing].mean() >= 0.9

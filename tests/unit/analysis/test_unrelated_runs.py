@@ -166,9 +166,9 @@ def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, ma
 @pytest.mark.parametrize(
     "unrelated",
     [
-        [{"scoring": "unconstrained"}],
+        pytest.param([{"scoring": "unconstrained"}], marks=pytest.mark.thorough),
         [{"scoring": "unconstrained", "half": HalfLabels(1)}],
-        [{"seed": 5}, {"test_size": 3}],
+        pytest.param([{"seed": 5}, {"test_size": 3}], marks=pytest.mark.thorough),
         [{"perturbation": "inputs-only"}, {"name": "others"}, {"selects": ["hybrid:1"]}, {"half": HalfLabels(2)}],
     ],
     ids=str,

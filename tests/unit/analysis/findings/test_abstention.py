@@ -61,7 +61,7 @@ def answered_by_loop(rows: pd.DataFrame, wanted: float) -> tuple[list[float], li
     return thresholds, given_rows
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.sampled_from([0.6, 0.8, 0.95]))
 def test_the_shares_are_those_of_a_loop_over_halves(seed: int, wanted: float):
     rows = made(seed, draws=1 + seed % 3)

@@ -57,8 +57,10 @@ def test_the_error_is_the_mean_distance_of_the_reliability_curve():
     assert error_of(rows)["error"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("draws", [1, 3])
-@pytest.mark.parametrize("temperature", [1, 2])
+@pytest.mark.parametrize(
+    ("draws", "temperature"),
+    [pytest.param(1, 1, marks=pytest.mark.thorough), (1, 2), (3, 1), pytest.param(3, 2, marks=pytest.mark.thorough)],
+)
 def test_limits_hold_the_true_error(draws, temperature):
     rng = np.random.default_rng([draws, temperature])
     # the true error of a calibrated model is 0; else from very many answers

@@ -45,10 +45,10 @@ def coverage(draws: int, accuracy: float, spread_draw: float, spread_test: float
     ("accuracy", "spread_draw", "spread_test"),
     [
         (0.1, 0.3, 2),
-        (0.5, 0.3, 2),  # the accuracies of draws differ by four points
+        pytest.param(0.5, 0.3, 2, marks=pytest.mark.thorough),  # the accuracies of draws differ by four points
         (0.8, 0.5, 1),  # by seven: draws matter more than test examples
-        (0.9, 0.2, 2),
-        (0.95, 0.3, 2),
+        pytest.param(0.9, 0.2, 2, marks=pytest.mark.thorough),
+        pytest.param(0.95, 0.3, 2, marks=pytest.mark.thorough),
         (0.98, 0.3, 2),
     ],
 )

@@ -164,6 +164,17 @@ def assert_exact(answer: Answer, logs: np.ndarray) -> None:
 LENGTHS = [1, 5, 3, 20, 9, 2]  # shorter and longer than the sliding window
 
 
+@pytest.mark.parametrize("smaller", [5, 16, 37])
+def test_a_cell_has_the_same_logits_alone_and_after_smaller_ones_in_half_precision(folders, tokenizer, smaller):
+    """Bit for bit: else answers would depend on which other k were asked for."""
+    half = TransformersBackend.load(folders["gemma3_text"], tokenizer, dtype="bfloat16", device="cpu", chunk_tokens=16)
+    longer = prompts_of(50, LENGTHS)
+    alone = packed_logits(half, longer)
+    half.cache.drop()
+    packed_logits(half, prompts_of(smaller, LENGTHS), reserve=50 + 77)
+    assert torch.equal(packed_logits(half, longer), alone)
+
+
 @pytest.mark.parametrize("chunk", [5, 16, 512])
 def test_packed_queries_over_a_growing_prefix_have_the_plain_forwards_logits(load, references, kind, chunk):
     backend = load(kind, chunk_tokens=chunk)
