@@ -10,6 +10,8 @@ import uuid
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from icl_bench.results.cells import short_hash
+
 STRICT = ConfigDict(extra="forbid")
 """An unknown field may be a damaged name: an unknown batch would be sent, and paid, twice."""
 
@@ -20,7 +22,7 @@ class BatchRecord(BaseModel):
     model_config = STRICT
 
     rows: list[tuple[str, str]]
-    """Test id and hash of the prompt of each request. Its name in the batch is the token and its number here."""
+    """Test id and hash of the prompt of each request."""
     attempt: int = 1
     """1, plus one for each batch in which the server did not answer these requests."""
     bare: bool = False
@@ -42,8 +44,12 @@ class BatchRecord(BaseModel):
     reserved: float | None = None
     """Its maximum cost, by the prices of the run that created it; None without a budget."""
 
-    def name(self, number: int) -> str:
-        """The name of one of its requests."""
+    def name(self, row: tuple[str, str]) -> str:
+        """The name of one of its requests. It depends on the row and its prompt, so that no row gets another's answer."""
+        return f"{self.token}-{short_hash(row)}"
+
+    def numbered_name(self, number: int) -> str:
+        """The name of one of its requests in batches of version 0.2.0."""
         return f"{self.token}-{number}"
 
 

@@ -315,7 +315,7 @@ class BatchRunner(Runner):
         todo = [work.indices[test_id] for test_id, _ in record.rows]
         bodies = self._server.bodies(work.prompts, todo, work.decodings, bare=record.bare)
         record.sent = self._server.own_arguments(bodies[0])
-        return [self._batches.line(record.name(number), body) for number, body in enumerate(bodies)]
+        return [self._batches.line(record.name(row), body) for row, body in zip(record.rows, bodies, strict=True)]
 
     def _submit(self, work: _Work, record: BatchRecord) -> None:
         """Create a batch unless it exists, may exist, must wait or exceeds the budget."""
@@ -328,10 +328,12 @@ class BatchRunner(Runner):
             if not found.is_sure or abs(self.now() - record.creating) < self.settle_seconds:
                 return
         # if its prompt has changed since, the request goes into another batch
-        record.rows = [(test_id, prompt) for test_id, prompt in record.rows if work.hashes.get(test_id) == prompt]
-        if not record.rows:
+        rows = [(test_id, prompt) for test_id, prompt in record.rows if work.hashes.get(test_id) == prompt]
+        if not rows:
             self._remove(work, record)
             return
+        if rows != record.rows or (record.file is not None and self._first_sent(work, record) != record.sent):
+            record = self._replaced(work, record, rows)
         if self._waits(record) or not self._is_paid(work, record):
             return
         lines = self._lines(work, record)
@@ -352,6 +354,19 @@ class BatchRunner(Runner):
             self._remove(work, record)
             raise
         self._created(work, record, created)
+
+    def _first_sent(self, work: _Work, record: BatchRecord) -> list[str]:
+        """The program's own arguments that the requests of a batch would have now."""
+        first = record.model_copy(update={"rows": record.rows[:1]})
+        self._lines(work, first)
+        return first.sent
+
+    def _replaced(self, work: _Work, record: BatchRecord, rows: Sequence[tuple[str, str]]) -> BatchRecord:
+        """Replace a batch that does not exist: its file, if uploaded, has other requests than these rows now."""
+        kept = {"attempt": record.attempt, "bare": record.bare, "not_before": record.not_before}
+        fresh = BatchRecord(rows=list(rows), **kept)
+        self._remove(work, record, fresh)
+        return fresh
 
     def _created(self, work: _Work, record: BatchRecord, batch: str) -> None:
         record.id = batch
@@ -412,7 +427,7 @@ class BatchRunner(Runner):
 
         for number, row in enumerate(record.rows):
             test_id, prompt = row
-            content = results.of(record.name(number))
+            content = results.of(record.name(row), record.numbered_name(number))
             if work.hashes.get(test_id) != prompt:
                 stale += 1
                 if not isinstance(content, RowError):

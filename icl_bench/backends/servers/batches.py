@@ -88,11 +88,14 @@ class Results:
     cancelled: bool
     """Whether requests without a result were cancelled."""
 
-    def of(self, name: str) -> bytes | RowError:
-        """The result of one request; if there is none, an error that says so."""
-        if self.cancelled and name not in self.by_name:
+    def of(self, *names: str) -> bytes | RowError:
+        """The result of the request with one of these names; if there is none, an error that says so."""
+        for name in names:
+            if name in self.by_name:
+                return self.by_name[name]
+        if self.cancelled:
             return RowError("cancelled", code=CANCELLED)
-        return self.by_name.get(name, RowError("the batch ended without an answer to it"))
+        return RowError("the batch ended without an answer to it")
 
 
 class Batches(ABC):

@@ -17,6 +17,7 @@ import pytest
 from support import fakes
 from support.in_memory import MemoryJournals, MemoryStorage
 
+from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.batches import BatchRecord
 from icl_bench.results.cells import BATCHES
 from icl_bench.results.reading import finished_cells, read_results
@@ -687,21 +688,79 @@ def test_answers_of_a_batch_that_are_rejected_are_billed_and_counted(plan: Plan,
         assert enough.purse.spent == pytest.approx(spent)
 
 
-def test_answers_to_prompts_that_have_changed_are_billed_and_counted(plan: Plan) -> None:
+def test_answers_to_prompts_that_have_changed_are_billed_and_counted(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, enough = Results(), budget(10.0**9)
     with serving_batches(OpenAIServer()) as server:
         runner(plan, store, server, budget=budget(10.0**9)).submit()
-        for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
-            state = json.loads(store.storage.read(name))
-            del state["check"]
-            for record in state["batches"]:
-                record["rows"] = [[test_id, "0" * len(prompt)] for test_id, prompt in record["rows"]]
-            store.storage.put(name, json.dumps(state).encode())
+        hashes = PromptSet.hashes
+        monkeypatch.setattr(PromptSet, "hashes", lambda prompts: [one[::-1] for one in hashes(prompts)])
         with pytest.warns(UserWarning, match="6 answers of a batch had other prompts than now; asked again"):
             assert runner(plan, store, server, budget=enough).run().failed == {}
     assert enough.purse.requests == server.answered.total() == 60
     assert enough.purse.spent > sum(tokens_of(prompt) + 3 for prompt in server.answered.elements())
     assert enough.purse.reserved == pytest.approx(0.0)
+
+
+def change_a_prompt(store: Results) -> None:
+    """Let the first row of each batch have another prompt than when it was uploaded."""
+    for name in [name for name in store.storage.names() if name.endswith(BATCHES)]:
+        state = json.loads(store.storage.read(name))
+        del state["check"]
+        for record in state["batches"]:
+            (test_id, prompt), *others = record["rows"]
+            record["rows"] = [[test_id, "0" * len(prompt)], *others]
+        store.storage.put(name, json.dumps(state).encode())
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
+def test_rows_keep_their_answers_if_a_prompt_changes_before_the_batch_is_created(
+    plan: Plan, way: tuple[str, str], status: int
+) -> None:
+    alone, together, refuses = Results(), Results(), [True]
+
+    def busy(method: str, path: str) -> Any:
+        creates = method == "POST" and path.endswith("batches")
+        return (status, {"error": {"message": "busy"}}) if refuses[0] and creates else None
+
+    def sleep(_: float) -> None:
+        if refuses[0]:
+            change_a_prompt(together)
+        refuses[0] = False
+
+    with serving_batches(KINDS[way[0]]()) as first, serving_batches(KINDS[way[0]](broken=busy)) as second:
+        assert single(plan, alone, first, way).failed == {}
+        runs = runner(plan, together, second, way)
+        runs.sleep = sleep
+        assert runs.run().failed == {}
+    pd.testing.assert_frame_equal(sorted_results(together), sorted_results(alone))
+    assert set(second.answered.values()) == {1}
+
+
+def test_an_uploaded_file_with_an_argument_that_the_server_refuses_since_is_uploaded_again(plan: Plan) -> None:
+    refuses = [True]
+
+    def fails(body: str, _: int) -> Failure | None:
+        if '"temperature"' in body:
+            return 400, {"message": "Unsupported value", "param": "temperature", "code": "unsupported_value"}
+        return None
+
+    def busy(method: str, path: str) -> Any:
+        creates = method == "POST" and path.endswith("batches")
+        return (429, {"error": {"message": "busy"}}) if refuses[0] and creates else None
+
+    with serving_batches(OpenAIServer(fails=fails, broken=busy)) as server:
+        runs = runner(plan, Results(), server, WAYS[1])
+
+        def learn(_: float) -> None:
+            refuses[0] = False
+            runs._server.leave_out(["temperature"])
+
+        runs.sleep = learn
+        assert runs.run().failed == {}
+    assert set(server.tried.values()) == {1}
 
 
 def test_a_batch_of_an_interrupted_run_counts_in_the_next_budget(plan: Plan) -> None:
