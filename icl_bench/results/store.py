@@ -51,6 +51,7 @@ from icl_bench.results.stored_meta import (
     json_content,
 )
 from icl_bench.table_files import parquet_bytes
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,6 +249,22 @@ class OpenCell:
                 f"{where}: {count} of an interrupted run had {had} "
                 "(another library or machine chose other demonstrations?); computed again"
             )
+
+    def discard(self, test_ids: Collection[str]) -> None:
+        """Drop predictions, with a warning, and remove them from the journal. Raises ``UserError`` if it cannot be
+        written.
+        """
+        if not test_ids:
+            return
+        for name in test_ids:
+            del self.done[name], self._seconds[name]
+        try:
+            self.journal.cut(0)
+            self.journal.append(b"".join(_line(row, self._seconds[name], self.identity) for name, row in self.done.items()))
+        except OSError as error:
+            raise self.store.unwritable(error) from None
+        where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
+        warn(f"{where}: {counted(len(test_ids), 'answer')} to truncated prompts dropped")
 
     @property
     def batches_file(self) -> str:

@@ -16,6 +16,7 @@ from icl_bench.backends.background import Together
 from icl_bench.backends.interface import Answer, Backend, Decoding
 from icl_bench.backends.servers.backend import ServerBackend
 from icl_bench.backends.servers.budget import Budget
+from icl_bench.backends.servers.cut_prompts import CutPrompts
 from icl_bench.errors import CellError, StopRunError, UserError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
@@ -249,6 +250,8 @@ class Runner:
     """Which labels' scores are stored, if every label is scored."""
     budget: Budget | None = None
     """The budget for servers."""
+    _cut_prompts: CutPrompts = field(default_factory=CutPrompts)
+    """The server's counts of prompts, also those of stored answers."""
     _backend: Backend | None = None
     _refusal: str | None = None
     """Why the backend did not load. Loading is not retried."""
@@ -496,11 +499,16 @@ class Runner:
             raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
+        self._drop_truncated(opened)
         self._begin(cell, len(opened.done))
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done and (only is None or row.id in only)]
         measured: dict[str, Any] = {}
         if todo:
-            answered = self._answer(prompts, todo, group, cell, maker, opened, outcome, alone=only is not None)
+            try:
+                answered = self._answer(prompts, todo, group, cell, maker, opened, outcome, alone=only is not None)
+            except CellError:
+                self._drop_truncated(opened)  # answers that came before truncation was noticed
+                raise
             if answered is None:
                 return False
             measured = answered
@@ -532,6 +540,13 @@ class Runner:
         if task.asked is None and (first := task.first_scores(rows, scores)) is not None:
             self.watcher.scored(cell, *first)
         return True
+
+    def _drop_truncated(self, opened: OpenCell) -> None:
+        """Drop the stored answers to prompts that the server truncated."""
+        counts = {name: found for name, row in opened.done.items() if (found := _counts(row)) is not None}
+        for local, said in counts.values():
+            self._cut_prompts.recall(local, said)
+        opened.discard([name for name, (_, said) in counts.items() if self._cut_prompts.suspects(said)])
 
     def _begin(self, cell: CellPlan, already: int) -> None:
         """Report that a cell begins, with the number of existing predictions."""
@@ -603,6 +618,8 @@ class Runner:
         """
         hashes, names = maker.hashes, [queries[index].id for index in todo]
         known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
+        cut = self._cut_prompts.suspects
+        known = [None if one and any(cut(row.prompt_tokens or 0) for row in one[0]) else one for one in known]
         copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
         if copied:
             predictions = [maker.make(*(replace(one, index=index) for one in answers)) for index, answers, _ in copied]
@@ -650,6 +667,8 @@ class Runner:
             self.watcher.backend_loading()
             try:
                 self._backend = self.load()
+                if isinstance(self._backend, ServerBackend):
+                    self._backend.cut_prompts = self._cut_prompts
                 if self.budget is not None:
                     assert isinstance(self._backend, ServerBackend), "refused before"
                     self._backend.budget = self.budget
@@ -767,6 +786,14 @@ class PredictionMaker:
             thought_tokens=None if thought is None else thought.tokens,
             thought_truncated=None if thought is None else thought.truncated,
         )
+
+
+def _counts(row: Prediction) -> tuple[int, int] | None:
+    """The tokens of a generated answer's prompt by the local tokenizer and by the server; None if one is unknown."""
+    if row.local_prompt_tokens is None or row.probability is not None:  # all labels are scored in several requests
+        return None
+    samples = len(row.sample_tokens or (0,))
+    return row.local_prompt_tokens // samples, row.prompt_tokens // samples
 
 
 def _whole(scores: np.ndarray) -> np.ndarray | None:

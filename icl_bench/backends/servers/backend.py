@@ -115,7 +115,7 @@ class ServerBackend:
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
         self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
         self._lost = False
-        self._cut_prompts = CutPrompts()
+        self.cut_prompts = CutPrompts()
         self._refused: set[str] = set()
         """Arguments that the server refused and that are left out since."""
         self._limit = interface.limits[0]
@@ -239,7 +239,7 @@ class ServerBackend:
         """Compare the local tokenizer's count of a prompt with the server's. Raises ``CellError`` if the prompt was
         truncated.
         """
-        self._cut_prompts.check(counted, said)
+        self.cut_prompts.check(counted, said)
         if said == counted - 1:
             self._note(_NO_BOS)
 

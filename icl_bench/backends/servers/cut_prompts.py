@@ -30,18 +30,30 @@ class CutPrompts:
         """The smallest ratio of complete prompts."""
         self._locals_of: dict[int, set[int]] = {}
         """Local counts of prompts by the server's count."""
+        self._short: set[int] = set()
+        """The server's counts of prompts whose ratio was too small."""
+
+    def recall(self, counted: int, said: int) -> None:
+        """Take the counts of a stored answer into account, as earlier runs may each have had too few of them."""
+        if counted >= SHORTEST:
+            self._locals_of.setdefault(said, set()).add(counted)
+
+    def suspects(self, said: int) -> bool:
+        """Whether prompts with this count of the server were truncated."""
+        alike = self._locals_of.get(said, set())
+        return said in self._short or (len(alike) >= ALIKE and max(alike) - min(alike) >= ALIKE)
 
     def check(self, counted: int, said: int) -> None:
         """Compare the local count with the server's. Raises ``CellError`` if the prompt was truncated."""
         if counted < SHORTEST:
             return
         ratio = said / counted
-        alike = self._locals_of.setdefault(said, set())
-        alike.add(counted)
+        self.recall(counted, said)
         if ratio < LEAST_RATIO or (self._ratio is not None and ratio < DRIFT * self._ratio):
+            self._short.add(said)
             raise _error(counted, said)
-        if len(alike) >= ALIKE and max(alike) - min(alike) >= ALIKE:
-            raise _error(max(alike), said)
+        if self.suspects(said):
+            raise _error(max(self._locals_of[said]), said)
         self._ratio = ratio if self._ratio is None else min(self._ratio, ratio)
 
 

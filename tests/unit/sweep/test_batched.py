@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import ssl
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -21,7 +23,7 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.batches import BatchRecord
 from icl_bench.results.cells import BATCHES
 from icl_bench.results.reading import finished_cells, read_results
-from icl_bench.results.store import Store
+from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep.plan import Plan
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 
@@ -630,6 +632,54 @@ def test_an_answer_with_half_a_character_fails_its_cell_in_one_line(tmp_path: Pa
     with serving_batches(OpenAIServer(text_of=lambda _: " card lost\ud83d")) as server:
         (reason,) = runner(plan, Results(), server).run().failed.values()
     assert "\n" not in reason
+
+
+# -- truncated prompts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("stops_after", [None, 5])
+def test_answers_to_truncated_prompts_are_not_kept_however_often_the_run_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_batches: bool, stops_after: int | None
+) -> None:
+    """A window of 300 tokens truncates all prompts, and is raised at last."""
+    long = lambda number: {"text": "lost " * (number % 1000 + 330) + str(number), "label": fakes.LABELS[number % 3]}  # noqa: E731
+    monkeypatch.setattr(fakes, "row", long)
+    plan = fakes.plan(tmp_path / "task", k="0", draws=1, scoring="unconstrained", test_rows=20)
+    window = [300]
+
+    class Window(OpenAIServer):
+        def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            reply = super().completed(body, text)
+            reply["usage"]["prompt_tokens"] = min(reply["usage"]["prompt_tokens"], window[0])
+            return reply
+
+    store, stopped = Results(), []
+    append = OpenCell.append
+
+    def interrupted(self: OpenCell, predictions: Any, *values: Any, **named: Any) -> None:
+        append(self, predictions, *values, **named)
+        if stops_after is not None and window[0] == 300 and len(self.done) % stops_after == 0:
+            stopped.append(1)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(OpenCell, "append", interrupted)
+    run = lambda: (runner if in_batches else single)(plan, store, server, concurrency=1)  # noqa: E731
+    reasons = []
+    with serving_batches(Window()) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(8):
+            with suppress(KeyboardInterrupt):
+                outcome = run()
+                outcome = outcome.run() if isinstance(outcome, BatchRunner) else outcome
+                reasons += outcome.failed.values()
+                assert not outcome.computed
+        window[0] = 10**6
+        outcome = run()
+        outcome = outcome.run() if isinstance(outcome, BatchRunner) else outcome
+    assert outcome.failed == {}
+    assert all("300 tokens" in reason for reason in reasons)
+    assert (sorted_results(store)["prompt_tokens"] > 300).all()
 
 
 # -- money ----------------------------------------------------------------------------------------
