@@ -198,6 +198,14 @@ class OpenCell:
     """Predictions so far, by test id."""
     _seconds: dict[str, float] = field(default_factory=dict)
     """Each prediction's share of the backend's time."""
+    _models: dict[str, str] = field(default_factory=dict)
+    """The models that a server reported, by test id."""
+
+    @property
+    def model(self) -> str | None:
+        """The models that a server reported for the predictions so far, separated by commas; None for none."""
+        models = dict.fromkeys(one for names in self._models.values() for one in names.split(", "))
+        return ", ".join(models) or None
 
     @property
     def seconds(self) -> float:
@@ -216,12 +224,11 @@ class OpenCell:
         for line in lines:
             place += len(line) + 1
             try:
-                prediction, seconds = _parsed(line, identity)
+                prediction, seconds, model = _parsed(line, identity)
             except (ValueError, TypeError, RecursionError):
                 damaged += 1
                 continue
-            cell.done[prediction.test_id] = prediction
-            cell._seconds[prediction.test_id] = seconds
+            cell._keep([prediction], seconds, model)
             whole = place
         if whole < place + len(torn):
             cell.journal.cut(whole)
@@ -238,8 +245,7 @@ class OpenCell:
         id, the later one counts.
         """
         others = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
-        for name in others:
-            del self.done[name], self._seconds[name]
+        self._forget(others)
         if others:
             count, had = f"{len(others):,} predictions", "other prompts"
             if len(others) == 1:
@@ -256,11 +262,13 @@ class OpenCell:
         """
         if not test_ids:
             return
-        for name in test_ids:
-            del self.done[name], self._seconds[name]
+        self._forget(test_ids)
+        lines = [
+            _line(row, self._seconds[name], self.identity, self._models.get(name)) for name, row in self.done.items()
+        ]
         try:
             self.journal.cut(0)
-            self.journal.append(b"".join(_line(row, self._seconds[name], self.identity) for name, row in self.done.items()))
+            self.journal.append(b"".join(lines))
         except OSError as error:
             raise self.store.unwritable(error) from None
         where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
@@ -284,18 +292,30 @@ class OpenCell:
         except OSError as error:
             raise self.store.unwritable(error) from None
 
-    def append(self, predictions: Sequence[Prediction], seconds: float = 0.0) -> None:
+    def append(self, predictions: Sequence[Prediction], seconds: float = 0.0, model: str | None = None) -> None:
         """Append a pack of predictions to the journal; they are on disk when this returns.
 
-        ``seconds`` is the time that the pack took. Raises ``UserError`` if the disk is full.
+        ``seconds`` is the time that the pack took, ``model`` what a server reports about the model that answered.
+        Raises ``UserError`` if the disk is full.
         """
         each = seconds / max(1, len(predictions))
         try:
-            self.journal.append(b"".join(_line(prediction, each, self.identity) for prediction in predictions))
+            self.journal.append(b"".join(_line(one, each, self.identity, model) for one in predictions))
         except OSError as error:
             raise self.store.unwritable(error) from None
-        self.done.update((p.test_id, p) for p in predictions)
-        self._seconds.update((p.test_id, each) for p in predictions)
+        self._keep(predictions, each, model)
+
+    def _keep(self, predictions: Sequence[Prediction], seconds: float, model: str | None) -> None:
+        for one in predictions:
+            self._forget([one.test_id])
+            self.done[one.test_id], self._seconds[one.test_id] = one, seconds
+            if model is not None:
+                self._models[one.test_id] = model
+
+    def _forget(self, test_ids: Collection[str]) -> None:
+        for each in (self.done, self._seconds, self._models):
+            for name in test_ids:
+                each.pop(name, None)
 
     def finish(
         self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None
@@ -372,7 +392,7 @@ def _check_holds(file: ResultFile, identity: Identity) -> None:
     raise DamagedError("holds another cell than its name says")
 
 
-def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
+def _line(prediction: Prediction, seconds: float, identity: Identity, model: str | None) -> bytes:
     """A prediction as a line of a journal, without None values except ``correct``.
 
     The checksum is first, so that lost bytes around it belong to required fields.
@@ -380,12 +400,14 @@ def _line(prediction: Prediction, seconds: float, identity: Identity) -> bytes:
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
     record["seconds"] = round(seconds, 6)
+    if model is not None:
+        record["model"] = model
     line = {CHECK: short_hash([identity.cell, record]), **record}
     return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
-def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:
-    """Parse one journal line: a prediction and its seconds.
+def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float, str | None]:
+    """Parse one journal line: a prediction, its seconds and the model that a server reported.
 
     Lines of earlier versions have no checksum. Raises ``ValueError`` or ``TypeError`` if it is malformed or has
     changed.
@@ -393,9 +415,11 @@ def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float]:
     prediction, record = checked_prediction(line), json.loads(line)
     if prediction.label_scores is not None:
         of_line(prediction.label_scores)
-    seconds, written = record.get("seconds", 0.0), record.pop(CHECK, None)
-    if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - {"seconds"}:
+    seconds, model, written = record.get("seconds", 0.0), record.get("model"), record.pop(CHECK, None)
+    if model is not None and not isinstance(model, str):
+        raise ValueError("the model is not a name")
+    if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - {"seconds", "model"}:
         raise ValueError(f"unknown field {min(unknown)}")  # a changed field name, perhaps the checksum's
     if written is not None and written != short_hash([identity.cell, record]):
         raise ValueError("not as it was written")
-    return prediction, float(seconds)
+    return prediction, float(seconds), model

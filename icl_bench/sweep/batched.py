@@ -237,6 +237,7 @@ class BatchRunner(Runner):
         work = _Work(cell, prompts, cell.task.decodings(queries), maker, opened, outcome, indices, maker.hashes, state)
         self._register(state)
         self._server.leave_out(state.refused)
+        self._server.resumed = opened.model
         queue = deque(state.batches)
         asked = {row for record in state.batches for row in record.rows}
         unanswered = [(queries[at].id, work.hashes[queries[at].id]) for at in todo]
@@ -472,7 +473,7 @@ class BatchRunner(Runner):
         if not answers:
             return
         predictions = [work.maker.make(answer) for answer in answers]
-        work.opened.append(predictions)
+        work.opened.append(predictions, model=self._served_model)
         for answer, prediction in zip(answers, predictions, strict=True):
             self._same_answers.keep(work.cell, prediction.test_id, prediction.prompt_hash, (answer,), 0.0)
         work.outcome.count(predictions)

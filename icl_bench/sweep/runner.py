@@ -514,6 +514,8 @@ class Runner:
             measured = answered
         if any(row.id not in opened.done for row in queries):
             return False
+        if opened.model is not None:
+            measured = measured | {"served": measured.get("served", {}) | {"model": opened.model}}
         meta = cell_meta(
             opened.identity,
             task,
@@ -576,6 +578,8 @@ class Runner:
         if not todo:
             return {}
         backend, decodings = self._loaded(), cell.task.decodings(queries)
+        if isinstance(backend, ServerBackend):
+            backend.resumed = opened.model
         start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
         before = backend.counters.prefix_seconds
         answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
@@ -589,7 +593,7 @@ class Runner:
         for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds = backend.counters.seconds - start
             predictions = [maker.make(*answers) for answers in pack]
-            opened.append(predictions, seconds)
+            opened.append(predictions, seconds, backend.counters.served.get("model"))
             for answers, prediction in zip(pack, predictions, strict=True):
                 same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, seconds / len(pack))
             outcome.count(predictions)
@@ -623,7 +627,7 @@ class Runner:
         copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
         if copied:
             predictions = [maker.make(*(replace(one, index=index) for one in answers)) for index, answers, _ in copied]
-            opened.append(predictions, sum(seconds for *_, seconds in copied))
+            opened.append(predictions, sum(seconds for *_, seconds in copied), self._served_model)
             outcome.count(predictions, copied=True)
             self.watcher.predicted(len(predictions), 0)
         return [index for index, found in zip(todo, known, strict=True) if found is None]
@@ -659,6 +663,11 @@ class Runner:
         backend = self._loaded()
         assert isinstance(backend, ServerBackend), "refused before"
         return backend
+
+    @property
+    def _served_model(self) -> str | None:
+        """The models that the server has reported in this run."""
+        return None if self._backend is None else self._backend.counters.served.get("model")
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:

@@ -114,6 +114,8 @@ class ServerBackend:
         """How many requests may run at a time."""
         self._hold, self._thinking, self._further = hold, thinking, dict(arguments or {})
         self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
+        self.resumed: str | None = None
+        """The models that answered the stored rows of this cell, separated by commas."""
         self._lost = False
         self.cut_prompts = CutPrompts()
         self._refused: set[str] = set()
@@ -128,9 +130,9 @@ class ServerBackend:
         self._together: Together | None = None
 
     def beside(self, together: Together) -> ServerBackend:
-        """The same server for one of several threads, with counters of its own."""
+        """The same server for one of several threads, with counters of its own, except what the server reports."""
         other = copy(self)
-        other.counters, other._before, other._together = Counters(), None, together
+        other.counters, other._before, other._together = Counters(served=self.counters.served), None, together
         return other
 
     def identity(self) -> dict[str, str]:
@@ -608,18 +610,21 @@ class ServerBackend:
         return said
 
     def _check_model(self, model: str | None) -> None:
-        """Record which model answers. Raises :class:`AnotherModelError` if it changes."""
+        """Record which model answers. Raises :class:`AnotherModelError` if it changes, in this run or within a cell."""
         served = self.counters.served
         if model is None:
             return
-        before = served.setdefault("model", model[:300])
-        if model[:300] in before.split(", "):
+        model = model[:300]
+        already = served.setdefault("model", model)
+        before = next((one for one in (self.resumed, already) if one and model not in one.split(", ")), None)
+        if before is None:
             return
         said = f"a different model answers than before ({model[:100]}, not {before[:100]})"
         if self._on_model_change == "fail":
             advice = "use a fixed name, like one with a date, or --on-model-change mark"
             raise AnotherModelError(self.connection.without_key(f"{said}: {advice}"))
-        served["model"] = f"{before}, {model[:300]}"
+        if model not in already.split(", "):
+            served["model"] = f"{already}, {model}"
         self._note(said)
 
     def _failure(self, reason: str) -> CellError:

@@ -14,11 +14,12 @@ from hypothesis import example, given, strategies
 from support import fakes
 from support.api_server import Reply, chat, completion, serving
 
+from icl_bench.backends.background import Together
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.reading import read_results
+from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Outcome, Runner
 
@@ -405,6 +406,44 @@ def test_a_model_that_changes_fails_the_cell() -> None:
             CellError, match=r"a different model answers than before \(m-2026-06-01, not m-2026-01-01\)"
         ):
             answers(made, [0, 1, 2])
+
+
+def test_a_model_that_changes_fails_a_copy_of_the_backend_too() -> None:
+    name = ["m-0101"]
+
+    def answer(_: dict[str, Any]) -> Reply:
+        status, body = completion("yes")
+        return status, {**body, "model": name[0]}
+
+    with serving(answer) as server:
+        made = backend(server.url, concurrency=1)
+        answers(made, [0])
+        name[0] = "m-0202"
+        with Together.of(1) as together, pytest.raises(CellError, match="a different model answers than before"):
+            together.run([lambda: answers(made.beside(together), [1])])
+
+
+@pytest.mark.parametrize("on_model_change", ["fail", "mark"])
+def test_a_resumed_cell_does_not_mix_models_unnoticed(tmp_path: Path, on_model_change: Any) -> None:
+    asked: list[int] = []
+
+    def answer(_: dict[str, Any]) -> Reply:
+        asked.append(1)
+        if len(asked) == 4:
+            return 400, {"error": {"message": "no"}}
+        status, body = completion(" card lost")
+        return status, {**body, "model": "m-0101" if len(asked) < 4 else "m-0202"}
+
+    _, first = computed(tmp_path, answer, concurrency=1)
+    assert len(first.failed) == 1
+    _, outcome = computed(tmp_path, answer, concurrency=1, on_model_change=on_model_change)
+    if on_model_change == "fail":
+        (reason,) = outcome.failed.values()
+        assert "a different model answers than before (m-0202, not m-0101)" in reason
+    else:
+        assert outcome.failed == {}
+        ((_, meta),) = finished_cells(tmp_path / "results")
+        assert meta.served == {"model": "m-0101, m-0202"}
 
 
 # -- invalid answers are shown ------------------------------------------------------------------
