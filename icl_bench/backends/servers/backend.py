@@ -389,10 +389,15 @@ class ServerBackend:
             await asyncio.sleep(0.05)  # until the actual cost of running requests is known to be lower
         return reserved
 
+    def _ends_at_stops(self, decoding: Free) -> bool:
+        """Whether an answer ends at its stops. A chat's label is the first line with text, and JSON may have several
+        lines.
+        """
+        return not decoding.of_labels or (not self.interface.chat and self._hold is None)
+
     def _stops(self, decoding: Free) -> list[str]:
         """The texts that end an answer and that can be sent."""
-        lines = not self.interface.chat and self._hold is None
-        return list(decoding.stops) if lines or not decoding.of_labels else []
+        return list(decoding.stops) if self._ends_at_stops(decoding) else []
 
     def _no_credit(self, error: Any) -> CellError:
         return self._failure(f"the account has no credit left ({failure_reason(error)})")
@@ -576,8 +581,7 @@ class ServerBackend:
         if written.raw is None and written.reason is None:
             raise self._failure("the server answered with nothing instead of text")
         text = written.text.lstrip() if decoding.of_labels else written.text
-        # a chat's label is the first line with text, or JSON over several lines
-        ended = None if decoding.of_labels and self.interface.chat else decoding.before_stop(text)
+        ended = decoding.before_stop(text) if self._ends_at_stops(decoding) else None
         return Answer(
             index,
             billed.cached or 0,

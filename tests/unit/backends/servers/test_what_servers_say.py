@@ -515,6 +515,15 @@ def test_a_json_answer_of_several_lines_is_a_label(tmp_path: Path) -> None:
     assert set(frame["prediction"]) == {"card lost"}
 
 
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_json_over_several_lines_is_not_cut_at_the_first(endpoint: Any) -> None:
+    text = '{\n  "label": "card lost"\n}'
+    made = chat if endpoint == "chat" else completion
+    with serving(lambda _: made(text)) as server:
+        (answer,) = answers(backend(server.url, endpoint=endpoint, hold="json"), [0], labels=(" card lost",))
+    assert answer.text == text
+
+
 def test_without_a_hold_or_labels_nothing_is_held() -> None:
     assert not {"structured_outputs", "response_format"} & requests_of("chat").keys()
     assert not {"structured_outputs", "response_format"} & requests_of("chat", labels=(), hold="json").keys()
