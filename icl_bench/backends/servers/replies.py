@@ -78,21 +78,21 @@ class Completion(BaseModel):
             usage.cached_tokens,
             usage.cache_read_input_tokens,
         )
-        tokens = usage.prompt_tokens
-        if tokens is not None and cached is not None and cached > tokens:
-            tokens += cached  # counted separately, as Anthropic does
-        reasoning, written = answer.reasoning_tokens if answer else None, usage.completion_tokens
-        if None not in (usage.prompt_tokens, written, usage.total_tokens):
-            apart = usage.total_tokens - usage.prompt_tokens - written  # type: ignore[operator]
-            if apart > 0 and apart == (apart if reasoning is None else reasoning):
-                written, reasoning = written + apart, apart  # type: ignore[operator]
-        return Billed(
-            prompt=tokens,
-            cached=cached,
-            written=_first(prompt.cache_write_tokens if prompt else None, usage.cache_creation_input_tokens),
-            answer=written,
-            reasoning=reasoning,
-        )
+        created = _first(prompt.cache_write_tokens if prompt else None, usage.cache_creation_input_tokens)
+        tokens, written, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+        reasoning = answer.reasoning_tokens if answer else None
+        apart = None if tokens is None or written is None or total is None else total - tokens - written
+        of_cache = (cached or 0) + (created or 0)
+        own = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)  # Anthropic's names
+        if tokens is not None and (
+            max(cached or 0, created or 0) > tokens
+            or (0 < own == of_cache and apart in (own, own + (reasoning or 0)))
+        ):
+            tokens += of_cache  # counted separately, as Anthropic does
+            apart = None if apart is None else apart - of_cache
+        if written is not None and apart is not None and apart > 0 and reasoning in (None, apart):
+            written, reasoning = written + apart, apart
+        return Billed(prompt=tokens, cached=cached, written=created, answer=written, reasoning=reasoning)
 
     def said(self, *, chat: bool) -> Said:
         """The text of the first choice, or why it is missing, and the tokens."""

@@ -96,6 +96,40 @@ USAGES: dict[str, tuple[dict[str, Any], Billed]] = {
         },
         Billed(1020, 1000, 0, 1, None),
     ),
+    "a gateway whose total has the cache's tokens": (
+        {"prompt_tokens": 50, "completion_tokens": 5, "total_tokens": 3055, "cache_read_input_tokens": 3000},
+        Billed(3050, 3000, None, 5, None),
+    ),
+    "a gateway whose total has tokens written into the cache": (
+        {
+            "prompt_tokens": 50,
+            "completion_tokens": 5,
+            "total_tokens": 3555,
+            "cache_read_input_tokens": 3000,
+            "cache_creation_input_tokens": 500,
+        },
+        Billed(3550, 3000, 500, 5, None),
+    ),
+    "a gateway whose cache has less than the prompt": (
+        {
+            "prompt_tokens": 50,
+            "completion_tokens": 5,
+            "total_tokens": 85,
+            "cache_read_input_tokens": 0,
+            "cache_creation_input_tokens": 30,
+        },
+        Billed(80, 0, 30, 5, None),
+    ),
+    "a gateway whose total has the cache's tokens and thoughts": (
+        {
+            "prompt_tokens": 50,
+            "completion_tokens": 5,
+            "total_tokens": 3062,
+            "cache_read_input_tokens": 3000,
+            "completion_tokens_details": {"reasoning_tokens": 7},
+        },
+        Billed(3050, 3000, None, 12, 7),
+    ),
     "nothing": ({}, Billed()),
 }
 
