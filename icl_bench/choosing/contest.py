@@ -28,7 +28,6 @@ from icl_bench.choosing.costs import (
     crossing,
     learning_cost,
     measure_of,
-    model_prices,
     planned_tokens,
     query_cost,
     rate_of,
@@ -49,6 +48,7 @@ from icl_bench.seeds import generator
 from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.facts import Identities
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
+from icl_bench.sweep.plan_money import sweep_prices
 from icl_bench.sweep.runner import Outcome, Runner, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import Example
@@ -246,7 +246,8 @@ class Contest:
         for model in spec.model:
             try:
                 sweep = Sweep.prepare(spec.run_of(model), say, results=results)
-                entrants.append(Entrant(model, sweep, model_prices(sweep, spec.price_of(model))))
+                price = spec.price_of(model)
+                entrants.append(Entrant(model, sweep, None if price is None else sweep_prices(sweep, price)))
             except UserError as error:
                 if len(spec.model) == 1:
                     raise

@@ -14,7 +14,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices, no_hour
 from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.plan import CellPlan
-from icl_bench.sweep.plan_money import paid_by_hour, sweep_prices
+from icl_bench.sweep.plan_money import paid_by_hour
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.training.interface import LearningCost
@@ -38,17 +38,6 @@ class Served:
         self.answers += answers
         self.answer_tokens += answer_tokens
         self.cached_tokens += cached_tokens
-
-
-def model_prices(sweep: Sweep, prices: Prices | None) -> Prices | None:
-    """The prices of a sweep's model, None without any. Raises ``UserError`` if they are not known."""
-    if prices is None:
-        return None
-    found = sweep_prices(sweep, prices)
-    for cell in sweep.plan.cells:
-        if cell.problem is None:
-            found.check_length(sweep.model.name, cell.longest_prompt)
-    return found
 
 
 def check_prices(models: Sequence[tuple[Sweep, Prices | None]], *, spends_money: bool) -> None:

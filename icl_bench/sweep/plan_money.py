@@ -33,12 +33,10 @@ def planned_money(cell: CellPlan, prices: Prices, answer_tokens: int | None = No
     """The price of a cell at a server if each answer has this number of tokens, including thoughts.
 
     By default an answer has the maximum number of tokens without thoughts. Cache writes are the part that the cell's
-    prompts share beyond those of smaller k. The price is 0 for a cell that cannot run. Raises ``UserError`` if the
-    prices do not cover prompts of this length.
+    prompts share beyond those of smaller k. The price is 0 for a cell that cannot run.
     """
     if cell.problem is not None:
         return PlannedMoney(0.0, 0.0)
-    prices.check_length(cell.spec.model, cell.longest_prompt)
     asked = cell.queries * cell.samples
     answers = asked * (cell.answer_tokens if answer_tokens is None else answer_tokens)
     own = cell.prompt_tokens - asked * cell.prefix_tokens
@@ -57,8 +55,12 @@ def money_range(cell: CellPlan, prices: Prices, answer_tokens: tuple[int, int]) 
 
 
 def sweep_prices(sweep: Sweep, prices: Prices) -> Prices:
-    """The prices of the sweep's model. Raises ``UserError`` if it has none."""
-    return prices.of_model(sweep.model.name, _server(sweep))
+    """The prices of the sweep's model. Raises ``UserError`` if it has none, or none for prompts of this length."""
+    found = prices.of_model(sweep.model.name, _server(sweep))
+    for cell in sweep.plan.cells:
+        if cell.problem is None:
+            found.check_length(sweep.model.name, cell.longest_prompt)
+    return found
 
 
 def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:

@@ -63,12 +63,6 @@ def test_answers_with_thoughts_are_a_range_up_to_the_limit_of_tokens(tmp_path: P
     assert most == pytest.approx((least.cached + thought, least.uncached + thought))
 
 
-def test_a_prompt_that_is_too_long_for_its_price_is_refused(tmp_path: Path) -> None:
-    (cell,) = fakes.plan(tmp_path / "task", k="4", draws=1).cells
-    with pytest.raises(UserError, match="small costs more for prompts of more than 10 tokens"):
-        planned_money(cell, replace(PRICES, most=10))
-
-
 SERVED = ["--backend", "openai", "--base-url", "https://api.example.com/v1", "--tokenizer", "smollm2-135m-instruct"]
 
 
@@ -122,6 +116,19 @@ def test_a_plan_without_a_price_of_its_model_is_refused_before_it_is_printed() -
         "error: --price: smollm2-135m-instruct: models on your own machine have no price per token"
     )
     assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["plan"], ["run", "--budget", "1"], ["run"]], ids=" ".join)
+def test_longer_prompts_than_a_price_is_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    table_has(monkeypatch, replace(PRICES, most=10))
+    words = ["--unconstrained", "--price", "auto", "--results", str(tmp_path / "results")]
+    ended = in_process.run_command(*command, *plan_words("chat-1", *SERVED, *words)[1:])
+    assert ended.code == 2
+    assert "error: --price auto: chat-1 costs more for prompts of more than 10 tokens" in ended.err
+    assert not (tmp_path / "results").exists()
 
 
 def test_python_takes_a_price_too() -> None:
