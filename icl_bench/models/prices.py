@@ -24,6 +24,12 @@ class UnknownModelError(UserError):
     """The price table does not have a model, or lacks some of its prices."""
 
 
+_COUNTED = {"input_mtok", "cache_read_mtok", "cache_write_mtok", "output_mtok"}
+"""The prices of the table that are used."""
+
+_UNUSED = ("audio", "image", "video", "document", "_searches_", "cache_write_1h")
+"""Words in the names of prices of what requests do not have: media, tools and a cache for an hour."""
+
 LIKE = (
     "write input=0.5,cached=0.05,output=1.5 (per million tokens; write=0.6 where a cache's writing costs more), "
     "auto, or hour=2 for an hour of your machine; hour= may follow the others"
@@ -186,6 +192,11 @@ def table_prices(model: str, server: str | None = None) -> Prices:
     if missing := [name for name in ("input", "output") if parts[name] is None]:
         lacks = " and ".join(missing)
         raise UnknownModelError(f"{shown}: the table of genai-prices has no price of its {lacks}; {otherwise}")
+    named = {name for name, part in vars(price).items() if part is not None and not name.startswith("_")}
+    if apart := sorted(name for name in named - _COUNTED if not any(word in name for word in _UNUSED)):
+        raise UnknownModelError(
+            f"{shown}: the table of genai-prices has prices of {listed(apart)}, which are not counted; {otherwise}"
+        )
     numbers = {name: float(getattr(part, "base", part)) for name, part in parts.items() if part is not None}
     tiers = [tier.start for part in parts.values() for tier in getattr(part, "tiers", ())]
     edition = f"genai-prices {genai_prices.__version__}, newest entry of {_newest(table, now)}"

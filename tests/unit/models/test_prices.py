@@ -65,6 +65,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
         Entry("small-1", {"input_mtok": 1, "output_mtok": 2}),
         Entry("long-1", {**whole, "input_mtok": Tiered(1, [SimpleNamespace(start=5000)])}),
         Entry("embedder", {"input_mtok": 1}),
+        Entry("searches-1", {**whole, "requests_kcount": 12, "output_citation_mtok": 2, "web_searches_kcount": 5}),
+        Entry("media-1", {**whole, "input_audio_mtok": 1, "web_searches_kcount": 10, "cache_write_1h_mtok": 6}),
     )
     module, snapshot = ModuleType("genai_prices"), ModuleType("genai_prices.data_snapshot")
     module.__dict__.update(__version__="1.2.3", data_snapshot=snapshot)
@@ -78,6 +80,7 @@ def test_auto_takes_every_price_from_the_table_and_says_of_which_day() -> None:
     prices = Prices.parse("auto,hour=2").of_model("large-1", SERVER)
     assert prices == Prices(3, 0.3, 15, 3.75, hour=2)
     assert prices.origin == "large-1 of Maker in genai-prices 1.2.3, newest entry of 2026-03-01"
+    assert table_prices("media-1") == table_prices("large-1"), "audio, tools and caching for an hour are not used"
     assert table_prices("small-1") == Prices(1, 1, 2, 1), "without a price of its own, a cached token is a new one"
     assert table_prices("maker/small-1", "http://127.0.0.1:4000") == table_prices("small-1")
 
@@ -88,6 +91,11 @@ def test_auto_takes_every_price_from_the_table_and_says_of_which_day() -> None:
     [
         ("large-2", "large-2: not in the table of genai-prices; did you mean large-1?"),
         ("else", "else: not in the table of genai-prices; give --price input=..,cached=..,output=.."),
+        (
+            "searches-1",
+            "searches-1: the table of genai-prices has prices of output_citation_mtok and requests_kcount, which are "
+            "not counted; give --price input=",
+        ),
         ("embedder", "embedder: the table of genai-prices has no price of its output; give --price input="),
     ],
 )
