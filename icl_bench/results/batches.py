@@ -45,7 +45,7 @@ class BatchRecord(BaseModel):
     """Its maximum cost, by the prices of the run that created it; None without a budget."""
 
     def name(self, row: tuple[str, str]) -> str:
-        """The name of one of its requests. It depends on the row and its prompt, so that no row gets another's answer."""
+        """The name of one of its requests: that of the row and its prompt, so that no row gets another's answer."""
         return f"{self.token}-{short_hash(row)}"
 
     def numbered_name(self, number: int) -> str:

@@ -22,6 +22,13 @@ def test_in_half_precision_few_answers_differ_and_all_of_them_are_near_ties(data
     assert found.differing <= 0.12 * found.total
 
 
+def test_prompts_beyond_the_configs_window_are_refused_before_the_engine_starts():
+    from icl_bench.errors import CellError
+
+    with pytest.raises(CellError, match=r"40,000 tokens were requested, but the model's config covers 32,768; use"):
+        on_vllm("float32", max_model_len=40000)
+
+
 def test_an_engine_that_does_not_start_says_so_in_one_line():
     from icl_bench.errors import CellError
 

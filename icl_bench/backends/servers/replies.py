@@ -85,8 +85,7 @@ class Completion(BaseModel):
         of_cache = (cached or 0) + (created or 0)
         own = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)  # Anthropic's names
         if tokens is not None and (
-            max(cached or 0, created or 0) > tokens
-            or (0 < own == of_cache and apart in (own, own + (reasoning or 0)))
+            max(cached or 0, created or 0) > tokens or (0 < own == of_cache and apart in (own, own + (reasoning or 0)))
         ):
             tokens += of_cache  # counted separately, as Anthropic does
             apart = None if apart is None else apart - of_cache

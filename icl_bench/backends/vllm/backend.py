@@ -264,8 +264,6 @@ def _set_environment() -> None:
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    # --context and --max-model-len may exceed the window of the model's config
-    os.environ.setdefault("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
 
 
 def _on_a_cpu(engine: Mapping[str, Any], gpu_memory: float | None) -> dict[str, Any]:
@@ -307,6 +305,12 @@ def _cached_tokens(output: Any) -> int:
 
 def _not_started(reason: str, max_model_len: int) -> str:
     """Why the engine did not start, and advice."""
+    if (window := _WINDOW.search(reason)) is not None:  # vLLM: positions beyond it lead to nan
+        return (
+            f"vLLM did not start: {max_model_len:,} tokens were requested, but the model's config covers "
+            f"{int(window[1]):,}; use a smaller k, --context {window[1]}, a smaller --max-model-len, or a folder whose "
+            "config.json states the scaling of positions (rope_parameters)"
+        )
     short = any(word in reason.lower() for word in ("max seq len", "kv cache", "memory"))
     advice = (
         f"; {max_model_len:,} tokens were requested: use a smaller k, --max-model-len, "
@@ -330,6 +334,9 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
 
 
 _IN_ONE_WAY = "labels are scored for all queries of a call or for none"
+
+_WINDOW = re.compile(r"derived max_model_len \([a-z_]+=(\d+)")
+"""The tokens that a config covers, in vLLM's refusal of more."""
 
 _ERROR = re.compile(r"\b((?:[A-Za-z_]+\.)*[A-Za-z]*(?:Error|Exception)): +(\S.*)$")
 

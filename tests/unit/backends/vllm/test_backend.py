@@ -92,6 +92,27 @@ def test_processes_are_spawned_and_that_is_settled_before_cuda_is_asked_for(engi
 
 
 @pytest.mark.usefixtures("cuda")
+def test_prompts_beyond_the_configs_window_are_refused_in_one_line(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    started()
+    assert "VLLM_ALLOW_LONG_MAX_MODEL_LEN" not in engine.made["environment"]
+    text = (
+        "1 validation error for ModelConfig\n  Value error, User-specified max_model_len (100) is greater than the "
+        "derived max_model_len (max_position_embeddings=64.0 or model_max_length=None in model's config.json)."
+    )
+
+    def refuses(**_: Any) -> None:
+        raise ValueError(text)
+
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", refuses)
+    with pytest.raises(CellError) as caught:
+        started()
+    assert str(caught.value).startswith(
+        "vLLM did not start: 100 tokens were requested, but the model's config covers 64; use a smaller k"
+    )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("cuda")
 def test_who_starts_processes_in_another_way_is_let(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(METHOD, "forkserver")
     started()
