@@ -49,7 +49,7 @@ class Learner:
 
     def identity(self, draw: int) -> Identity:
         """The identity of a draw's cell."""
-        return self.finetuning.identity(self.method, self.finetuning.examples(self.k, draw))
+        return self.finetuning.identity(self.method, self.finetuning.examples(self.method, self.k, draw))
 
     @property
     def needs_model(self) -> bool:
@@ -72,7 +72,7 @@ class Learner:
 
     def train(self, store: Store, draw: int) -> Outcome:
         """Train a draw and answer its test rows."""
-        return self.finetuning.train(store, self.method, self.finetuning.examples(self.k, draw))
+        return self.finetuning.train(store, self.method, self.finetuning.examples(self.method, self.k, draw))
 
 
 def learners_of(
@@ -160,8 +160,8 @@ def _cost(finetuning: Finetuning, method: str, k: int, draws: int) -> LearningCo
     if k > len(finetuning.task.pool):
         raise CellError(f"the pool has {len(finetuning.task.pool):,} examples")
     for draw in range(draws):
-        finetuning.examples(k, draw).check()
-    cost = finetuning.methods[method].cost(finetuning.examples(k, 0))
+        finetuning.examples(method, k, draw).check()
+    cost = finetuning.methods[method].cost(finetuning.examples(method, k, 0))
     if cost is None:
         raise CellError("what it takes is not known by formula")
     return cost

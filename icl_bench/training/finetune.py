@@ -35,7 +35,7 @@ from icl_bench.text_files import write_whole
 from icl_bench.training.card import CARD, card
 from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned, TrainingMethod, TrainingRun
-from icl_bench.training.spec import FinetuneSpec
+from icl_bench.training.spec import FinetuneSpec, Validation
 from icl_bench.training.trainer import accuracy
 
 Say = Callable[[str], None]
@@ -112,13 +112,15 @@ class Finetuning:
         """Each method with its examples, in order."""
         for k in self.spec.k.numbers:
             for draw in range(self.spec.draws):
-                examples = self.examples(k, draw)
+                shared: dict[Validation, Examples] = {}  # its rows are tokenized once
                 for method in self.methods.values():
-                    yield method, examples
+                    examples = self.examples(method.name, k, draw)
+                    yield method, shared.setdefault(examples.validation, examples)
 
-    def examples(self, k: int, draw: int) -> Examples:
-        """The rows of one training."""
-        return Examples(self.task, draw, k, self.spec.validation)
+    def examples(self, method: str, k: int, draw: int) -> Examples:
+        """The rows of one training of a method."""
+        selects = self.methods[method].selects_checkpoint
+        return Examples(self.task, draw, k, self.spec.validation if selects else "pool")
 
     def train(self, store: Store, method: str, examples: Examples) -> Outcome:
         """Train one cell unless it is finished. The outcome names the finished cells. Raises ``UserError``."""
@@ -145,7 +147,10 @@ class Finetuning:
             draw=examples.draw,
         )
         backend = {"backend": method.backend, "dtype": self.dtype}
-        decided = facts(task, SelectorSpec(), backend).with_more(scoring=CLASSIFIER, **method.facts(select))
+        own = dict(method.facts(select))
+        if method.selects_checkpoint:
+            own["validation"] = self.spec.validation
+        decided = facts(task, SelectorSpec(), backend).with_more(scoring=CLASSIFIER, **own)
         return Identity(spec, decided)
 
     def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:

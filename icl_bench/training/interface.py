@@ -100,6 +100,8 @@ class TrainingMethod(ABC):
     """Value of the column ``backend`` of its cells."""
     has_architecture: ClassVar[bool] = True
     """Whether the model's architecture decides the cost of its answers."""
+    selects_checkpoint: ClassVar[bool] = False
+    """Whether it selects a checkpoint on ``Examples.held_out``. Other methods train on all k rows."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run

@@ -28,6 +28,7 @@ class FullFinetuning(TrainingMethod):
     name = "full"
     method: Literal["lora", "full"] = "full"
     backend = "trainer"
+    selects_checkpoint = True
 
     @property
     def recipe(self) -> Recipe:
@@ -60,7 +61,6 @@ class FullFinetuning(TrainingMethod):
         """See ``TrainingMethod``."""
         return {
             "recipe": self.recipe.model_dump(exclude_none=True),
-            "validation": self.run.spec.validation,
             "checkpoint": "test" if select.endswith(UPPER) else "validation",
         }
 

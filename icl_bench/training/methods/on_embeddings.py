@@ -83,8 +83,8 @@ class OnEmbeddings(TrainingMethod):
 
     def _learned(self, examples: Examples) -> list[str]:
         """The texts of the examples to train on. Raises ``CellError`` if they have fewer than two labels."""
-        learnt = {row.id for row in examples.train}
-        return self._inputs(row for row in examples.shown if row.id in learnt)
+        examples.check()
+        return self._inputs(examples.shown)
 
     def _inputs(self, rows: Iterable[Example]) -> list[str]:
         names = self.run.task.data.spec.template.input_fields

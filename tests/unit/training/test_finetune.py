@@ -74,6 +74,19 @@ def test_a_fifth_of_the_examples_can_validate(tmp_path: Path):
     assert [r.id for r in (*examples.train, *examples.held_out)] == [e.id for e in examples.shown]
 
 
+@pytest.mark.parametrize("method", ["probe", "knn", "encoder-probe", "lora"])
+def test_only_methods_that_select_a_checkpoint_give_up_examples_for_it(tmp_path: Path, tiny: Path, method: str):
+    cells, rows = {}, {}
+    for validation in ("pool", "examples"):
+        made = prepared(tmp_path, tiny, method=(method,), k="10", validation=validation)
+        ((learner, examples),) = made._planned()
+        rows[validation] = len(examples.train)
+        cells[validation] = made.identity(learner.name, examples).cell
+    selects = method == "lora"
+    assert rows == {"pool": 10, "examples": 8 if selects else 10}
+    assert (cells["pool"] != cells["examples"]) == selects
+
+
 def test_a_query_is_the_end_of_a_prompt(tmp_path: Path):
     there = tokenized_task(tmp_path)
     (first, *_) = Examples(there, 0, 12).train
@@ -508,7 +521,7 @@ def test_the_folder_of_a_classifier_is_named(tmp_path: Path, tiny: Path):
 @pytest.mark.parametrize("method", ["lora", "probe", "knn", "encoder-probe"])
 def test_a_training_takes_what_was_predicted(tmp_path: Path, tiny: Path, method: str):
     made = prepared(tmp_path, tiny, method=(method,))
-    examples = made.examples(12, 0)
+    examples = made.examples(method, 12, 0)
     expected = made.methods[method].cost(examples)
     assert expected is not None
     made.run(tmp_path / "results")
