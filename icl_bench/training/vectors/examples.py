@@ -42,7 +42,7 @@ class VectorExamples:
     spare_draws: int = 1
     most: int | None = None
     """Maximum number of query rows, for training and for selecting the checkpoint; None for all remaining rows.
-    Demonstrations are sampled from all remaining rows.
+    Demonstrations are sampled from all remaining rows but those that select the checkpoint.
     """
     without: float = 0.0
     """Share of the rows that are read without vectors, sampled for each epoch."""
@@ -54,7 +54,8 @@ class VectorExamples:
         shown = [pool.drawn(draw)[: self.spare_k] for draw in range(self.spare_draws)]
         left = np.setdiff1d(pool.rows, np.concatenate(shown))
         order: np.ndarray = generator(self.seed, "vectors").permutation(left)
-        needed = 2 + (0 if self.has_passages else self.text + self.vectors)
+        beside = 0 if self.has_passages else self.text + self.vectors
+        needed = self._held_of(len(order)) + 1 + beside
         if len(order) < needed:
             raise UserError(
                 f"{self.task.data.spec.name}: {len(order):,} rows of the pool are left to train "
@@ -69,11 +70,17 @@ class VectorExamples:
 
     @property
     def _used(self) -> int:
-        return len(self._order) if self.most is None else min(self.most, len(self._order))
+        return self._used_of(len(self._order))
 
     @property
     def _held(self) -> int:
-        return min(VALIDATION_ROWS, max(1, self._used // 10))
+        return self._held_of(len(self._order))
+
+    def _used_of(self, left: int) -> int:
+        return left if self.most is None else min(self.most, left)
+
+    def _held_of(self, left: int) -> int:
+        return min(VALIDATION_ROWS, max(1, self._used_of(left) // 10))
 
     @property
     def rows(self) -> int:
@@ -93,7 +100,7 @@ class VectorExamples:
     def all_texts(self) -> Iterator[str]:
         """Every text that may be read as a vector."""
         task, train = self.task, self.task.data.train
-        for index in self._order[: self._used] if self.has_passages else self._order:
+        for index in self._order[: self._used] if self.has_passages else self._order[self._held :]:
             if self.has_passages:
                 yield from train[index].passages[: self.vectors]
             else:
@@ -126,7 +133,7 @@ class VectorExamples:
         """Train indices of the demonstrations next to a row, without the row itself."""
         count = self.text + (0 if self.has_passages else self.vectors)
         rng = generator(self.seed, "vectors", purpose, index)
-        others = self._order[self._held :] if purpose == "validation" else self._order
+        others = self._order[self._held :]  # rows that select the checkpoint are in no training prompt
         candidates = rng.choice(others, min(count + 1, len(others)), replace=False)
         beside: np.ndarray = candidates[candidates != index][:count]
         return beside

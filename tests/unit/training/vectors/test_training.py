@@ -111,6 +111,29 @@ def test_validation_rows_and_spared_rows_are_not_learnt_from(tmp_path: Path, tin
         _ = VectorTraining.prepare(spec.model_copy(update={"spare_k": 30})).examples.rows
 
 
+def test_validation_rows_are_never_demonstrations_of_training_rows(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny, task=str(without_passages(tmp_path / "task")), text=4, vectors=1)
+    examples = VectorTraining.prepare(spec).examples
+    held = {int(index) for index in examples._order[: examples._held]}
+    for epoch in range(2):
+        beside = [examples._beside(int(index), str(epoch)) for index in examples._order[examples._held :]]
+        assert all(len(shown) == 5 for shown in beside)
+        assert not held & {int(index) for shown in beside for index in shown}
+    texts = {examples.task.vector_text(examples.task.data.train[index]) for index in held}
+    assert not texts & set(examples.all_texts())
+
+
+def test_enough_rows_are_left_beside_those_that_validate(tmp_path: Path, tiny: Path):
+    """Of 20 left rows, two choose the checkpoint: a training row has 17 others."""
+    task = str(without_passages(tmp_path / "task"))
+    pool = len(VectorTraining.prepare(asked(tmp_path, tiny, task=task)).task.pool)
+    spec = asked(tmp_path, tiny, task=task, text=17, vectors=0, train="all", spare_k=pool - 20, spare_draws=1)
+    examples = VectorTraining.prepare(spec).examples
+    assert len(examples._beside(int(examples._order[-1]), "0")) == 17
+    with pytest.raises(UserError, match="20 rows of the pool are left to train on, and 21 are needed"):
+        _ = VectorTraining.prepare(spec.model_copy(update={"text": 18})).examples.rows
+
+
 def test_a_share_of_the_rows_is_read_without_vectors(tmp_path: Path, tiny: Path):
     plain = VectorTraining.prepare(asked(tmp_path, tiny, train="all")).examples
     training = VectorTraining.prepare(asked(tmp_path, tiny, train="all", without_vectors=0.5))
