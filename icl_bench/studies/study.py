@@ -28,10 +28,8 @@ from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
-from icl_bench.training.finetune import Finetuning
+from icl_bench.training.finetune import Finetuning, Say
 from icl_bench.training.spec import FinetuneSpec
-
-Say = Callable[[str], None]
 
 T = TypeVar("T")
 

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from icl_bench.backends.transformers.output_head import as_configured
 
+IGNORED = -100
+"""Label of tokens without a loss."""
+
 HEAD_TOKENS = 512
 """Tokens whose logits are computed at once; the logits of a whole sequence would take most memory."""
 

@@ -40,13 +40,10 @@ from icl_bench.training.adaptation.examples import (
 )
 from icl_bench.training.adaptation.instructions import Instructions
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
-from icl_bench.training.head_loss import HEAD_TOKENS, summed_loss
+from icl_bench.training.head_loss import HEAD_TOKENS, IGNORED, summed_loss
 from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
 from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
-
-IGNORED = -100
-"""Label of tokens without a loss."""
 
 WARM_UP, LOOKS = 100, 10
 """Warm-up steps (at most a tenth of all steps), and number of evaluations on held-out texts."""

@@ -12,12 +12,9 @@ from icl_bench.backends.transformers.vector_layers import VectorReaders
 from icl_bench.models.attention_patterns import FULL
 from icl_bench.models.config import layer_windows
 from icl_bench.models.vector_encoder import VectorEncoder
-from icl_bench.training.head_loss import summed_loss
+from icl_bench.training.head_loss import IGNORED, summed_loss
 from icl_bench.training.operations import keys_of_layers
 from icl_bench.training.vectors.examples import VectorRow
-
-IGNORED = -100
-"""Label of tokens without a loss."""
 
 COUNTS = (
     "tokens",

@@ -111,8 +111,6 @@ class VectorSpec(Options):
             )
         if self.vectors == 0 and self.unfreeze_after is not None:
             raise UserError("--unfreeze-after: with --vectors 0 nothing is encoded; omit it")
-        if self.rows is not None and self.rows < 2:
-            raise UserError(f"--rows {self.rows}: expected 2 or more; one is for choosing the checkpoint")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"--learning-rate {self.learning_rate}: expected more than 0, like 3e-4")
         if self.decoder_rate is not None:

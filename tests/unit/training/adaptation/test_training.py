@@ -24,8 +24,9 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.training import resumable
 from icl_bench.training.adaptation.examples import AdaptationExamples, Lesson, PackedTexts
 from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
-from icl_bench.training.adaptation.training import IGNORED, Adaptation, collated
+from icl_bench.training.adaptation.training import Adaptation, collated
 from icl_bench.training.examples import LabelledQuery
+from icl_bench.training.head_loss import IGNORED
 from icl_bench.training.resumable import CHECKPOINTS
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
