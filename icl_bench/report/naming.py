@@ -95,6 +95,19 @@ def attention_name(attention: str) -> str:
     return f"{attention} attention" if pattern in (None, FULL) else attention
 
 
+LOSSES_DIFFER = {"dtype": "{}", "window_tokens": "windows of {:,} tokens"}
+"""Columns of losses that are not comparable across their values -> a value as text."""
+
+
+def told_apart(frame: pd.DataFrame, by: Sequence[str], texts: Mapping[str, str]) -> pd.DataFrame:
+    """The table with a column's value in the name of a series if a panel (``by``) has several; ``texts`` as above."""
+    series = frame["series"]
+    for name, text in texts.items() if len(frame) else ():
+        several = frame.groupby(list(by))[name].transform("nunique") > 1
+        series = series.where(~several, series + ", " + frame[name].map(text.format))
+    return frame.assign(series=series)
+
+
 def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without random reorderings, which repeat the curve in drawn order."""
     return frame[~frame["order"].astype(str).str.startswith("shuffled")]

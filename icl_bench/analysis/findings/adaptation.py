@@ -34,6 +34,8 @@ LOSSES = [
     "attention",
     "trained",
     "model",
+    "dtype",
+    "window_tokens",
     "tokens",
     "after",
     "length",
@@ -61,6 +63,7 @@ POINTS = [
     "select",
     "order",
     "k",
+    "variant",
     "draws",
     "test_rows",
     "metric",
@@ -142,13 +145,14 @@ def _of(sides: Mapping[tuple[str, When], _Model]) -> _Model:
 def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     """Losses of long texts before and after models were adapted to a pattern.
 
-    One row for each adapted model (``adapted``), each comparison, and each range of lengths. A comparison is
+    One row for each adapted model (``adapted``), each comparison, and each range of lengths; losses of another dtype or
+    window length are compared separately. A comparison is
     ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full`` after is the same base trained
     further with full attention, because the training itself has an effect, too (Song et al. 2023, table 4). All rows
     use the windows that all of them have read.
 
-    Columns: base, pattern, adapted, attention, trained, model, tokens (of the training), after and length (of the
-    range, in tokens), windows, loss (nats per token), perplexity, ``added`` (the loss minus that of full attention,
+    Columns: base, pattern, adapted, attention, trained, model, dtype, window_tokens (of each window), tokens (of the
+    training), after and length (of the range, in tokens), windows, loss (nats per token), perplexity, ``added`` (the loss minus that of full attention,
     before and after), ``won_back`` (for the pattern after training: the share of the previously added loss that the
     training removes) with its limits (95%, Student's t for the ratio of means;
     :mod:`icl_bench.analysis.statistics.texts`), ``interval_over`` (texts, or the windows of one text), and ``against``,
@@ -164,9 +168,9 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
         groups.setdefault(key, {}).setdefault(tested, {})[meta.sha256] = losses
         costs[tested] = meta.by_length
     rows: list[dict[str, Any]] = []
-    for held in groups.values():
+    for (*_, dtype, window), held in groups.items():
         for sides in _sides(list(held), {tested: set(losses) for tested, losses in held.items()}):
-            rows += _of_sides(sides, held, costs)
+            rows += ({**row, "dtype": dtype, "window_tokens": window} for row in _of_sides(sides, held, costs))
     rows = [row for row in rows if model in (None, row["model"], row["base"])]
     return pd.DataFrame(rows, columns=LOSSES)
 
@@ -242,8 +246,8 @@ def _won_back(
 def adaptation_points(context: Context) -> pd.DataFrame:
     """Scores before and after models were adapted to a pattern, one row per point of each curve.
 
-    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`; task, select, order,
-    k; draws, test_rows, metric, score with ci_low and ci_high; query_flops and cache_bytes. Empty if no model was
+    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`; task, select, order, k
+    and variant; draws, test_rows, metric, score with ci_low and ci_high; query_flops and cache_bytes. Empty if no model was
     adapted.
     """
     import pandas as pd
@@ -268,7 +272,7 @@ def adaptation_points(context: Context) -> pd.DataFrame:
             )
     table = pd.concat(parts, ignore_index=True)[POINTS]
     whens = {"before": 0, "after": 1}
-    by = ["base", "pattern", "adapted", "task", "select", "order", "k", "trained", "attention"]
+    by = ["base", "pattern", "adapted", "task", "select", "order", "k", "trained", "attention", "variant"]
     return table.sort_values(
         by, key=lambda column: column.map(whens) if column.name == "trained" else column
     ).reset_index(drop=True)
@@ -346,6 +350,9 @@ ADAPTATION_LOSSES = Finding(
     (
         Column("base", "model", "text"),
         Column("trained", "training", "text"),
+        Column("adapted", "adapted model", "text"),
+        Column("dtype", "dtype", "text"),
+        Column("window_tokens", "tokens of a window", "count"),
         Column("after", "tokens behind", "count"),
         Column("length", "up to", "count"),
         Column("windows", "windows", "count"),
@@ -357,8 +364,8 @@ ADAPTATION_LOSSES = Finding(
         Column("against", "full attention beside it", "text"),
     ),
     caption="Losses before and after",
-    shown="base attention trained after length perplexity added won_back won_back_low "
-    "won_back_high interval_over against windows prefill_flops cache_bytes",
+    shown="base attention trained adapted after length perplexity added won_back won_back_low "
+    "won_back_high interval_over against dtype windows window_tokens prefill_flops cache_bytes",
     section=Section(
         "adaptation",
         "What did adaptation recover?",
@@ -377,9 +384,15 @@ ADAPTATION_LOSSES = Finding(
 ADAPTATION_POINTS = Finding(
     "adaptation_points",
     adaptation_points,
-    (Column("base", "model", "text"), Column("trained", "training", "text")),
+    (
+        Column("base", "model", "text"),
+        Column("trained", "training", "text"),
+        Column("adapted", "adapted model", "text"),
+        Column("setting", "setting", "text", optional=True),
+    ),
     caption="{Score} before and after",
-    shown="base attention trained task select order k score ci_low ci_high draws test_rows query_flops cache_bytes",
+    shown="base attention trained adapted task select order setting k score ci_low ci_high draws test_rows "
+    "query_flops cache_bytes",
 )
 
 

@@ -14,7 +14,7 @@ from icl_bench.models.attention_patterns import FULL
 from icl_bench.registry import FINDINGS
 from icl_bench.report import charts
 from icl_bench.report.charts import tip
-from icl_bench.report.naming import Naming, attention_name
+from icl_bench.report.naming import LOSSES_DIFFER, Naming, attention_name, told_apart
 from icl_bench.report.sections.panels import (
     Drawing,
     Panel,
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
     """Four lines in each chart: full attention and the pattern, before and after."""
-    del naming
-    losses, points = findings.adaptation_losses, findings.adaptation_points
+    losses, points = findings.adaptation_losses, naming.named(findings.adaptation_points)
     course = findings.adaptation_course
     tables = [of_finding(finding, losses)] if len(losses) else []
     for frame, name in ((points, "adaptation_points"), (course, "adaptation_course")):
@@ -44,8 +43,11 @@ def adaptation(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
             tables.append(of_finding(FINDINGS[name], frame))
     if not tables:
         return None
-    losses, points = _named(losses), _named(points)
-    course = _named(course.assign(attention=course["pattern"], trained="after"))
+    points = _named(points)
+    losses = told_apart(_named(losses), ["base", "adapted", "pattern"], LOSSES_DIFFER)
+    course = told_apart(
+        _named(course.assign(attention=course["pattern"], trained="after")), ["base", "pattern"], {"model": "{}"}
+    )
     names = [*dict.fromkeys([*losses["series"], *points["series"], *course["series"]])]
     look = replace(common_look(points), series=names)
     panels = []
@@ -98,7 +100,9 @@ def _title(base: str, pattern: str, adapted: str, frame: pd.DataFrame) -> str:
 def _named(frame: pd.DataFrame) -> pd.DataFrame:
     """Add the names of lines."""
     names = [
-        f"{'full' if attention == str(FULL) else attention_name(attention)}, {trained}"
-        for attention, trained in zip(frame["attention"], frame["trained"], strict=True)
+        ", ".join(filter(None, ("full" if attention == str(FULL) else attention_name(attention), trained, setting)))
+        for attention, trained, setting in zip(
+            frame["attention"], frame["trained"], frame.get("setting", [""] * len(frame)), strict=True
+        )
     ]
     return frame.assign(series=names)

@@ -7,7 +7,7 @@ from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.findings.perplexity import positions_names
 from icl_bench.report import charts
 from icl_bench.report.charts import Look, tip
-from icl_bench.report.naming import Naming, attention_name
+from icl_bench.report.naming import LOSSES_DIFFER, Naming, attention_name, told_apart
 from icl_bench.report.sections.panels import Drawing, groups, panel
 from icl_bench.report.tables import of_finding
 
@@ -17,12 +17,11 @@ def perplexity(finding: Finding, findings: Findings, _: Naming) -> Drawing | Non
     frame = findings.perplexity
     if frame.empty:
         return None
-    several = frame["dtype"].nunique() > 1
     names = [
-        ", ".join(filter(None, (attention_name(attention), dtype if several else "", positions)))
-        for attention, dtype, positions in zip(frame["attention"], frame["dtype"], positions_names(frame), strict=True)
+        ", ".join(filter(None, (attention_name(attention), positions)))
+        for attention, positions in zip(frame["attention"], positions_names(frame), strict=True)
     ]
-    frame = frame.assign(series=names)
+    frame = told_apart(frame.assign(series=names), ["model"], LOSSES_DIFFER)
     look = Look([*dict.fromkeys(frame["series"])])
     panels = []
     for (model,), part in groups(frame, ["model"]):

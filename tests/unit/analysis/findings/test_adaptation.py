@@ -312,6 +312,13 @@ def test_losses_can_be_of_one_model_or_of_what_was_adapted_from_it(tmp_path: Pat
     assert adaptation_losses(tmp_path, "x").empty
 
 
+def test_losses_and_points_name_what_makes_them_incomparable(tmp_path: Path):
+    assert four(tmp_path)[["dtype", "window_tokens"]].drop_duplicates().to_numpy().tolist() == [["float32", 8]]
+    read = in_cells(*FOUR)
+    variants = find(read).adaptation_points["variant"]
+    assert set(variants) == set(read.predictions["variant"])
+
+
 def test_limits_are_students_over_the_windows_of_one_text(tmp_path: Path):
     shares = _won_back(tmp_path, {"a": 4})
     assert shares["interval_over"] == "windows of one text"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from support.predictions import cell
 from icl_bench.analysis.context import Context
 from icl_bench.analysis.findings.perplexity import PERPLEXITY, PERPLEXITY_COLUMNS, perplexities
 from icl_bench.analysis.statistics.paired import holm, holm_steps
+from icl_bench.report.naming import Naming
+from icl_bench.report.sections.perplexity import perplexity
 from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
@@ -46,6 +49,20 @@ def limits(means: Sequence[float], level: float = 0.95) -> tuple[float, float]:
 
 FULL = [[1, 2, 3, 4], [2, 2, 1, 1], [0, 1, 5, 5]]
 OTHER = [[1, 3, 4, 6], [2, 3, 1, 2], [1, 3, 6, 8]]
+
+
+def test_windows_of_other_lengths_are_lines_of_their_own(tmp_path: Path):
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "full", np.array(FULL)[:, :2], length=3, by_length={"3": {}})
+    table = perplexities(tmp_path)
+    assert sorted(zip(table["window_tokens"], table["length"], strict=True)) == [(3, 3), (5, 3), (5, 5)]
+    drawn = perplexity(PERPLEXITY, SimpleNamespace(perplexity=table), Naming({}, attentions=False))  # type: ignore[arg-type]
+    assert drawn is not None
+    lines = {(row["series"], row["length"]) for row in drawn.panels[0].rows}
+    assert {series for series, _ in lines} == {
+        "full attention, windows of 3 tokens",
+        "full attention, windows of 5 tokens",
+    }
 
 
 def test_each_range_has_the_tokens_between_two_lengths(tmp_path: Path):
