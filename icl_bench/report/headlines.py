@@ -56,7 +56,7 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         "models": findings.models,
         "replication": findings.replication,
     }
-    named = {name: naming.named(table) for name, table in tables.items()}
+    named = {name: _with_bases(naming.named(table), naming) for name, table in tables.items()}
     curves = named["curves"]
     pairs = curves[["task", "model"]].drop_duplicates().sort_values(["task", "model"])
     all_headlines = []
@@ -64,6 +64,13 @@ def headlines(findings: Findings, naming: Naming) -> list[Headlines]:
         of_pair = {name: table[(table["task"] == task) & (table["model"] == model)] for name, table in named.items()}
         all_headlines.append(Headlines(task, model, tuple(_sentences(of_pair))))
     return [headline for headline in all_headlines if headline.sentences]
+
+
+def _with_bases(table: pd.DataFrame, naming: Naming) -> pd.DataFrame:
+    """A named table with ``beside``, what distinguishes the bases of a series."""
+    if "base_variant" not in table or table.empty:
+        return table.assign(beside="")
+    return table.assign(beside=naming.bases(table, [n for n in ("task", "model", "base_model") if n in table]))
 
 
 def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
@@ -78,10 +85,11 @@ def _sentences(tables: dict[str, pd.DataFrame]) -> Iterator[Sentence]:
     yield from _changed(tables["order"])
     for base, rows in unshuffled(tables["models"]).groupby("base_model"):
         yield from _gains("Model", rows, str(base))
-    for series, rows in unshuffled(tables["replication"]).groupby("series"):
+    for (series, beside), rows in unshuffled(tables["replication"]).groupby(["series", "beside"]):
+        against = "imported predictions" + (f" ({beside})" if beside else "")
         verdicts = listed(f"{verdict} at {len(same)} of {len(rows)} k" for verdict, same in rows.groupby("verdict"))
-        text = f"{series} beside imported predictions: {in_words(rows)}."
-        yield Sentence("Replication", text, f"{series} beside imported predictions: {verdicts}")
+        text = f"{series} beside {against}: {in_words(rows)}."
+        yield Sentence("Replication", text, f"{series} beside {against}: {verdicts}")
 
 
 def _best(points: pd.DataFrame) -> Iterator[Sentence]:
@@ -136,10 +144,11 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """For each series, the points where the test shows a difference from its base, and where it is undecided."""
+    """For each series and base, the points where the test shows a difference from its base, and where it is undecided."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
-    for series, of_series in table.sort_values("k").groupby("series"):
+    for (series, beside), of_series in table.sort_values("k").groupby(["series", "beside"]):
+        against = f"{base} ({beside})" if beside else base
         rows, thin = _founded(of_series)
         decided = rows[rows["advice"].notna()]
         parts = []
@@ -158,8 +167,8 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
             parts[-1] += f" ({founded_on(rows)})"
         if len(thin):
             parts.append(_thin(thin))
-        text = f"{series} against {base}{compared}: {'; '.join(parts)}."
-        yield Sentence(topic, text, f"{series}: {_decided(decided, len(rows), len(thin), base)}")
+        text = f"{series} against {against}{compared}: {'; '.join(parts)}."
+        yield Sentence(topic, text, f"{series}: {_decided(decided, len(rows), len(thin), against)}")
 
 
 def _decided(decided: pd.DataFrame, judged: int, thin: int, base: str) -> str:

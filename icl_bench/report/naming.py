@@ -76,10 +76,15 @@ class Naming:
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         """A named table of comparisons, with the base in the name if one series has several."""
-        several = frame.duplicated([*by, "series", "k"], keep=False)
-        base = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
-        with_base = frame["series"] + " against " + base
-        return frame.assign(series=frame["series"].where(~several, with_base))
+        base = self.bases(frame, by)
+        return frame.assign(series=frame["series"].where(base == "", frame["series"] + " against " + base))
+
+    def bases(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.Series[str]:
+        """The name of each comparison's base if its series has several; else empty."""
+        curve = [*by, "series"]
+        several = frame.assign(several=frame.duplicated([*curve, "k"], keep=False))
+        several = several.groupby(curve)["several"].transform("any").astype(bool)
+        return frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"]).where(several, "")
 
 
 def point_name(row: Mapping[Any, Any]) -> str:

@@ -26,7 +26,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
 from icl_bench.report import write_report
 from icl_bench.report.build import Report, make_report
-from icl_bench.report.headlines import _saturated
+from icl_bench.report.headlines import _saturated, headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
@@ -337,6 +337,32 @@ def test_a_key_finding_names_its_outlying_draws_and_what_was_left_out(tmp_path: 
     assert said["Sorting"].endswith(
         "(40 test rows, 9 draws beside 9, 40 predictions left out, outlying draw of the base: 7 (k = 5))."
     )
+
+
+def test_a_training_has_a_finding_beside_each_setting_of_the_prompts():
+    right, wrong = "a" * 40, "b" * 40
+    made = [
+        cell(answers, right, k=k, draw=draw, select=select, variant=variant)
+        for draw in range(3)
+        for k, prompts in ((10, "ge"), (100, "g"))
+        for select, variant, answers in (
+            ("lora", "t", right),
+            *(("random", variant, wrong) for variant in prompts),
+        )
+    ]
+    facts = {"g": Facts(scoring="greedy"), "e": Facts(scoring="exact"), "t": Facts(scoring="classifier")}
+    found = find(Stored(frame(*made), {}, facts, ()))
+    (of_pair,) = headlines(found, Naming.of(found.summary))
+    clauses = [one.clause for one in of_pair.sentences if one.topic == "Training"]
+    assert clauses == [
+        "lora: better than a prompt with the same examples (scoring=exact) at every tested k",
+        "lora: better than a prompt with the same examples (scoring=greedy) at every tested k",
+    ]
+    greedy = next(one.text for one in of_pair.sentences if "(scoring=greedy): better" in one.text)
+    assert "at k = 10 and" in greedy
+    named = Naming.of(found.summary)
+    table = named.against(named.named(found.training_gain), ["task", "model"])
+    assert sorted(table["series"]) == ["lora against scoring=exact"] + ["lora against scoring=greedy"] * 2
 
 
 def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
