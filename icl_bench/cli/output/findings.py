@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 TableRow = Mapping[str, Any]
 
+SettingNumbers = Mapping[tuple[str, str, str], int]
+"""Task, model and variant -> the number of the setting."""
+
 
 METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
 
@@ -107,7 +110,7 @@ def print_finding(
     finding: Finding,
     findings: Findings,
     console: Console,
-    numbers: Mapping[str, int],
+    numbers: SettingNumbers,
     *,
     title: str = "",
     top: int | None = None,
@@ -146,7 +149,7 @@ def _compares(finding: Finding) -> bool:
 
 
 def laid_out(
-    finding: Finding, table: pd.DataFrame, numbers: Mapping[str, int]
+    finding: Finding, table: pd.DataFrame, numbers: SettingNumbers
 ) -> tuple[str, list[ColumnHead], list[list[TableCell]]]:
     """Heading, columns and cells of a finding's printed rows.
 
@@ -261,15 +264,17 @@ def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> t
 
 
 def _numbered(
-    frame: pd.DataFrame, columns: Sequence[Column], numbers: Mapping[str, int]
+    frame: pd.DataFrame, columns: Sequence[Column], numbers: SettingNumbers
 ) -> tuple[pd.DataFrame, Sequence[Column]]:
     """Add a setting column before the first number, if rows are of several settings."""
     if "metric" in frame:
         frame = frame.assign(metric=frame["metric"].map(title))
-    if "variant" not in frame or not set(frame["variant"]) & numbers.keys():
+    of = ["task", "model", "variant"]  # an imported variant may have several tasks
+    rows = list(frame[of].itertuples(index=False, name=None)) if {*of} <= {*frame} else []
+    if not set(rows) & numbers.keys():
         return frame, columns
     at = _first_number(columns)
-    number = frame["variant"].astype(object).map(lambda variant: str(numbers.get(variant, DASH)))
+    number = [str(numbers.get(row, DASH)) for row in rows]
     return frame.assign(setting=number), [*columns[:at], SETTING, *columns[at:]]
 
 

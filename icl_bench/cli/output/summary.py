@@ -74,12 +74,13 @@ def numbered_settings(group: Any, settings: Mapping[str, str]) -> tuple[list[str
     return [f"setting {number}: {text}" for number, text in enumerate(named, 1)], numbers
 
 
-def setting_numbers(summary: Summary) -> dict[str, int]:
-    """Variant -> number of its setting in the printed curves, if a task and model have several."""
-    numbers: dict[str, int] = {}
+def setting_numbers(summary: Summary) -> dict[tuple[str, str, str], int]:
+    """Task, model and variant -> number of its setting in the printed curves, if a task and model have several."""
+    numbers: dict[tuple[str, str, str], int] = {}
     for table, by in ((summary.perturbed_curves, PERTURBED), (summary.curves, PERTURBED[:2])):
-        for _, group in table.groupby(by, observed=True):
-            numbers |= numbered_settings(group, summary.settings)[1]
+        for (task, model, *_), group in table.groupby(by, observed=True):
+            own = numbered_settings(group, summary.settings)[1]
+            numbers |= {(task, model, variant): number for variant, number in own.items()}
     return numbers
 
 

@@ -87,7 +87,8 @@ def rows_of(finding: Finding, *, differ: Collection[str]) -> pd.DataFrame:
 
 def printed(finding: Finding, table: pd.DataFrame, width: int = 80) -> list[str]:
     text = io.StringIO()
-    numbers = {"1a2b3c4d": 1, "5e6f7a8b": 2}
+    settings = (("1a2b3c4d", 1), ("5e6f7a8b", 2))
+    numbers = {(task, model, v): n for task in TEXTS["task"] for model in TEXTS["model"] for v, n in settings}
     heading, heads, cells = laid_out(finding, table, numbers)
     print_table(Terminal(file=text, width=width), heads, cells, heading=heading)
     return text.getvalue().splitlines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,6 +17,7 @@ from support.in_process import run_command, said
 from icl_bench.analysis.questions import QUESTIONS
 from icl_bench.cli.output import findings, fitting
 from icl_bench.cli.output.fitting import ColumnHead, print_table
+from icl_bench.cli.output.summary import numbered_settings, setting_numbers
 from icl_bench.cli.output.tables import top_rows
 from icl_bench.cli.output.terminal import Terminal, console
 
@@ -26,6 +28,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = plan(folder / "task", "0,1,2,4", draws=3, selects=["random", "bm25"], orders=["drawn", "relevance"])
     runner(made, folder / "results", FakeBackend()).run()
     return folder / "results"
+
+
+def test_a_setting_has_the_number_of_its_own_task():
+    variants = [("A", "aaa1"), ("A", "imp5"), ("B", "imp5"), ("B", "zzz9")]
+    curves = pd.DataFrame([(task, "m", variant) for task, variant in variants], columns=["task", "model", "variant"])
+    names = {"aaa1": "run here", "imp5": "imported", "zzz9": "run there"}
+    none = curves.iloc[:0].assign(perturbation="")
+    numbers = setting_numbers(SimpleNamespace(curves=curves, perturbed_curves=none, settings=names))  # type: ignore[arg-type]
+    table = curves.assign(select="random", order="drawn", k=5, changed=0.5, ci_low=0.4, ci_high=0.6)
+    shown, _ = findings._numbered(table, [findings.COLUMNS["task"], findings.COLUMNS["k"]], numbers)
+    for (task,), rows in curves.groupby(["task"]):
+        printed = numbered_settings(rows, names)[1]
+        of = shown[shown["task"] == task]
+        assert dict(zip(of["variant"], of["setting"], strict=True)) == {v: str(n) for v, n in printed.items()}
 
 
 def test_findings_stand_below_their_question_and_questions_without_an_answer_are_left_out(results: Path):
