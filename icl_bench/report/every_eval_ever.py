@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench import __version__
 from icl_bench.analysis.columns import POINT
 from icl_bench.analysis.curves import curves
+from icl_bench.analysis.predictions import with_copies_as_one_draw
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import golds_of, scored, title
 from icl_bench.report.prompt_ends import Prompts
@@ -156,7 +157,7 @@ class _Evaluation:
             },
             "eval_library": {"name": "icl-bench", "version": __version__, "additional_details": self._versions()},
             "model_info": self._model_info(),
-            "evaluation_results": [self._result(point) for point in _records(curves(self.rows))],
+            "evaluation_results": [self._result(point) for point in _records(curves(self._counted))],
             "detailed_evaluation_results": {
                 "format": "jsonl",
                 "file_path": f"{self.folder}/{self.samples_name}",
@@ -236,9 +237,14 @@ class _Evaluation:
         }
 
     @cached_property
+    def _counted(self) -> pd.DataFrame:
+        """The predictions that scores and intervals use: draws with the same prompts count as one."""
+        return with_copies_as_one_draw(self.rows)
+
+    @cached_property
     def _counts(self) -> dict[tuple[Any, ...], int]:
-        """Point -> its predictions."""
-        sizes = self.rows.groupby(POINT, observed=True).size()
+        """Point -> its counted predictions."""
+        sizes = self._counted.groupby(POINT, observed=True).size()
         return {tuple(point): int(size) for point, size in zip(sizes.index, sizes, strict=True)}
 
     def _source_data(self, facts: Facts) -> dict[str, Any]:

@@ -15,11 +15,14 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.in_process import run_command
 from support.predictions import cell, frame
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import UserError
+from icl_bench.report import every_eval_ever
 from icl_bench.report.every_eval_ever import Exported, export_evaluations
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import read_results
+from icl_bench.results.reading import Stored, read_results
 
 KEY = ["task", "model", "select", "order", "attention", "variant", "k", "draw", "test_id"]
 
@@ -64,6 +67,21 @@ def parts(exported: Exported) -> list[tuple[dict[str, Any], list[dict[str, Any]]
         samples = path.with_name(f"{path.stem}_samples.jsonl").read_text().splitlines()
         found.append((aggregate, [json.loads(line) for line in samples]))
     return found
+
+
+def test_draws_with_the_same_prompts_count_as_one_as_in_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    draws = [cell("aabb" * 10, "ab" * 20, select="bm25", order="relevance", draw=draw) for draw in range(3)]
+    rows = frame(*(draw.assign(prompt_hash=[str(i) for i in range(40)]) for draw in draws))
+    rows = rows.assign(queries=None, perturbation=None, label_space=None, cell="c")
+    stored = Stored(rows, {}, {"v": Facts()}, ())
+    monkeypatch.setattr(every_eval_ever, "read_stored", lambda *_, **__: stored)
+    ((aggregate, samples),) = parts(export_evaluations(tmp_path, tmp_path / "out"))
+    (point,), (row,) = aggregate["evaluation_results"], find(stored).curves.to_dict("records")
+    details = point["score_details"]
+    assert (details["details"]["draws"], details["uncertainty"]["num_samples"]) == ("1", 40)
+    interval = details["uncertainty"]["confidence_interval"]
+    assert (interval["lower"], interval["upper"]) == pytest.approx((row["ci_low"], row["ci_high"]))
+    assert len(samples) == aggregate["detailed_evaluation_results"]["total_rows"] == 120
 
 
 def test_aggregates_and_samples_are_valid_under_both_schemas(
