@@ -73,6 +73,7 @@ def test_draws_with_the_same_prompts_count_as_one_as_in_the_summary(tmp_path: Pa
     draws = [cell("aabb" * 10, "ab" * 20, select="bm25", order="relevance", draw=draw) for draw in range(3)]
     rows = frame(*(draw.assign(prompt_hash=[str(i) for i in range(40)]) for draw in draws))
     rows = rows.assign(queries=None, perturbation=None, label_space=None, cell="c")
+    rows = rows.assign(prompt_tokens=30, answer_tokens=1, backend="fake")
     stored = Stored(rows, {}, {"v": Facts()}, ())
     monkeypatch.setattr(every_eval_ever, "read_stored", lambda *_, **__: stored)
     ((aggregate, samples),) = parts(export_evaluations(tmp_path, tmp_path / "out"))
