@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.columns import COLUMNS, Column
@@ -32,8 +32,11 @@ class Table:
     """Notes on its rows."""
 
     def as_json(self) -> dict[str, Any]:
-        """The data of the page's program."""
-        columns = [{"name": c.name, "title": c.title, "kind": c.kind} for c in self.columns]
+        """The data of the page's program, which divides values by the unit of their column to show them."""
+        columns = [
+            {"name": c.name, "title": c.title, "kind": c.kind, **({"unit": c.unit} if c.unit != 1 else {})}
+            for c in self.columns
+        ]
         return {"caption": self.caption, "columns": columns, "rows": self.rows, "total": self.total}
 
 
@@ -59,10 +62,7 @@ def table(frame: pd.DataFrame, caption: str, columns: Sequence[Column]) -> Table
     shown = frame[[column.name for column in kept]].head(MOST_ROWS)
     if "metric" in shown:
         shown = shown.assign(metric=shown["metric"].map(title))
-    for column in kept:
-        if column.unit != 1:
-            shown = shown.assign(**{column.name: shown[column.name] / column.unit})
-    named = tuple(Column(column.name, column.title.format(score=score), column.kind) for column in kept)
+    named = tuple(replace(column, title=column.title.format(score=score)) for column in kept)
     rows = [list(record.values()) for record in records(shown)]
     notes = [*(comparison_notes if compared else curve_notes)(frame), *cautions_of(frame)]
     text = caption.format(score=score, Score=capital(score))

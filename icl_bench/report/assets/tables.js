@@ -26,9 +26,9 @@ function fill(box) {
       });
     }
     body.replaceChildren(...order.map((row) => make("tr", {}, ...table.rows[row].map((value, i) => {
-      const kind = table.columns[i].kind;
+      const { kind, unit } = table.columns[i];
       const side = kind === "text" || kind === "flag" ? "text" : "number";
-      return make("td", { class: side }, shown(value, kind));
+      return make("td", { class: side }, shown(unit && value !== null ? value / unit : value, kind));
     }))));
   }
 
