@@ -31,6 +31,7 @@ from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.derived import reads_test_inputs
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
+from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
@@ -122,14 +123,13 @@ def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
     if frame.empty:
         return "No cell is finished." + (" A race answered parts of cells." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
-    shots = frame["k"].min(), frame["k"].max()
-    span = f"{shots[0]:,} to {shots[1]:,} demonstrations"
-    if shots[0] == shots[1]:
-        span = counted(int(shots[0]), "demonstration")
-    return (
-        f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: "
-        f"{counted(models, 'model')}, {counted(tasks, 'task')}, {span} in the prompt."
-    )
+    counts = [counted(models, "model"), counted(tasks, "task")]
+    prompted = frame.loc[~frame["select"].astype(object).isin(BASELINES), "k"]  # trainings have no demonstrations
+    if len(prompted):
+        low, high = int(prompted.min()), int(prompted.max())
+        span = counted(low, "demonstration") if low == high else f"{low:,} to {high:,} demonstrations"
+        counts.append(f"{span} in the prompt")
+    return f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: {', '.join(counts)}."
 
 
 def _notes(findings: Findings) -> list[str]:
