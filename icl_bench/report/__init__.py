@@ -45,7 +45,8 @@ class Written:
         if self.predictions:
             text = f"{self.page} ({self.size / 1e6:.1f} MB with {counted(self.predictions, 'prediction')})"
         if self.figures:
-            text += f" and {len(self.figures)} figures in {self.figures[0].parent}"
+            charts = len({path.stem for path in self.figures})  # each in several formats
+            text += f" and {counted(charts, 'figure')} in {self.figures[0].parent}"
         return text
 
 

@@ -24,12 +24,13 @@ from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
-from icl_bench.report import write_report
-from icl_bench.report.build import Report, make_report
+from icl_bench.report import Written, write_report
+from icl_bench.report.build import Report, _overview, make_report
 from icl_bench.report.headlines import _saturated, headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
+from icl_bench.report.tables import of_names
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
@@ -363,6 +364,25 @@ def test_a_training_has_a_finding_beside_each_setting_of_the_prompts():
     named = Naming.of(found.summary)
     table = named.against(named.named(found.training_gain), ["task", "model"])
     assert sorted(table["series"]) == ["lora against scoring=exact"] + ["lora against scoring=greedy"] * 2
+
+
+def test_tables_hold_stored_values_and_the_unit_that_they_are_shown_in():
+    """A file that a reader saves from them has the values of ``--json``."""
+    frame = pd.DataFrame([{"training_flops": 3.2e15, "draws_sd": 0.07, "k": 5, "cache_bytes": 1e3}])
+    data = of_names(frame, "Costs", "training_flops draws_sd k cache_bytes").as_json()
+    assert data["rows"] == [[3.2e15, 0.07, 5, 1e3]]
+    assert [column.get("unit") for column in data["columns"]] == [1e12, 0.01, None, 1e6]
+
+
+def test_the_overview_counts_demonstrations_of_prompts_alone():
+    rows = frame(cell("aabb", k=10), cell("abab", k=1000, select="probe")).assign(cell="c")
+    assert _overview(rows, raced=False).endswith("1 model, 1 task, 10 demonstrations in the prompt.")
+    assert _overview(rows[rows["select"] == "probe"], raced=False).endswith(": 1 model, 1 task.")
+
+
+def test_a_chart_in_three_formats_is_one_figure():
+    files = tuple(Path("f") / f"trec.v1.{kind}" for kind in ("svg", "pdf", "png"))
+    assert Written(Path("r.html"), 10**6, files).in_words() == "r.html (1.0 MB) and 1 figure in f"
 
 
 def test_a_selection_that_retrieves_nothing_is_not_called_retrieval(tmp_path: Path):
