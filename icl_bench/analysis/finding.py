@@ -81,6 +81,11 @@ def _as_it_is(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def _no_notes(context: Context) -> Sequence[str]:
+    del context
+    return ()
+
+
 @dataclass(frozen=True)
 class Printed:
     """The table of a finding in ``icl-bench summary``."""
@@ -93,6 +98,8 @@ class Printed:
     """Which rows are printed, and what they are about."""
     columns_here: tuple[Column, ...] = ()
     """Columns that have another meaning in these rows than in the table."""
+    notes: Callable[[Context], Sequence[str]] = _no_notes
+    """Further notes below the rows."""
     option: Literal["", "cost", "cascade", "forecast", "provenance"] = ""
     """The option of ``summary`` that requests it."""
 

@@ -12,7 +12,7 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import is_drawn, said
 from icl_bench.analysis.finding import Finding
-from icl_bench.analysis.findings.best_points import best_points
+from icl_bench.analysis.findings.best_points import INCOMPARABLE, best_points
 from icl_bench.analysis.findings.cost import costs_of
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.analysis.words import too_little
@@ -172,7 +172,7 @@ def _why_not(part: pd.DataFrame, highest: Mapping[Any, Any], point: Any, beside:
         return "what a query costs is not known, so cheaper points were not compared"
     verdict = part.loc[_is(part, highest), "verdict"].item()
     if verdict in UNJUDGED:
-        return f"the highest could not be compared with others ({said(verdict)})"
+        return f"{INCOMPARABLE} ({said(verdict)})"
     return "" if len(judged) > 1 else "no other point could be compared with it"
 
 

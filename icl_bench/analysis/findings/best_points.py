@@ -77,6 +77,15 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=BEST_COLUMNS)
 
 
+INCOMPARABLE = "the highest could not be compared with others"
+
+
+def _notes(context: Context) -> list[str]:
+    """Where the highest point could not be compared, in the words of the recommendation."""
+    rows = context.table("answers")[["task", "model", "why"]].itertuples(index=False)
+    return [f"{task} · {model}: {why}" for task, model, why in rows if why.startswith(INCOMPARABLE)]
+
+
 BEST_POINTS = Finding(
     "best_points",
     lambda context: best_points(context.unperturbed, costs_of(context)),
@@ -88,5 +97,6 @@ BEST_POINTS = Finding(
         "the highest {score}, %, the cheapest of ties; interval corrected for selecting the maximum",
         "task model select order k points tied draws score ci_low",
         rows=lambda table: table[table["points"] > 1],
+        notes=_notes,
     ),
 )

@@ -128,7 +128,7 @@ def print_finding(
             heading, heads, cells = laid_out(finding, first, numbers)
             notes = comparison_notes(table) if _compares(finding) else curve_notes(table)
             print_table(console, heads, cells, above=title, heading=heading)
-            print_notes(console, *more, *notes, *cautions_of(table))
+            print_notes(console, *more, *notes, *finding.printed.notes(findings.context), *cautions_of(table))
             printed = True
     return printed
 

@@ -17,6 +17,8 @@ from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.analysis.words import power
 from icl_bench.cli.output.answers import MOST_WHOLE, print_answers
+from icl_bench.cli.output.findings import print_finding
+from icl_bench.registry import FINDINGS
 from icl_bench.report.answers import Answer, said
 from icl_bench.report.naming import Naming
 from icl_bench.results.reading import Stored
@@ -160,6 +162,16 @@ def test_a_point_that_no_test_was_made_of_is_neither_passed_over_nor_an_answer(c
     assert answer.why_not == why
     highest = max(cells, key=lambda one: one["correct"].mean())
     assert answer.use == f"random, k = {highest['k'].iloc[0]}"
+
+
+def test_the_terminal_says_below_the_highest_points_which_could_not_be_compared():
+    few = [one[one["test_id"].isin(one["test_id"].unique()[:120])] for one in sweep({100: 0.95})]
+    console = Console(file=io.StringIO(), width=120)
+    assert print_finding(FINDINGS["best_points"], found(*sweep({1: 0.5, 5: 0.6}), *few), console, {})
+    assert "t · m: the highest could not be compared with others (other test rows)" in console.file.getvalue()
+    console = Console(file=io.StringIO(), width=120)
+    assert print_finding(FINDINGS["best_points"], found(*sweep({1: 0.5, 5: 0.6})), console, {})
+    assert "could not be compared" not in console.file.getvalue()
 
 
 def test_other_points_that_no_test_was_made_of_are_counted():
