@@ -368,7 +368,7 @@ def _shrink_points(chart: dict[str, Any]) -> None:
 
 SHORTER = (
     (re.compile(r"^most frequent label, "), "majority, "),
-    (re.compile(r"^guessing one of .* labels, "), "chance, "),
+    (re.compile(r"^guessing one of .* labels.*, "), "chance, "),
 )
 """Names of lines over the whole width, for narrow charts."""
 

@@ -58,8 +58,15 @@ def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
 def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapping[str, float]]:
     """Task and model -> accuracies of the most frequent label and of guessing, by name.
 
-    Based on the right labels of the test rows; none if points have test rows with different label shares.
+    Based on the right labels of the test rows; none if points have test rows with different label shares. Guessing is
+    among all labels of the task if their number is stored, else among those of the test rows.
     """
+    context = findings.context
+    all_labels = {
+        meta.facts.labels: len(meta.label_order)
+        for meta in context.stored.cells.values()
+        if meta.label_order is not None and meta.facts.labels is not None
+    }
     shares = naming.named(findings.label_frequencies)
     levels = {}
     for key, part in groups(shares[shares["gold"] > 0], ["task", "model"]):
@@ -69,10 +76,13 @@ def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapp
             and most["size"].nunique() == 1
             and most["size"].iloc[0] > 1
         ):
-            number, share = int(most["size"].iloc[0]), float(most["max"].mean())
+            share = float(most["max"].mean())
+            hashes = {facts.labels for variant in set(part["variant"]) if (facts := context.facts.get(variant))}
+            known = all_labels.get(hashes.pop()) if len(hashes) == 1 else None
+            number, among = known or int(most["size"].iloc[0]), "" if known else " among the test rows"
             levels[key] = {
                 f"most frequent label, {percent(share)}%": share,
-                f"guessing one of {number} labels, {percent(1 / number)}%": 1 / number,
+                f"guessing one of {number} labels{among}, {percent(1 / number)}%": 1 / number,
             }
     return levels
 

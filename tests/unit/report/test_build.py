@@ -346,10 +346,7 @@ def test_a_training_has_a_finding_beside_each_setting_of_the_prompts():
         cell(answers, right, k=k, draw=draw, select=select, variant=variant)
         for draw in range(3)
         for k, prompts in ((10, "ge"), (100, "g"))
-        for select, variant, answers in (
-            ("lora", "t", right),
-            *(("random", variant, wrong) for variant in prompts),
-        )
+        for select, variant, answers in (("lora", "t", right), *(("random", variant, wrong) for variant in prompts))
     ]
     facts = {"g": Facts(scoring="greedy"), "e": Facts(scoring="exact"), "t": Facts(scoring="classifier")}
     found = find(Stored(frame(*made), {}, facts, ()))

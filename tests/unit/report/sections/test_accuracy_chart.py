@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from support.predictions import frame, scored
+from support.stored import meta
 
 from icl_bench.analysis.all_findings import find
 from icl_bench.registry import FINDINGS
@@ -14,6 +16,7 @@ from icl_bench.report.naming import Naming
 from icl_bench.report.sections.index import DRAWERS
 from icl_bench.report.sections.over_k import over_k
 from icl_bench.report.sections.panels import Panel
+from icl_bench.results.facts import Facts
 from icl_bench.results.reading import Stored
 
 GOLDS = np.array(["a"] * 60 + ["b"] * 30 + ["c"] * 10)
@@ -65,15 +68,36 @@ def test_without_a_point_of_one_draw_nothing_is_hollow():
     assert all(layer["mark"]["filled"] for layer in layers(made, "point"))
 
 
-def test_the_most_frequent_label_and_guessing_are_lines():
-    made = panel(*points(3))
-    levels = [
+def levels(made: Panel) -> dict[str, float]:
+    """The lines of accuracies without skill, by name."""
+    found = [
         made.spec()["datasets"][layer["data"]["name"]][0] if "name" in layer["data"] else layer["data"]["values"][0]
         for layer in layers(made, "rule")
         if layer["mark"].get("style") == "reference"
     ]
-    named = {level["name"]: level["level"] for level in levels}
-    assert named == {"most frequent label, 60.0%": 0.6, "guessing one of 3 labels, 33.3%": 1 / 3}
+    return {level["name"]: level["level"] for level in found}
+
+
+def test_the_most_frequent_label_and_guessing_are_lines():
+    """The number of the task's labels is not known of these rows."""
+    assert levels(panel(*points(3))) == {
+        "most frequent label, 60.0%": 0.6,
+        "guessing one of 3 labels among the test rows, 33.3%": 1 / 3,
+    }
+
+
+@pytest.mark.parametrize("of_task", ["l", "another"])
+def test_guessing_is_among_all_labels_of_the_task_if_a_cell_has_them(of_task: str):
+    """Cells with the scores of all labels have them; others of the same labels are recognised by their hash."""
+    facts = {"v": Facts(labels="l"), "w": Facts(labels=of_task)}
+    cells = {"c": meta(facts={"labels": of_task}, label_order=["a", "b", "c", "d", "e"])}
+    findings = find(Stored(frame(*points(3)), cells, facts, ()))
+    drawing = over_k(FINDINGS["curves"], findings, Naming.of(findings.summary))
+    assert drawing is not None
+    name = (
+        "guessing one of 5 labels, 20.0%" if of_task == "l" else "guessing one of 3 labels among the test rows, 33.3%"
+    )
+    assert name in levels(drawing.panels[0])
 
 
 def test_names_of_lines_near_the_axis_do_not_cover_its_numbers():
