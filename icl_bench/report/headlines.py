@@ -144,7 +144,7 @@ def _saturated(points: pd.DataFrame, chances: pd.DataFrame) -> Iterator[Sentence
 
 
 def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
-    """For each series and base, the points where the test shows a difference from its base, and where it is undecided."""
+    """For each series and base, the points where the test shows a difference, and where it is undecided."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
     for (series, beside), of_series in table.sort_values("k").groupby(["series", "beside"]):

@@ -82,9 +82,10 @@ class Naming:
     def bases(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.Series[str]:
         """The name of each comparison's base if its series has several; else empty."""
         curve = [*by, "series"]
-        several = frame.assign(several=frame.duplicated([*curve, "k"], keep=False))
-        several = several.groupby(curve)["several"].transform("any").astype(bool)
-        return frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"]).where(several, "")
+        repeated = frame.assign(repeated=frame.duplicated([*curve, "k"], keep=False))
+        several = repeated.groupby(curve)["repeated"].transform("any").astype(bool)
+        base: pd.Series[str] = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
+        return base.where(several, "")
 
 
 def point_name(row: Mapping[Any, Any]) -> str:

@@ -146,15 +146,14 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     """Losses of long texts before and after models were adapted to a pattern.
 
     One row for each adapted model (``adapted``), each comparison, and each range of lengths; losses of another dtype or
-    window length are compared separately. A comparison is
-    ``attention`` (``full`` or the pattern) and ``trained`` (before, after); ``full`` after is the same base trained
-    further with full attention, because the training itself has an effect, too (Song et al. 2023, table 4). All rows
-    use the windows that all of them have read.
+    window length are compared separately. A comparison is ``attention`` (``full`` or the pattern) and ``trained``
+    (before, after); ``full`` after is the same base trained further with full attention, because the training itself
+    has an effect, too (Song et al. 2023, table 4). All rows use the windows that all of them have read.
 
     Columns: base, pattern, adapted, attention, trained, model, dtype, window_tokens (of each window), tokens (of the
-    training), after and length (of the range, in tokens), windows, loss (nats per token), perplexity, ``added`` (the loss minus that of full attention,
-    before and after), ``won_back`` (for the pattern after training: the share of the previously added loss that the
-    training removes) with its limits (95%, Student's t for the ratio of means;
+    training), after and length (of the range, in tokens), windows, loss (nats per token), perplexity, ``added`` (the
+    loss minus that of full attention, before and after), ``won_back`` (for the pattern after training: the share of the
+    previously added loss that the training removes) with its limits (95%, Student's t for the ratio of means;
     :mod:`icl_bench.analysis.statistics.texts`), ``interval_over`` (texts, or the windows of one text), and ``against``,
     the full attention that it is compared with after training: ``trained too``, or ``as it was`` if none was trained;
     prefill_flops and cache_bytes by formula. Empty if no model was adapted.
@@ -246,9 +245,9 @@ def _won_back(
 def adaptation_points(context: Context) -> pd.DataFrame:
     """Scores before and after models were adapted to a pattern, one row per point of each curve.
 
-    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`; task, select, order, k
-    and variant; draws, test_rows, metric, score with ci_low and ci_high; query_flops and cache_bytes. Empty if no model was
-    adapted.
+    Columns: base, pattern, adapted, attention, trained and model as for :func:`adaptation_losses`; task, select, order,
+    k and variant; draws, test_rows, metric, score with ci_low and ci_high; query_flops and cache_bytes. Empty if no
+    model was adapted.
     """
     import pandas as pd
 

@@ -20,6 +20,8 @@ from icl_bench.results.trained_methods import UPPER
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.context import Context
+
 BEST_COLUMNS = [*POINT, "points", "tied", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
 
 EQUAL = 1e-9

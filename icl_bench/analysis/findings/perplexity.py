@@ -51,17 +51,18 @@ PERPLEXITY_COLUMNS = [
 def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     """Perplexity of the tokens of each range of lengths, for each model (or one) and attention.
 
-    One row per model, attention, dtype, window length (``window_tokens``), positions and length. A range contains the tokens after the ``after``-th up to
-    the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the perplexity of all tokens up to the
-    ``length``-th (its table 4). Only windows that every attention of the model has read are used; an attention that has
-    read only other texts is separate. Limits (95%) are Student's for the mean loss, over ``interval_over``: texts, or
-    the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of
-    ``full`` on the same windows, with its limits and the p of a paired t-test, corrected (Holm) over the lengths and
-    attentions of a model with one dtype, window length and positions. With one window limits and p are NaN. Further: windows, tokens
-    (scored), prefill_flops and cache_bytes (by formula, of a window of this length), rope_scale and rope_theta (the
-    divisor of positions, and the base of their rotation; NaN for the model's own), operations_of_full (the prefill's
-    operations as a share of those of ``full`` at this length; NaN without ``full``). For perplexity by operations, use
-    prefill_flops and whole (its figure 3). Empty if nothing was computed.
+    One row per model, attention, dtype, window length (``window_tokens``), positions and length. A range contains the
+    tokens after the ``after``-th up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the
+    perplexity of all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model has
+    read are used; an attention that has read only other texts is separate. Limits (95%) are Student's for the mean
+    loss, over ``interval_over``: texts, or the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`);
+    ``ratio`` is the perplexity over that of ``full`` on the same windows, with its limits and the p of a paired t-test,
+    corrected (Holm) over the lengths and attentions of a model with one dtype, window length and positions. With one
+    window limits and p are NaN. Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a
+    window of this length), rope_scale and rope_theta (the divisor of positions, and the base of their rotation; NaN for
+    the model's own), operations_of_full (the prefill's operations as a share of those of ``full`` at this length; NaN
+    without ``full``). For perplexity by operations, use prefill_flops and whole (its figure 3). Empty if nothing was
+    computed.
     """
     import pandas as pd
 

@@ -80,7 +80,7 @@ def setting_numbers(summary: Summary) -> dict[tuple[str, str, str], int]:
     for table, by in ((summary.perturbed_curves, PERTURBED), (summary.curves, PERTURBED[:2])):
         for (task, model, *_), group in table.groupby(by, observed=True):
             own = numbered_settings(group, summary.settings)[1]
-            numbers |= {(task, model, variant): number for variant, number in own.items()}
+            numbers |= {(str(task), str(model), variant): number for variant, number in own.items()}
     return numbers
 
 

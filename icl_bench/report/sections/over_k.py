@@ -78,7 +78,7 @@ def _levels(findings: Findings, naming: Naming) -> Mapping[tuple[str, ...], Mapp
         ):
             share = float(most["max"].mean())
             hashes = {facts.labels for variant in set(part["variant"]) if (facts := context.facts.get(variant))}
-            known = all_labels.get(hashes.pop()) if len(hashes) == 1 else None
+            known = all_labels.get(hashes.pop() or "") if len(hashes) == 1 else None
             number, among = known or int(most["size"].iloc[0]), "" if known else " among the test rows"
             levels[key] = {
                 f"most frequent label, {percent(share)}%": share,
