@@ -406,17 +406,19 @@ class Runner:
     def _run_group(
         self, group: PlannedGroup, cells: Sequence[CellPlan], outcome: Outcome, apart: bool
     ) -> list[CellPlan]:
-        """Run the cells of one group. Returns the cells left to other processes.
+        """Run the cells of one group. Returns the cells that are left.
 
-        These are the cells that another process computes; with ``apart`` also all cells after one.
+        These are the cells that another process computes, with ``apart`` also all cells after one, and cells whose
+        files turn out to be damaged before the model's labels are read.
         """
         busy: list[CellPlan] = []
         missing: str | None = None
+        labelled = group.labels is None
         if group.labels is not None and any(not self.store.has(self.identity(cell)) for cell in cells):
             left = self._run_group(group.labels, group.labels.runnable, outcome, apart)
             if left:
                 return list(cells)
-            missing = self._take_labels(group, group.labels)
+            missing, labelled = self._take_labels(group, group.labels), True
         for i, cell in enumerate(cells):
             identity = self.identity(cell)
             if identity.name in self._ended:
@@ -432,6 +434,9 @@ class Runner:
                         return list(cells[i:])
                     else:
                         busy.append(cell)
+                    continue
+                if not labelled:
+                    busy.append(cell)  # its file is damaged or gone; the next round takes the labels first
                     continue
                 self._run_cell(group, cell, opened, outcome, missing)
         return busy

@@ -181,6 +181,20 @@ def test_without_labels_the_cells_of_the_draw_fail_and_say_why(tmp_path: Path):
     assert runner(made, tmp_path / "results", FakeBackend()).run().failed == {}
 
 
+def test_a_damaged_cell_is_computed_again_with_the_models_labels(tmp_path: Path):
+    results = swept(tmp_path)
+    before = read_results(results)
+    ((name, _),) = [one for one in cells(results, None) if (one[1].spec.k, one[1].spec.draw) == (6, 0)]
+    file = results / name
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="the cell is run again"):
+        assert swept(tmp_path) == results
+    given = given_labels(results)
+    for _, meta in cells(results, None):
+        assert meta.shown_answers == {name: given[meta.spec.draw][name] for name in meta.shown_answers}
+    assert read_results(results).equals(before)
+
+
 # -- what is read -------------------------------------------------------------------------------
 
 
