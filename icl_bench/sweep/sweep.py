@@ -274,6 +274,14 @@ def _priors(spec: RunSpec, data: TaskData) -> dict[str, Mapping[str, float]]:
         )
     priors: dict[str, Mapping[str, float]] = {}
     for one in calibrations:
+        asked = "test" if one.rows is None else "test and train"
+        rows = data.test if one.rows is None else (*data.test, *data.train)
+        own = data.spec.labels is not None and data.spec.labels.own is not None
+        if differing := [row for row in rows if own and len(row.choices) != len(data.labels)]:
+            raise UserError(
+                f"--calibrate {one}: needs scores of the same letters for all {asked} rows; task {data.spec.name} has "
+                f"{len(data.labels)} letters, row {differing[0].id} has {len(differing[0].choices)}; leave it out"
+            )
         if one.prior is not None:
             path = Path(one.prior)
             if path.stem in priors:

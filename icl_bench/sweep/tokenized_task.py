@@ -173,8 +173,11 @@ class TokenizedTask:
 
         ``left`` are the train indices that remain in the pool, in file order.
         """
-        other = copy(self)  # keeps cached tokens
-        for name in ("pool", "near_duplicates"):
+        other, stale = copy(self), ["pool", "near_duplicates"]  # keeps cached tokens
+        if self.data.spec.labels and self.data.spec.labels.own:  # answers belong to different rows
+            other._decodings = {}
+            stale += ["answer_tokens", "_tokens_of"]
+        for name in stale:
             vars(other).pop(name, None)
         other.data, other.asked = replace(self.data, test=queries), kind
         pool = other.whole_pool = self.pool
@@ -189,10 +192,6 @@ class TokenizedTask:
         """
         other = self.asking(LABELLED, tuple(self.data.train[i] for i in rows.tolist()), left)
         other.perturbation, other._perturbed = NONE, {}
-        if self.data.spec.labels and self.data.spec.labels.own:  # answers belong to different rows
-            other._decodings = {}
-            for name in ("answer_tokens", "_tokens_of"):
-                vars(other).pop(name, None)
         return other
 
     # -- what prompts show ----------------------------------------------------------------------
@@ -299,8 +298,8 @@ class TokenizedTask:
     def _tokens_of(self) -> dict[str, Ids]:
         """Ids of each possible answer, including its end."""
         queries = self.data.test if self.queries == "test" else self.data.train
-        own = dict.fromkeys(choice for row in queries for choice in row.choices)
-        texts = list(own) or self.data.labels
+        spaces = dict.fromkeys(row.choices or self.data.labels for row in queries)
+        texts = list(dict.fromkeys(text for space in spaces for text in space))
         return dict(zip(texts, self.encoder.answers(texts), strict=True))
 
     @cached_property
@@ -376,8 +375,6 @@ class TokenizedTask:
         generated labels need only logits of tokens that some label allows, and scored labels need each shared beginning
         once. (Queries with choices of their own share a product over all their tokens in a pack, which is not counted.)
         """
-        from icl_bench.backends.interface import Exact, Greedy
-
         works, scored = [], {}
         for decoding, count in zip(self.decodings(queries), tokens, strict=True):
             if isinstance(decoding, Exact) and decoding.searches and skips_unread:

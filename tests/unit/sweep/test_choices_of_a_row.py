@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,10 @@ def asked(folder: Path, **more: Any) -> RunSpec:
         ({"labels": "half:1"}, "--labels half:1: each row of task own has choices of its own"),
         ({"labels": "half:1", "task": LETTERS}, "--labels half:1: each row of task own"),
         ({"select": "balanced"}, "--select balanced: this task's answers are free text, or choices"),
+        (
+            {"task": LETTERS, "calibrate": "batch", "score": "exact"},
+            "--calibrate batch: needs scores of the same letters for all test rows; task own has 4 letters, row",
+        ),
         ({"order": "by-label"}, "order by-label: this task's answers are free text, or choices"),
         ({"k": None, "per_label": "1", "select": "balanced"}, "--select balanced"),
     ],
@@ -304,6 +309,17 @@ def test_letters_can_be_balanced_and_sorted(tmp_path: Path):
     made = planned(there, "3", selects=["balanced"], orders=["by-label"], draws=1)
     shown = [there.data.train[i].answer for i in made.groups[-1].group.demonstrations(3)]
     assert shown == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("calibration", ["contextual", "batch,of=pool:3"])
+def test_queries_that_calibrate_answer_with_letters_of_the_train_rows_too(tmp_path: Path, calibration: str):
+    there = task(tmp_path, "exact", **LETTERS)
+    test = tuple(replace(one, choices=one.choices[:3], answer="A") for one in there.data.test)
+    there = replace(there, data=replace(there.data, test=test))
+    _ = there.decodings(test)
+    made = planned(there, "2", draws=1, calibrations=[calibration])
+    results = tmp_path / "results"
+    assert runner(made, results, FakeBackend(scored=True)).run().failed == {}
 
 
 def test_a_classifier_is_not_trained_on_choices(tmp_path: Path):
