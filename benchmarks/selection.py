@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace, select: str) -> None:
     sweep = Sweep.prepare(spec)
     chosen = time.perf_counter() - start
     outcome = sweep.run(arguments.results)
-    for cell, reason in outcome.failed.items():
-        print(f"{cell}: {reason}")
+    for name, reason in outcome.failed.items():
+        print(f"{outcome.names[name]}: {reason}")
     print(f"{select}: {chosen:.1f} s to plan, {len(outcome.computed)} cells computed", flush=True)
 
 

@@ -231,7 +231,7 @@ class Part(ABC):
                 outcome.kept.append(identity.spec)
                 continue
             store.mark_failed(identity, reason)
-            outcome.failed[identity.spec] = reason
+            outcome.failed[identity.name] = reason
         return outcome
 
     def records(self) -> Iterator[StudyCell]:

@@ -95,13 +95,16 @@ class Outcome:
     computed: list[CellSpec] = field(default_factory=list)
     kept: list[CellSpec] = field(default_factory=list)
     """Cells finished before this run, or by another process."""
-    failed: dict[CellSpec, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Reasons by file name, because a cell and the queries that calibrate it have one ``CellSpec``."""
     stopped: list[str] = field(default_factory=list)
     """Why runs ended early, and what remains."""
     spent: float | None = None
     """Money spent by requests of this run, by ``--price``."""
     names: dict[str, CellSpec] = field(default_factory=dict)
     """All these cells by file name, without suffixes."""
+    unfinished: set[str] = field(default_factory=set)
+    """Names of cells that were opened and have not ended."""
     prompt_tokens: int = 0
     """Prompt tokens of this run's predictions."""
     cached_tokens: int = 0
@@ -137,7 +140,7 @@ class Outcome:
         return Outcome(
             list(filter(mine, self.computed)),
             list(filter(mine, self.kept)),
-            {spec: reason for spec, reason in self.failed.items() if mine(spec)},
+            {name: reason for name, reason in self.failed.items() if mine(self.names[name])},
             list(self.stopped),
             self.spent,
             {name: spec for name, spec in self.names.items() if mine(spec)},
@@ -148,8 +151,8 @@ class Outcome:
 
         Raises ``UserError`` if the storage fails.
         """
-        done = {*self.computed, *self.kept}
-        if gone := store.gone([name for name, spec in self.names.items() if spec in done]):
+        done, others = {*self.computed, *self.kept}, self.unfinished | self.failed.keys()
+        if gone := store.gone([name for name, spec in self.names.items() if spec in done and name not in others]):
             where = store.storage.where()
             removed = f"results folder {where}: {counted(len(gone), 'finished cell')} removed during the run"
             self.stopped.append(
@@ -189,6 +192,7 @@ class Outcome:
         if other.spent is not None:
             self.spent = (self.spent or 0.0) + other.spent
         self.names |= other.names
+        self.unfinished |= other.unfinished
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
@@ -308,8 +312,10 @@ class Runner:
         outcome.names[identity.name] = identity.spec
         with self.store.claim(identity, cell.queries) as opened:
             if opened is not None:
+                outcome.unfinished.add(identity.name)
                 if self._compute(group, cell, opened, outcome, frozenset(rows)):
                     outcome.computed.append(cell.spec)
+                    outcome.unfinished.discard(identity.name)
                 found = [opened.done[name] for name in rows]
                 scored = cell.task.first_scores(found, cell.task.scores(found))
                 if scored is None:
@@ -465,6 +471,7 @@ class Runner:
         ends with its last batch.
         """
         name = opened.identity.name
+        outcome.unfinished.add(name)
         try:
             if missing is not None:
                 raise CellError(missing)
@@ -474,10 +481,11 @@ class Runner:
         except CellError as error:
             self._ended[name] = str(error)
             opened.fail(str(error))
-            outcome.failed[cell.spec] = str(error)
+            outcome.failed[name] = str(error)
             self.watcher.cell_ended(cell, str(error))
             return True
         if ended:
+            outcome.unfinished.discard(name)
             self._ended[name] = None
             outcome.computed.append(cell.spec)
             self.watcher.cell_ended(cell, "done")
@@ -573,7 +581,8 @@ class Runner:
     ) -> dict[str, Any] | None:
         """Answer the remaining queries; if ``alone``, without the others of their packs.
 
-        Returns measurements other than seconds; None if batches are still running.
+        Returns measurements other than seconds; None if batches are still running. Raises ``CellError`` if the backend
+        leaves out an answer.
         """
         if (batches := opened.batches()) is not None and batches.batches:
             file = opened.batches_file
@@ -605,6 +614,8 @@ class Runner:
             computed = backend.counters.prompt_tokens - tokens
             self.watcher.predicted(len(pack), computed)
             start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+        if left := sum(queries[index].id not in opened.done for index in todo):
+            raise CellError(f"the backend left out {counted(left, 'answer')}")
         outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]
         if backend.peak_prefix_bytes is None:
             return served_by(backend)
@@ -777,7 +788,7 @@ class PredictionMaker:
             test_id=row.id,
             gold=golds[0],
             prediction=text,
-            correct=text == row.answer if self._classes else None,
+            correct=valid and text == row.answer if self._classes else None,
             valid=valid,
             prompt_tokens=local if answer.prompt_tokens is None else answer.prompt_tokens,
             cached_tokens=answer.cached_tokens,

@@ -178,7 +178,7 @@ class Finetuning:
             except CellError as error:
                 if opened is not None:
                     opened.fail(str(error))
-                outcome.failed[identity.spec] = str(error)
+                outcome.failed[identity.name] = str(error)
                 say(f"{where}: failed: {error}")
                 return
             if self._has_kept(identity):

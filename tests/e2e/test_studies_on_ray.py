@@ -169,7 +169,7 @@ def test_a_group_that_fails_twice_is_marked_and_the_study_goes_on(
 ):
     (faults / fault).write_text("100")
     outcome, told = carried_out(folder / "faulty.yaml", tmp_path)
-    assert {(spec.k, spec.draw) for spec in outcome.failed} == {(8, draw) for draw in range(2)}
+    assert {(spec.k, spec.draw) for spec in map(outcome.names.get, outcome.failed)} == {(8, draw) for draw in range(2)}
     assert all(said.startswith(reason) for said in outcome.failed.values())
     there = predictions(tmp_path)[["k", "draw"]].itertuples(index=False, name=None)
     assert set(there) == {(1, draw) for draw in range(2)}

@@ -137,8 +137,8 @@ class Display(Listener):
     def outcome(self, outcome: Outcome, results: Place) -> None:
         """The outcome of a run."""
         reasons: dict[str, list[str]] = {}
-        for spec, reason in outcome.failed.items():
-            reasons.setdefault(reason, []).append(str(spec))
+        for name, reason in outcome.failed.items():
+            reasons.setdefault(reason, []).append(str(outcome.names[name]))
         for reason, specs in reasons.items():
             if len(specs) == 1:
                 print(visible(f"failed: {specs[0]}: {reason}"), file=sys.stderr)

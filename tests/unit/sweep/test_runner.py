@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support import fakes
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench.backends.interface import Answer
-from icl_bench.errors import CellError, UserError
+from icl_bench.errors import CellError, StopRunError, UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import failed_cells, finished_cells, read_results
 from icl_bench.sweep import runner as module
@@ -211,13 +212,37 @@ def test_a_cell_that_cannot_be_computed_is_marked_and_the_others_run(tmp_path: P
             raise CellError("out of memory at 42 prompt tokens")
 
     outcome = runner(made, tmp_path / "results", FakeBackend(fails=fails)).run()
-    assert broken.spec in outcome.failed
+    failed = [outcome.names[name] for name in outcome.failed]
+    assert broken.spec in failed
     assert len(outcome.computed) == 6 - len(outcome.failed)
     reasons = {f.reason for f in failed_cells(tmp_path / "results")}
     assert reasons == set(outcome.failed.values()) == {"out of memory at 42 prompt tokens"}
     again = runner(made, tmp_path / "results", FakeBackend()).run()
-    assert again.computed == list(outcome.failed)
+    assert again.computed == failed
     assert failed_cells(tmp_path / "results") == []
+
+
+class LosesOne(FakeBackend):
+    """Leaves out the answer to the first prompt."""
+
+    def answer(self, prompts: PromptSet, todo: Sequence[int], *rest: Any, **more: Any) -> Iterator[list[Answer]]:
+        for pack in super().answer(prompts, todo, *rest, **more):
+            yield [answer for answer in pack if answer.index]
+
+
+def test_a_cell_of_which_the_backend_leaves_answers_out_fails_and_says_so(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1)
+    outcome = runner(made, tmp_path / "results", LosesOne()).run()
+    assert list(outcome.failed.values()) == ["the backend left out 1 answer"]
+    again = runner(made, tmp_path / "results", FakeBackend()).run()
+    assert (again.answers, again.failed) == (1, {})
+
+
+def test_answers_that_were_asked_apart_and_are_left_out_are_an_error(tmp_path: Path):
+    made = plan(tmp_path / "task", "1", draws=1)
+    one, rows = runner(made, tmp_path / "results", LosesOne()), [row.id for row in made.task.data.test]
+    with pytest.raises(CellError, match="the backend left out 1 answer"):
+        one.ask(made.groups[0], made.cells[0], rows[:3], Outcome())
 
 
 def test_a_plan_that_grew_beyond_the_window_fails_instead_of_being_cut(tmp_path: Path):
@@ -244,6 +269,32 @@ def test_a_run_whose_finished_cells_are_removed_meanwhile_does_not_end_well(tmp_
     assert (len(again.computed), len(again.kept), again.stopped) == (1, 1, [])
 
 
+def test_a_failed_calibration_does_not_report_its_test_cell_as_removed(tmp_path: Path):
+    made = plan(tmp_path / "task", "2", draws=1, scoring="exact", calibrations=["contextual"])
+    queries = {cell.queries for group in made.groups if group.group.task.asked for cell in group.cells}
+
+    def fails(prompts: PromptSet) -> None:
+        if len(prompts) in queries:
+            raise CellError("boom")
+
+    outcome = runner(made, tmp_path / "results", FakeBackend(fails=fails)).run()
+    assert (len(outcome.computed), list(outcome.failed.values()), outcome.stopped) == (1, ["boom"], [])
+
+
+def test_a_stopped_run_counts_failed_calibrations_among_the_cells_that_are_not_left(tmp_path: Path):
+    made = plan(tmp_path / "task", "2,4", draws=1, scoring="exact", calibrations=["contextual"])
+    packs = []
+
+    def fails(prompts: PromptSet) -> None:
+        packs.append(prompts)
+        if len(packs) <= 3:
+            raise CellError("boom")
+        raise StopRunError("the budget is spent")
+
+    outcome = runner(made, tmp_path / "results", FakeBackend(fails=fails)).run()
+    assert outcome.stopped == ["the budget is spent; 1 cell left, run it again to continue"]
+
+
 def test_an_engine_that_is_another_than_said_is_refused(tmp_path: Path):
     made = plan(tmp_path / "task")
     changed = runner(made, tmp_path / "results", FakeBackend())
@@ -256,6 +307,21 @@ def test_an_unconstrained_answer_that_is_no_label_is_wrong_and_invalid(tmp_path:
     made = plan(tmp_path / "task", "1", draws=1, scoring="unconstrained")
     runner(made, tmp_path / "results", FakeBackend()).run()
     frame = read_results(tmp_path / "results")
+    assert not frame["valid"].any()
+    assert not frame["correct"].any()
+
+
+def test_an_unconstrained_answer_is_wrong_and_invalid_even_if_it_is_a_gold_that_no_train_row_has(tmp_path: Path):
+    task = fakes.tokenized_task(tmp_path / "task", scoring="unconstrained")
+    task.data = replace(task.data, test=tuple(replace(row, answer=fakes.WORDS[0]) for row in task.data.test))
+
+    class Says(FakeBackend):
+        def _answered(self, prompts: PromptSet, index: int, decoding: Any) -> Answer:
+            return replace(super()._answered(prompts, index, decoding), text=fakes.WORDS[0])
+
+    runner(fakes.planned(task, "1", draws=1), tmp_path / "results", Says()).run()
+    frame = read_results(tmp_path / "results")
+    assert (frame["prediction"] == frame["gold"]).all()
     assert not frame["valid"].any()
     assert not frame["correct"].any()
 

@@ -456,7 +456,8 @@ def test_a_cell_that_cannot_be_trained_is_marked_and_the_others_run(tmp_path: Pa
     made = prepared(tmp_path, tiny, k="1,12,40", method=("full", "knn"))
     told: list[str] = []
     outcome = made.run(tmp_path / "results", told.append)
-    reasons = {(cell.select, cell.k): why for cell, why in outcome.failed.items()}
+    failed = {outcome.names[name]: why for name, why in outcome.failed.items()}
+    reasons = {(cell.select, cell.k): why for cell, why in failed.items()}
     assert set(reasons) == {("full", 1), ("knn", 1), ("full", 40)}
     assert "one label" in reasons["full", 1]
     assert len(failed_cells(tmp_path / "results")) == 3
