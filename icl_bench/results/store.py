@@ -187,6 +187,21 @@ class Store:
         )
 
 
+@dataclass(frozen=True)
+class Making:
+    """How a prediction was made, as its line of a journal has it."""
+
+    seconds: float = 0.0
+    """Its share of the backend's time."""
+    prefix_seconds: float | None = None
+    """The part of it for shared tokens; None if unknown."""
+    model: str | None = None
+    """The models that a server reported."""
+
+
+MADE = Making.__dataclass_fields__.keys()
+
+
 @dataclass
 class OpenCell:
     """A cell that this process is computing."""
@@ -196,21 +211,25 @@ class OpenCell:
     journal: Journal
     done: dict[str, Prediction] = field(default_factory=dict)
     """Predictions so far, by test id."""
-    _seconds: dict[str, float] = field(default_factory=dict)
-    """Each prediction's share of the backend's time."""
-    _models: dict[str, str] = field(default_factory=dict)
-    """The models that a server reported, by test id."""
+    _makings: dict[str, Making] = field(default_factory=dict)
+    """How each of them was made, by test id."""
 
     @property
     def model(self) -> str | None:
         """The models that a server reported for the predictions so far, separated by commas; None for none."""
-        models = dict.fromkeys(one for names in self._models.values() for one in names.split(", "))
-        return ", ".join(models) or None
+        named = [making.model for making in self._makings.values() if making.model is not None]
+        return ", ".join(dict.fromkeys(one for names in named for one in names.split(", "))) or None
 
     @property
     def seconds(self) -> float:
         """The backend's time for the predictions so far, including interrupted runs."""
-        return sum(self._seconds.values())
+        return sum(making.seconds for making in self._makings.values())
+
+    @property
+    def prefill_seconds(self) -> float | None:
+        """The part of ``seconds`` for shared tokens, including interrupted runs; None if unknown."""
+        known = [making.prefix_seconds for making in self._makings.values() if making.prefix_seconds is not None]
+        return sum(known) if known and len(known) == len(self.done) else None
 
     @classmethod
     def resume(cls, store: Store, identity: Identity) -> OpenCell:
@@ -224,11 +243,11 @@ class OpenCell:
         for line in lines:
             place += len(line) + 1
             try:
-                prediction, seconds, model = _parsed(line, identity)
+                prediction, making = _parsed(line, identity)
             except (ValueError, TypeError, RecursionError):
                 damaged += 1
                 continue
-            cell._keep([prediction], seconds, model)
+            cell.done[prediction.test_id], cell._makings[prediction.test_id] = prediction, making
             whole = place
         if whole < place + len(torn):
             cell.journal.cut(whole)
@@ -263,9 +282,7 @@ class OpenCell:
         if not test_ids:
             return
         self._forget(test_ids)
-        lines = [
-            _line(row, self._seconds[name], self.identity, self._models.get(name)) for name, row in self.done.items()
-        ]
+        lines = [_line(row, self._makings[name], self.identity) for name, row in self.done.items()]
         try:
             self.journal.cut(0)
             self.journal.append(b"".join(lines))
@@ -292,38 +309,39 @@ class OpenCell:
         except OSError as error:
             raise self.store.unwritable(error) from None
 
-    def append(self, predictions: Sequence[Prediction], seconds: float = 0.0, model: str | None = None) -> None:
+    def append(
+        self,
+        predictions: Sequence[Prediction],
+        seconds: float = 0.0,
+        prefix_seconds: float | None = None,
+        model: str | None = None,
+    ) -> None:
         """Append a pack of predictions to the journal; they are on disk when this returns.
 
-        ``seconds`` is the time that the pack took, ``model`` what a server reports about the model that answered.
+        ``seconds`` is the time that the pack took, ``prefix_seconds`` its part for shared tokens, None if unknown.
+        ``model`` is what a server reports about the model that answered.
         Raises ``UserError`` if the disk is full.
         """
-        each = seconds / max(1, len(predictions))
+        count = max(1, len(predictions))
+        making = Making(seconds / count, None if prefix_seconds is None else prefix_seconds / count, model)
         try:
-            self.journal.append(b"".join(_line(one, each, self.identity, model) for one in predictions))
+            self.journal.append(b"".join(_line(one, making, self.identity) for one in predictions))
         except OSError as error:
             raise self.store.unwritable(error) from None
-        self._keep(predictions, each, model)
-
-    def _keep(self, predictions: Sequence[Prediction], seconds: float, model: str | None) -> None:
-        for one in predictions:
-            self._forget([one.test_id])
-            self.done[one.test_id], self._seconds[one.test_id] = one, seconds
-            if model is not None:
-                self._models[one.test_id] = model
+        self.done.update((one.test_id, one) for one in predictions)
+        self._makings.update((one.test_id, making) for one in predictions)
 
     def _forget(self, test_ids: Collection[str]) -> None:
-        for each in (self.done, self._seconds, self._models):
-            for name in test_ids:
-                each.pop(name, None)
+        for name in test_ids:
+            del self.done[name], self._makings[name]
 
     def finish(
         self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None
     ) -> str:
         """Write the cell's file, and remove its journal, its batches and its mark of failure. Returns the name.
 
-        Rows are in the ``order`` of test ids. ``meta`` is the file's metadata, to which the seconds
-        are added, unless answers came in batches. ``scores`` are columns of floats in the same order. Raises
+        Rows are in the ``order`` of test ids. ``meta`` is the file's metadata, to which the seconds and those of the
+        prefill are added, unless answers came in batches. ``scores`` are columns of floats in the same order. Raises
         ``UserError`` if the disk is full (the journal then stays), and ``ValueError`` for a score with the name of
         another column.
         """
@@ -372,7 +390,8 @@ class OpenCell:
         fields = [*prediction_schema(), *further_fields(), *(pa.field(name, pa.float64()) for name in scores)]
         valued = {name for name, values in columns.items() if any(value is not None for value in values)}
         seconds = None if meta.batched else round(self.seconds, 3)
-        meta = meta.model_copy(update={"protocol": PROTOCOL, "seconds": seconds})
+        times = {"seconds": seconds, "prefill_seconds": self.prefill_seconds}
+        meta = meta.model_copy(update={"protocol": PROTOCOL, **times})
         stored = as_json(as_stored(meta))
         schema = pa.schema([f for f in fields if f.name in valued.union(ALWAYS)], {CELL_META: stored})
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
@@ -392,34 +411,39 @@ def _check_holds(file: ResultFile, identity: Identity) -> None:
     raise DamagedError("holds another cell than its name says")
 
 
-def _line(prediction: Prediction, seconds: float, identity: Identity, model: str | None) -> bytes:
+def _line(prediction: Prediction, making: Making, identity: Identity) -> bytes:
     """A prediction as a line of a journal, without None values except ``correct``.
 
     The checksum is first, so that lost bytes around it belong to required fields.
     """
     record = {k: v for k, v in prediction.__dict__.items() if v is not None}
     record["correct"] = prediction.correct
-    record["seconds"] = round(seconds, 6)
-    if model is not None:
-        record["model"] = model
+    record["seconds"] = round(making.seconds, 6)
+    if making.prefix_seconds is not None:
+        record["prefix_seconds"] = round(making.prefix_seconds, 6)
+    if making.model is not None:
+        record["model"] = making.model
     line = {CHECK: short_hash([identity.cell, record]), **record}
     return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
 
-def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, float, str | None]:
-    """Parse one journal line: a prediction, its seconds and the model that a server reported.
+def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, Making]:
+    """Parse one journal line: a prediction and how it was made.
 
-    Lines of earlier versions have no checksum. Raises ``ValueError`` or ``TypeError`` if it is malformed or has
-    changed.
+    Lines of earlier versions have no checksum and less of their making. Raises ``ValueError`` or ``TypeError`` if it
+    is malformed or has changed.
     """
     prediction, record = checked_prediction(line), json.loads(line)
     if prediction.label_scores is not None:
         of_line(prediction.label_scores)
-    seconds, model, written = record.get("seconds", 0.0), record.get("model"), record.pop(CHECK, None)
-    if model is not None and not isinstance(model, str):
+    written, making = record.pop(CHECK, None), {name: record[name] for name in MADE if name in record}
+    if not isinstance(making.get("model", ""), str):
         raise ValueError("the model is not a name")
-    if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - {"seconds", "model"}:
+    if unknown := record.keys() - Prediction.__dataclass_fields__.keys() - MADE:
         raise ValueError(f"unknown field {min(unknown)}")  # a changed field name, perhaps the checksum's
     if written is not None and written != short_hash([identity.cell, record]):
         raise ValueError("not as it was written")
-    return prediction, float(seconds), model
+    prefix = making.get("prefix_seconds")
+    return prediction, Making(
+        float(making.get("seconds", 0.0)), None if prefix is None else float(prefix), making.get("model")
+    )

@@ -162,6 +162,7 @@ class CellMeta(StoredModel):
     compute: dict[str, float] | None = None
     """Operations and bytes by formula."""
     prefill_seconds: float | None = None
+    """The part of ``seconds`` for tokens that queries share. A cell that was computed in parts has the sum of all."""
     peak_cache_bytes: float | None = None
     packs: dict[str, int] | None = None
     """Largest number of ``rows`` (queries) and ``tokens`` of a call of the model, and ``calls`` open at once, in the

@@ -205,6 +205,15 @@ class Outcome:
         self.notes += [note for note in other.notes if note not in self.notes]
 
 
+class Timed(NamedTuple):
+    """The answer or all samples to a prompt, with their time."""
+
+    answers: tuple[Answer, ...]
+    seconds: float
+    prefix_seconds: float | None
+    """The part of ``seconds`` for shared tokens; None if unknown."""
+
+
 @dataclass
 class SameAnswers:
     """Answers of this run to prompts that later draws of the same point repeat.
@@ -214,21 +223,29 @@ class SameAnswers:
 
     points: frozenset[CellSpec]
     """The points with such prompts (:attr:`CellPlan.curve_point`)."""
-    _answers: dict[tuple[CellSpec, str, str], tuple[tuple[Answer, ...], float]] = field(default_factory=dict)
+    _answers: dict[tuple[CellSpec, str, str], Timed] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> SameAnswers:
         """The repeated prompts of a plan."""
         return cls(frozenset(cell.curve_point for cell in plan.cells if cell.same_prompts))
 
-    def find(self, cell: CellPlan, row: str, prompt: str) -> tuple[tuple[Answer, ...], float] | None:
-        """The answers to a test example's prompt, by its hash, and their seconds."""
+    def find(self, cell: CellPlan, row: str, prompt: str) -> Timed | None:
+        """The answers to a test example's prompt, by its hash."""
         return self._answers.get((cell.curve_point, row, prompt))
 
-    def keep(self, cell: CellPlan, row: str, prompt: str, answers: tuple[Answer, ...], seconds: float) -> None:
+    def keep(
+        self,
+        cell: CellPlan,
+        row: str,
+        prompt: str,
+        answers: tuple[Answer, ...],
+        seconds: float,
+        prefix_seconds: float | None = None,
+    ) -> None:
         """Keep the answer or all samples to a prompt, if a later draw may have the same prompt."""
         if cell.curve_point in self.points:
-            self._answers[cell.curve_point, row, prompt] = answers, seconds
+            self._answers[cell.curve_point, row, prompt] = Timed(answers, seconds, prefix_seconds)
 
 
 @dataclass
@@ -594,8 +611,8 @@ class Runner:
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         if isinstance(backend, ServerBackend):
             backend.resumed = opened.model
-        start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
-        before = backend.counters.prefix_seconds
+        counters, reports = backend.counters, backend.peak_prefix_bytes is not None
+        start, tokens, before = counters.seconds, counters.prompt_tokens, counters.prefix_seconds
         answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
 
         def ask(those: PromptSet, at: Sequence[int], how: Sequence[Decoding]) -> Iterator[list[Answer]]:
@@ -605,23 +622,21 @@ class Runner:
             return ([replace(one, index=at[one.index]) for one in pack] for pack in packs)
 
         for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
-            seconds = backend.counters.seconds - start
+            seconds, prefix = counters.seconds - start, counters.prefix_seconds - before
             predictions = [maker.make(*answers) for answers in pack]
-            opened.append(predictions, seconds, backend.counters.served.get("model"))
+            opened.append(predictions, seconds, prefix if reports else None, counters.served.get("model"))
             for answers, prediction in zip(pack, predictions, strict=True):
-                same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, seconds / len(pack))
+                each = seconds / len(pack), prefix / len(pack) if reports else None
+                same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, *each)
             outcome.count(predictions)
-            computed = backend.counters.prompt_tokens - tokens
-            self.watcher.predicted(len(pack), computed)
-            start, tokens = backend.counters.seconds, backend.counters.prompt_tokens
+            self.watcher.predicted(len(pack), counters.prompt_tokens - tokens)
+            start, tokens, before = counters.seconds, counters.prompt_tokens, counters.prefix_seconds
         if left := sum(queries[index].id not in opened.done for index in todo):
             raise CellError(f"the backend left out {counted(left, 'answer')}")
-        outcome.notes += [note for note in backend.counters.notes if note not in outcome.notes]
-        if backend.peak_prefix_bytes is None:
+        outcome.notes += [note for note in counters.notes if note not in outcome.notes]
+        if not reports:
             return served_by(backend)
-        prefill = backend.counters.prefix_seconds - before
-        packs = dict(backend.counters.packs) or None
-        return {"prefill_seconds": prefill, "peak_cache_bytes": backend.peak_prefix_bytes, "packs": packs}
+        return {"peak_cache_bytes": backend.peak_prefix_bytes, "packs": dict(counters.packs) or None}
 
     def _copy(
         self,
@@ -639,11 +654,17 @@ class Runner:
         hashes, names = maker.hashes, [queries[index].id for index in todo]
         known = [self._same_answers.find(cell, name, hashes[name]) for name in names]
         cut = self._cut_prompts.suspects
-        known = [None if one and any(cut(row.prompt_tokens or 0) for row in one[0]) else one for one in known]
-        copied = [(index, *found) for index, found in zip(todo, known, strict=True) if found is not None]
+        known = [None if one and any(cut(a.prompt_tokens or 0) for a in one.answers) else one for one in known]
+        copied = [(index, found) for index, found in zip(todo, known, strict=True) if found is not None]
         if copied:
-            predictions = [maker.make(*(replace(one, index=index) for one in answers)) for index, answers, _ in copied]
-            opened.append(predictions, sum(seconds for *_, seconds in copied), self._served_model)
+            predictions = [maker.make(*(replace(a, index=index) for a in found.answers)) for index, found in copied]
+            prefix = [found.prefix_seconds for _, found in copied if found.prefix_seconds is not None]
+            opened.append(
+                predictions,
+                sum(found.seconds for _, found in copied),
+                sum(prefix) if len(prefix) == len(copied) else None,
+                self._served_model,
+            )
             outcome.count(predictions, copied=True)
             self.watcher.predicted(len(predictions), 0)
         return [index for index, found in zip(todo, known, strict=True) if found is None]

@@ -242,6 +242,8 @@ def test_a_journal_that_says_no_seconds_is_read_back_whole(store: Store, identit
     with opened(store, identity) as cell:
         assert list(cell.done.values()) == predictions("a", "b")
         assert cell.seconds == 0.25
+        cell.append(predictions("c"), 1.0, 0.5)
+        assert cell.prefill_seconds is None  # of the first two it is unknown
 
 
 # -- a finished file ----------------------------------------------------------------------------

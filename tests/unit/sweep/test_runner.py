@@ -185,6 +185,43 @@ def test_the_engine_time_of_all_parts_of_a_cell_is_added_up(tmp_path: Path):
     assert meta.seconds == 3 * 0.5
 
 
+class Prefills(FakeBackend):
+    """Takes ten seconds for the prefix of each call, before its first pack."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.peak_prefix_bytes: Any = 1
+
+    def answer(self, *arguments: Any, **more: Any) -> Iterator[list[Answer]]:
+        self.counters.seconds += 10
+        self.counters.prefix_seconds += 10
+        return super().answer(*arguments, **more)
+
+
+@pytest.mark.parametrize("how", ["at once", "stopped", "apart", "stopped before the file"])
+def test_a_querys_seconds_without_the_prefix_do_not_depend_on_the_parts_of_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    made, results, parts = plan(tmp_path / "task", "2", draws=1), tmp_path / "results", 1
+    if how == "stopped":
+        parts = 2
+        with pytest.raises(StoppedError):
+            runner(made, results, Prefills(fails=stops_after(1))).run()
+    if how == "apart":
+        one, parts = runner(made, results, Prefills()), 3
+        rows = [row.id for row in made.task.data.test]
+        for start in (0, 2, 4):
+            one.ask(made.groups[0], made.cells[0], rows[start : start + 2], Outcome())
+    if how == "stopped before the file":
+        with monkeypatch.context() as patched, pytest.raises(StoppedError):
+            patched.setattr(module.OpenCell, "finish", lambda *_: stops_after(0)(made))
+            runner(made, results, Prefills()).run()
+    runner(made, results, Prefills()).run()
+    ((_, meta),) = finished_cells(results)
+    assert meta.prefill_seconds == 10 * parts
+    assert meta.seconds == 10 * parts + 3 * 0.5
+
+
 def test_a_file_says_how_many_queries_a_call_had_and_the_cell_is_the_same(tmp_path: Path):
     cells = set()
     for rows in (2, 3):
