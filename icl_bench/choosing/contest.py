@@ -42,7 +42,6 @@ from icl_bench.errors import CellError, OutOfBudgetError, StopRunError, UserErro
 from icl_bench.models.prices import Prices
 from icl_bench.results.calibration import Calibration
 from icl_bench.results.label_bias import calibrated, mean_bias
-from icl_bench.results.label_scores import KEEP_ALL
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
 from icl_bench.sweep.compute_cost import ComputeCost
@@ -1155,9 +1154,7 @@ def _calibrated(
     for calibration in spec.calibrate or ():
         for place, entrant in enumerate(entrants):
             task, name = entrant.sweep.task, entrant.sweep.model.name
-            if entrant.sweep.kept_scores != KEEP_ALL:
-                refused.append(f"calibrated settings of {name}: not all scores of so many labels are stored")
-            elif task.first_column != "correct" or task.normalize != "none":
+            if task.first_column != "correct" or task.normalize != "none":
                 refused.append(f"calibrated settings of {name}: answers are not compared by accuracy alone")
             else:
                 twins += [

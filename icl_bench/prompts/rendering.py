@@ -50,8 +50,7 @@ def answer_text(template: AnyTemplate, answer: str) -> str:
 
 def prompt_text(template: AnyTemplate, demonstrations: Sequence[Example], query: Example) -> str:
     """The whole prompt as text (Bertsch et al. 2025, appendix G)."""
-    pieces = [demonstration_text(template, d) + template.separator for d in demonstrations]
-    return "".join([template.start, *pieces, query_text(template, query)])
+    return PlainForm(template).whole(demonstrations, query)
 
 
 def opening_text(template: AnyTemplate, thought: ThoughtRule | None) -> str:

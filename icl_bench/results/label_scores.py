@@ -7,6 +7,8 @@ or the row's own choices). Labels whose scores were not kept are NaN.
 from __future__ import annotations
 
 import base64
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +66,13 @@ class KeptScores:
         top = np.argsort(-scores, kind="stable")[: self.most]
         kept[top] = scores[top]
         return kept
+
+    def are_in(self, rows: Iterable[Sequence[float] | np.ndarray | None]) -> bool:
+        """Whether rows of stored scores, ``(labels,)`` each, have at least these scores."""
+        most = math.inf if self.most is None else self.most
+        return most == 0 or all(
+            row is not None and np.count_nonzero(~np.isnan(np.asarray(row))) >= min(most, len(row)) for row in rows
+        )
 
     def bytes_of(self, labels: int) -> int:
         """Bytes of a prediction's scores before compression."""

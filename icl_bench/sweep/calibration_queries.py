@@ -9,7 +9,8 @@ from icl_bench.errors import ChoiceError, UserError
 from icl_bench.results.calibration import CONTEXTUAL, DOMAIN, Calibration
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.tokenized_task import TokenizedTask
-from icl_bench.tasks.calibration_inputs import inputs_of
+from icl_bench.tasks.calibration_inputs import inputs_of as content_free
+from icl_bench.tasks.data_report import inputs_of
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import TaskSpec
 from icl_bench.tasks.templates import JinjaTemplate
@@ -74,9 +75,9 @@ def queries_of(task: TokenizedTask, calibration: Calibration, draw: int) -> tupl
     """
     pool = task.pool
     if calibration.rows is None:
-        return inputs_of(calibration.name, task.data.spec, task.data.train, task.seed), pool.rows
-    tested = {tuple(row.fields.values()) for row in task.data.test}
-    apart = [i for i in pool.drawn(draw)[::-1].tolist() if tuple(task.data.train[i].fields.values()) not in tested]
+        return content_free(calibration.name, task.data.spec, task.data.train, task.seed), pool.rows
+    tested = set(map(inputs_of, task.data.test))
+    apart = [i for i in pool.drawn(draw)[::-1].tolist() if inputs_of(task.data.train[i]) not in tested]
     if len(apart) < calibration.rows:
         raise ChoiceError(
             f"--calibrate {calibration}: the pool has {len(apart):,} rows that are not test rows too; use fewer"

@@ -353,7 +353,7 @@ class RunOptions(BackendSpec):
         Option(
             "With --score exact: which labels' log-probabilities are stored with each prediction: all, top:N (the N "
             "most probable), or none. none is several times faster, because it does not score labels that cannot be "
-            "among the two most probable. Default: all of up to 500 labels, top:20 of more.",
+            "among the two most probable. Default: all of up to 500 labels and with --calibrate, else top:20.",
             PROMPTS,
             "WHICH",
             expected="all, none or top:N",

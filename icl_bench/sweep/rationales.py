@@ -30,6 +30,7 @@ from icl_bench.sweep.rationale_options import RationalesOptions
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.data_report import leaking
 from icl_bench.tasks.examples import Example, TaskData, load_data
 from icl_bench.tasks.near_duplicates import near_duplicates
 from icl_bench.tasks.rationale_files import Rationale, check_out, write_rationales
@@ -237,8 +238,7 @@ def rows_to_try(task: TokenizedTask, options: RationalesOptions) -> tuple[TaskDa
 
 def near_rows(pool: Sequence[Example], test: Sequence[Example]) -> set[str]:
     """Ids of pool rows that are near duplicates of a test row (:mod:`icl_bench.tasks.near_duplicates`)."""
-    same = {tuple(row.fields.values()) for row in test}
-    return {row.id for row in pool if tuple(row.fields.values()) in same} | set(near_duplicates(pool, test))
+    return {*leaking(pool, test), *near_duplicates(pool, test)}
 
 
 def check_task(spec: TaskSpec, keep: str) -> None:

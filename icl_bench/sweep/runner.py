@@ -22,7 +22,7 @@ from icl_bench.models.architecture import Architecture
 from icl_bench.models.trained import TrainingRecord
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.prompts.written_labels import label_in
-from icl_bench.results.cells import FINISHED, SCORES, CellSpec, Prediction
+from icl_bench.results.cells import FINISHED, JOURNAL, SCORES, CellSpec, Identity, Prediction
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores, as_line, of_line
 from icl_bench.results.reading import read_rows
 from icl_bench.results.store import OpenCell, Store
@@ -269,6 +269,8 @@ class Runner:
     """The training of the model by this program; None without one."""
     keep_scores: KeptScores = KEEP_ALL
     """Which labels' scores are stored, if every label is scored."""
+    requested_scores: KeptScores | None = None
+    """The scores without which stored answers are not kept."""
     budget: Budget | None = None
     """The budget for servers."""
     _cut_prompts: CutPrompts = field(default_factory=CutPrompts)
@@ -450,9 +452,12 @@ class Runner:
             with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
                     if self.store.has(identity):
-                        outcome.kept.append(cell.spec)
-                        self._ended[identity.name] = None
-                        self.watcher.cell_ended(cell, "kept")
+                        reason = self._ended[identity.name] = self._lacks_scores(identity)
+                        if reason is None:
+                            outcome.kept.append(cell.spec)
+                        else:
+                            outcome.failed[identity.name] = reason
+                        self.watcher.cell_ended(cell, reason or "kept")
                     elif apart:
                         return list(cells[i:])
                     else:
@@ -463,6 +468,25 @@ class Runner:
                     continue
                 self._run_cell(group, cell, opened, outcome, missing)
         return busy
+
+    def _lacks_scores(self, identity: Identity, unfinished: OpenCell | None = None) -> str | None:
+        """Why stored answers of a cell are not kept: they lack requested scores. None if they have them."""
+        if self.requested_scores is None:
+            return None
+        if unfinished is not None:
+            lines = [row.label_scores for row in unfinished.done.values()]
+            name, rows = f"{identity.name}{JOURNAL}", [None if line is None else of_line(line) for line in lines]
+        else:
+            name = f"{identity.name}{FINISHED}"
+            table = read_rows(self.store.storage, name)
+            rows = table[SCORES].to_pylist() if SCORES in table.column_names else [None] * len(table)
+        if self.requested_scores.are_in(rows):
+            return None
+        return (
+            f"{self.store.storage.where(name)}: lacks label scores that this run needs (--keep-scores "
+            f"{self.requested_scores}); delete it and run again, which asks for its answers again, or use another "
+            "--results"
+        )
 
     def _take_labels(self, group: PlannedGroup, asked: PlannedGroup) -> str | None:
         """Set a group's demonstrations to the labels that the model predicted. Returns why labels are missing."""
@@ -530,6 +554,8 @@ class Runner:
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes)
         self._drop_truncated(opened)
+        if (reason := self._lacks_scores(opened.identity, opened)) is not None:
+            raise CellError(reason)
         self._begin(cell, len(opened.done))
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done and (only is None or row.id in only)]
         measured: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from icl_bench.models.trained import training_of
 from icl_bench.results.calibration import checked_prior
 from icl_bench.results.cells import Identity
 from icl_bench.results.chat_days import day_of, keep_day
-from icl_bench.results.label_scores import KeptScores
+from icl_bench.results.label_scores import KEEP_ALL, KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
@@ -242,13 +242,19 @@ class Sweep:
             skips_unread=self.loader.skips_unread,
             trained=training_of(self.model.source),
             keep_scores=self.kept_scores,
+            requested_scores=self.requested_scores,
             budget=self.budget,
         )
 
     @property
     def kept_scores(self) -> KeptScores:
         """Which labels' scores are stored."""
-        return self.spec.keep_scores or KeptScores.default(self.most_labels)
+        return self.requested_scores or KeptScores.default(self.most_labels)
+
+    @property
+    def requested_scores(self) -> KeptScores | None:
+        """The scores that are asked for; None without a request. A calibration needs all."""
+        return self.spec.keep_scores or (KEEP_ALL if self.spec.calibrate else None)
 
     @property
     def most_labels(self) -> int:

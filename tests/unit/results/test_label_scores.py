@@ -13,10 +13,13 @@ from hypothesis.extra.numpy import arrays
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.errors import UserError
+from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.cells import SCORES
 from icl_bench.results.exporting import export_results
 from icl_bench.results.label_scores import KeptScores, as_line, of_line
 from icl_bench.results.reading import read_results, read_table
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 
 FLOATS = st.floats(-200, 0, width=32)
 
@@ -52,6 +55,53 @@ def _run(folder: Path, keep: str) -> None:
     one = runner(plan(folder / "task", scoring="exact"), folder / "results", FakeBackend(scored=True))
     one.keep_scores = KeptScores.parse(keep)
     one.run()
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"), [({}, "top:20"), ({"calibrate": "batch"}, "all"), ({"keep_scores": "top:3"}, "top:3")]
+)
+def test_a_calibration_keeps_all_scores_by_default(
+    asked: dict[str, str], kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = plan(tmp_path / "task", scoring="exact")
+    spec = RunSpec(task="trec", model="none", k="1", score="exact", **asked)
+    sweep = Sweep(spec, ready.task.model, ready.task, ready, spec.backend_for(ready.task.data.spec))
+    monkeypatch.setattr(Sweep, "most_labels", 501)
+    assert str(sweep.kept_scores) == kept
+
+
+@pytest.mark.parametrize("stored", ["none", "top:2"])
+def test_cells_that_lack_the_requested_scores_are_not_kept(stored: str, tmp_path: Path) -> None:
+    _run(tmp_path, stored)
+    again = runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results")
+    again.requested_scores = KeptScores.parse("all")
+    outcome = again.run()
+    assert (outcome.computed, outcome.kept, len(outcome.failed)) == ([], [], 6)
+    for name, reason in outcome.failed.items():
+        assert reason == (
+            f"{tmp_path / 'results' / name}.parquet: lacks label scores that this run needs (--keep-scores all); "
+            "delete it and run again, which asks for its answers again, or use another --results"
+        )
+    enough = runner(plan(tmp_path / "task", scoring="exact"), tmp_path / "results")
+    enough.requested_scores = KeptScores.parse(stored)
+    assert len(enough.run().kept) == 6
+
+
+def test_answers_of_an_interrupted_cell_that_lack_the_requested_scores_are_not_continued(tmp_path: Path) -> None:
+    def stop(_: PromptSet) -> None:
+        if next(packs):
+            raise KeyboardInterrupt
+
+    packs = iter([False, True])
+    made = plan(tmp_path / "task", "1", draws=1, scoring="exact")
+    first = runner(made, tmp_path / "results", FakeBackend(scored=True, fails=stop))
+    first.keep_scores = KeptScores.parse("top:2")
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    again = runner(made, tmp_path / "results")
+    again.requested_scores = KeptScores.parse("all")
+    ((name, reason),) = again.run().failed.items()
+    assert reason.startswith(f"{tmp_path / 'results' / name}.journal.jsonl: lacks label scores that this run needs")
 
 
 def test_a_run_stores_each_labels_score_beside_the_columns_that_were_there(tmp_path: Path) -> None:
