@@ -213,9 +213,10 @@ def test_a_querys_seconds_without_the_prefix_do_not_depend_on_the_parts_of_its_c
         for start in (0, 2, 4):
             one.ask(made.groups[0], made.cells[0], rows[start : start + 2], Outcome())
     if how == "stopped before the file":
-        with monkeypatch.context() as patched, pytest.raises(StoppedError):
+        with monkeypatch.context() as patched:
             patched.setattr(module.OpenCell, "finish", lambda *_: stops_after(0)(made))
-            runner(made, results, Prefills()).run()
+            with pytest.raises(StoppedError):
+                runner(made, results, Prefills()).run()
     runner(made, results, Prefills()).run()
     ((_, meta),) = finished_cells(results)
     assert meta.prefill_seconds == 10 * parts
