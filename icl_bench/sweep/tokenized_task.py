@@ -447,12 +447,12 @@ class TokenizedTask:
     def scores(self, predictions: Sequence[Prediction]) -> dict[str, Sequence[float]]:
         """Scores of predictions by column, ``(rows,)`` each.
 
-        Free text without an extracted answer scores 0. Raises ``CellError`` for a metric with scores
+        Invalid answers score 0, also where the right answer is empty. Raises ``CellError`` for a metric with scores
         outside 0 to 1.
         """
         golds = [row.golds or (row.gold,) for row in predictions]
         texts = [row.prediction for row in predictions]
-        void = np.array([row.text is not None and not row.valid for row in predictions], dtype=bool)
+        void = np.array([not row.valid for row in predictions], dtype=bool)
         by_column: dict[str, Sequence[float]] = {}
         for metric in self.metrics:
             for name, values in metric.score_golds(golds, texts).items():
