@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.frozen import Frozen
@@ -60,6 +60,10 @@ class Identity:
 
     spec: CellSpec
     facts: Facts
+    settings: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Settings of its task that decide answers, but are no facts, by their path in the task file; and ``metrics``. A
+    finished cell with other settings is not taken as this one.
+    """
 
     @property
     def variant(self) -> str:

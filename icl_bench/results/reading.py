@@ -396,9 +396,12 @@ class Stored:
 
     @property
     def first_scores(self) -> dict[str, str]:
-        """Task -> the score of its first metric, for tasks with cells of this program."""
-        named = {meta.spec.task: meta.task.metrics for meta in self.cells.values() if meta.task is not None}
-        return first_measures(named)
+        """Task -> the score of its first metric, for tasks with cells of this program that agree on it."""
+        named: dict[str, set[str]] = {}
+        for meta in self.cells.values():
+            if meta.task is not None:
+                named.setdefault(meta.spec.task, set()).update(meta.task.metrics[:1])
+        return first_measures({task: list(names) for task, names in named.items() if len(names) == 1})
 
 
 def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Stored:

@@ -22,6 +22,7 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.results.batches import CellBatches
 from icl_bench.results.cells import (
     ALWAYS,
+    AXES,
     BATCHES,
     FAILED,
     FINISHED,
@@ -50,11 +51,15 @@ from icl_bench.results.stored_meta import (
     checked_prediction,
     json_content,
 )
-from icl_bench.table_files import parquet_bytes
-from icl_bench.wording import counted
+from icl_bench.table_files import parquet_bytes, parquet_table
+from icl_bench.wording import counted, short
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+FIRST_METRIC = "metrics.0"
+"""Setting of :attr:`Identity.settings`: the metric that decides which samples are equal answers."""
 
 
 class Store:
@@ -66,6 +71,8 @@ class Store:
     def __init__(self, place: Place, journals: Journals | None = None) -> None:
         self.storage = storage_at(place)
         self.journals = journals_at(self.storage) if journals is None else journals
+        self.scored_otherwise: set[str] = set()
+        """Names of the finished cells, of those that were read, whose task had other metrics than now."""
 
     def prepare(self) -> None:
         """Create the folder and test write access. Raises ``UserError``."""
@@ -81,13 +88,15 @@ class Store:
     def is_done(self, identity: Identity, rows: int) -> bool:
         """Whether the cell's file exists, is complete and holds this cell; another file is renamed.
 
-        ``rows`` is the number of predictions of a complete file.
+        ``rows`` is the number of predictions of a complete file. Raises ``UserError`` if its task had other settings
+        (:attr:`Identity.settings`).
         """
         name = f"{identity.name}{FINISHED}"
         if not self.storage.has(name):
             return False
         try:
-            _check_holds(read_whole(self.storage, name, rows), identity)
+            file = read_whole(self.storage, name, rows)
+            _check_holds(file, identity)
         except DamagedError as problem:
             aside = f"{name}.damaged"
             self.storage.rename(name, aside)
@@ -95,7 +104,70 @@ class Store:
                 f"{self.storage.where(name)}: {problem}; set aside as {aside.rpartition('/')[2]}, the cell is run again"
             )
             return False
+        self._check_settings(file.meta, identity)
         return True
+
+    def is_current(self, identity: Identity) -> bool:
+        """Whether a cell has a file, which has the scores of its task's metrics. Predictions are not read.
+
+        Raises ``UserError`` if its task had other settings.
+        """
+        if not self.has(identity):
+            return False
+        try:
+            file = read_whole(self.storage, f"{identity.name}{FINISHED}", columns=("test_id", "cell", "variant", *AXES))
+        except DamagedError:
+            return False
+        self._check_settings(file.meta, identity)
+        return identity.name not in self.scored_otherwise
+
+    def _check_settings(self, meta: CellMeta | None, identity: Identity) -> None:
+        """Raise ``UserError`` if a finished cell's task had other settings; note whether it had other metrics.
+
+        Files that do not have a setting are accepted.
+        """
+        self.scored_otherwise.discard(identity.name)
+        stored = meta.task_as_given if meta is not None else {}
+        for path, now in identity.settings.items():
+            then = _at(stored, path, now)
+            if then == now:
+                continue
+            if path == "metrics":
+                self.scored_otherwise.add(identity.name)
+                continue
+            raise self.other_setting(f"{identity.name}{FINISHED}", identity, path, then, now)
+
+    def other_setting(self, name: str, identity: Identity, path: str, then: Any, now: Any) -> UserError:
+        """Error for a cell's file or journal whose task had another setting."""
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            key = next(key for key in sorted({*then, *now}) if then.get(key) != now.get(key))
+            path, then, now = f"{path}.{key}", then.get(key), now.get(key)
+        was, has = ("none" if value is None else short(value) for value in (then, now))
+        return UserError(
+            f"{self.storage.where(name)}: was computed with {path}: {was}, and task {identity.spec.task} now has {has}; "
+            "give another folder with --results, another name to the task, or the former value"
+        )
+
+    def add_scores(self, identity: Identity, scores: Mapping[str, Sequence[float]]) -> None:
+        """Add columns of scores to a finished cell's file, in the order of its rows, and state its task's metrics.
+
+        Other columns stay. Raises ``UserError`` on a full disk.
+        """
+        import pyarrow as pa
+
+        name = f"{identity.name}{FINISHED}"
+        try:
+            table = parquet_table(self.storage.read(name))
+            for column, values in scores.items():
+                if column not in table.column_names:
+                    table = table.append_column(column, pa.array(values, pa.float64()))
+            metadata = dict(table.schema.metadata)
+            meta = json.loads(metadata[CELL_META])
+            meta["task"]["metrics"] = identity.settings["metrics"]
+            self.storage.put(name, parquet_bytes(table.replace_schema_metadata({**metadata, CELL_META: as_json(meta)})))
+        except OSError as error:
+            raise self.unwritable(error) from None
+        self.scored_otherwise.discard(identity.name)
 
     def gone(self, names: Collection[str]) -> list[str]:
         """Which of these finished cells, given by their file names without suffix, no longer have a file.
@@ -197,6 +269,8 @@ class Making:
     """The part of it for shared tokens; None if unknown."""
     model: str | None = None
     """The models that a server reported."""
+    metric: str | None = None
+    """The metric by which its samples were compared."""
 
 
 MADE = Making.__dataclass_fields__.keys()
@@ -247,6 +321,9 @@ class OpenCell:
             except (ValueError, TypeError, RecursionError):
                 damaged += 1
                 continue
+            if making.metric not in (None, now := identity.settings.get(FIRST_METRIC)):
+                cell.journal.close()
+                raise store.other_setting(f"{identity.name}{JOURNAL}", identity, FIRST_METRIC, making.metric, now)
             cell.done[prediction.test_id], cell._makings[prediction.test_id] = prediction, making
             whole = place
         if whole < place + len(torn):
@@ -257,22 +334,27 @@ class OpenCell:
             warn(f"{where}: {count} changed since they were written, or of another cell; {rows} asked again")
         return cell
 
-    def keep(self, hashes: Mapping[str, str]) -> None:
-        """Drop predictions whose prompt has changed, with a warning.
+    def keep(self, hashes: Mapping[str, str], golds: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Drop predictions whose prompt or right answers have changed, with a warning.
 
-        ``hashes`` are those of the current prompts, by test id. The journal keeps its lines: if two lines have the same
+        ``hashes`` are those of the current prompts, by test id, and ``golds`` the right answers. The journal keeps its lines: if two lines have the same
         id, the later one counts.
         """
-        others = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
+        changed = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
+        self._drop(changed, "other prompts", "another library or machine chose other demonstrations?")
+        if golds is not None:
+            changed = [name for name, row in self.done.items() if (*golds[name],) != (row.golds or (row.gold,))]
+            self._drop(changed, "other right answers", "the task file was changed?")
+
+    def _drop(self, others: Sequence[str], had: str, why: str) -> None:
         self._forget(others)
         if others:
-            count, had = f"{len(others):,} predictions", "other prompts"
+            count = counted(len(others), "prediction")
             if len(others) == 1:
-                count, had = "1 prediction", "another prompt"
+                had = had.replace("other", "another").removesuffix("s")
             where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
             warn(
-                f"{where}: {count} of an interrupted run had {had} "
-                "(another library or machine chose other demonstrations?); computed again"
+                f"{where}: {count} of an interrupted run had {had} ({why}); computed again"
             )
 
     def discard(self, test_ids: Collection[str]) -> None:
@@ -397,6 +479,19 @@ class OpenCell:
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
+def _at(stored: Any, path: str, default: Any) -> Any:
+    """The value at a path in stored settings; None below a setting that is None, and ``default`` if it is absent."""
+    for part in path.split("."):
+        if stored is None:
+            return None
+        if isinstance(stored, list):
+            stored = dict(zip(map(str, range(len(stored))), stored, strict=True))
+        if not isinstance(stored, Mapping) or part not in stored:
+            return default
+        stored = stored[part]
+    return stored
+
+
 def _folder(name: str) -> str:
     return name.rpartition("/")[0]
 
@@ -423,6 +518,8 @@ def _line(prediction: Prediction, making: Making, identity: Identity) -> bytes:
         record["prefix_seconds"] = round(making.prefix_seconds, 6)
     if making.model is not None:
         record["model"] = making.model
+    if prediction.samples is not None and FIRST_METRIC in identity.settings:
+        record["metric"] = identity.settings[FIRST_METRIC]
     line = {CHECK: short_hash([identity.cell, record]), **record}
     return (json.dumps(line, ensure_ascii=False) + "\n").encode()
 
@@ -445,5 +542,8 @@ def _parsed(line: bytes, identity: Identity) -> tuple[Prediction, Making]:
         raise ValueError("not as it was written")
     prefix = making.get("prefix_seconds")
     return prediction, Making(
-        float(making.get("seconds", 0.0)), None if prefix is None else float(prefix), making.get("model")
+        float(making.get("seconds", 0.0)),
+        None if prefix is None else float(prefix),
+        making.get("model"),
+        making.get("metric"),
     )

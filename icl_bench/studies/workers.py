@@ -109,9 +109,9 @@ def _obstacle(part: PromptPart) -> str | None:
 
 
 def _is_open(part: Part, unit: Unit, results: Place) -> bool:
-    """Whether a cell of a unit has no file."""
+    """Whether a cell of a unit has no file, or one without the scores of its task's metrics."""
     store = Store(results)
-    return not store.storage.exists() or not all(map(store.has, part.identities_of(unit.number)))
+    return not store.storage.exists() or not all(map(store.is_current, part.identities_of(unit.number)))
 
 
 def best_number(seconds: Sequence[float], threads: int) -> int:

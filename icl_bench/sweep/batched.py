@@ -32,6 +32,7 @@ from icl_bench.results.reading import warn
 from icl_bench.results.store import OpenCell
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner, served_by
+from icl_bench.sweep.scoring_again import score_again
 from icl_bench.wording import counted
 
 MOST_ATTEMPTS = 3
@@ -185,6 +186,7 @@ class BatchRunner(Runner):
                     return self._run_cell(group, cell, opened, outcome)
                 if not self.store.has(identity):
                     return False  # another process is advancing it
+                score_again(self.store, identity, cell.task)
                 outcome.kept.append(cell.spec)
                 self.watcher.cell_ended(cell, "kept")
                 return True

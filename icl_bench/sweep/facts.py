@@ -16,6 +16,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.results.cells import Identity, short_hash
 from icl_bench.results.facts import ChatFacts, Facts
+from icl_bench.results.store import FIRST_METRIC
 from icl_bench.results.stored_meta import CellMeta, RunMeta, TaskMeta
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.this_run import this_run, without_home
@@ -75,14 +76,37 @@ class Identities:
 
     def __init__(self, backend: Mapping[str, str]) -> None:
         self._backend = backend
-        self._facts: dict[tuple[int, SelectorSpec, Pattern, Order], tuple[TokenizedTask, Facts]] = {}
+        self._facts: dict[tuple[int, SelectorSpec, Pattern, Order], tuple[TokenizedTask, Facts, Mapping[str, Any]]] = {}
 
     def __call__(self, cell: CellPlan) -> Identity:
         """The identity of one cell."""
         name = id(cell.task), cell.choice, cell.pattern, cell.order
         if name not in self._facts:
-            self._facts[name] = cell.task, facts(cell.task, cell.choice, self._backend, cell.pattern, cell.order)
-        return Identity(cell.spec, self._facts[name][1])
+            decided = facts(cell.task, cell.choice, self._backend, cell.pattern, cell.order)
+            self._facts[name] = cell.task, decided, settings(cell.task)
+        return Identity(cell.spec, *self._facts[name][1:])
+
+
+def settings(task: TokenizedTask) -> dict[str, Any]:
+    """Settings that decide a task's answers without being facts, by their path in the task file; and ``metrics``.
+
+    As facts, they would rename the cells of existing results.
+    """
+    spec, labels = task.data.spec, task.data.spec.labels
+    used = {*spec.template.input_fields, spec.template.answer_field, labels.own if labels else None}
+    read = {"data.fields": spec.data.fields if spec.data.file is None else {}}
+    if spec.data.hub and spec.data.hub.fields and not task.data.origin.startswith("folder "):
+        read["data.hub.fields"] = spec.data.hub.fields
+    found: dict[str, Any] = {
+        f"{path}.{name}": column for path, columns in read.items() for name, column in columns.items() if name in used
+    }
+    if labels:
+        found["labels.names"] = labels.names
+    if not spec.is_classification or spec.pool.file is not None:
+        found["answer.ends"] = spec.answer and spec.answer.ends
+    if task.samples is not None and not spec.is_classification:
+        found[FIRST_METRIC] = spec.metrics[0]
+    return {**found, "metrics": list(spec.metrics)}
 
 
 def _label_rule(spec: TaskSpec) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from icl_bench.sweep.label_queries import ModelLabels
 from icl_bench.sweep.plan import CellPlan, Plan, PlannedGroup
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.samples import asked, majority, singles
+from icl_bench.sweep.scoring_again import score_again
 from icl_bench.sweep.thinking import NO_MARK
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import SlowPatternError, extracted
@@ -342,6 +343,7 @@ class Runner:
                 return dict(zip(rows, scored[1], strict=True))
         if not self.store.has(identity):
             raise CellError("another process computes it")
+        score_again(self.store, identity, cell.task)
         if cell.spec not in outcome.kept:
             outcome.kept.append(cell.spec)
         table = read_rows(self.store.storage, f"{identity.name}{FINISHED}")
@@ -454,6 +456,7 @@ class Runner:
                     if self.store.has(identity):
                         reason = self._ended[identity.name] = self._lacks_scores(identity)
                         if reason is None:
+                            score_again(self.store, identity, cell.task)
                             outcome.kept.append(cell.spec)
                         else:
                             outcome.failed[identity.name] = reason
@@ -552,7 +555,7 @@ class Runner:
         if prompts.longest + task.written_tokens > task.model.context_tokens:
             raise CellError(f"needs {prompts.longest + task.written_tokens:,} tokens")
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
-        opened.keep(maker.hashes)
+        opened.keep(maker.hashes, maker.golds)
         self._drop_truncated(opened)
         if (reason := self._lacks_scores(opened.identity, opened)) is not None:
             raise CellError(reason)
@@ -795,6 +798,11 @@ class PredictionMaker:
     def hashes(self) -> dict[str, str]:
         """The hash of each query's prompt, by its test id."""
         return {row.id: name for row, name in zip(self._queries, self._hashes, strict=True)}
+
+    @property
+    def golds(self) -> dict[str, Sequence[str]]:
+        """The right answers of each query, by its test id."""
+        return {row.id: row.golds or (row.answer,) for row in self._queries}
 
     def make(self, *answers: Answer) -> Prediction:
         """The prediction of one answer, or of all its samples."""

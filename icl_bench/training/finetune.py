@@ -25,8 +25,9 @@ from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.storage import Place
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.trained_methods import CLASSIFIER, UPPER
-from icl_bench.sweep.facts import cell_meta, facts, versions
+from icl_bench.sweep.facts import cell_meta, facts, settings, versions
 from icl_bench.sweep.runner import Outcome
+from icl_bench.sweep.scoring_again import score_again
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
@@ -151,7 +152,7 @@ class Finetuning:
         if method.selects_checkpoint:
             own["validation"] = self.spec.validation
         decided = facts(task, SelectorSpec(), backend).with_more(scoring=CLASSIFIER, **own)
-        return Identity(spec, decided)
+        return Identity(spec, decided, settings(task))
 
     def _run(self, store: Store, method: TrainingMethod, examples: Examples, outcome: Outcome, say: Say) -> None:
         """Train one method on one k and draw; write its cell, and its upper bound's if it has one."""
@@ -165,6 +166,7 @@ class Finetuning:
         with store.claim(identity, rows) as opened:
             again = opened is None and store.has(identity) and keeps and not self._has_kept(identity)
             if opened is None:
+                score_again(store, identity, self.task)
                 outcome.kept.append(identity.spec)
                 if not again:
                     if self._has_kept(identity):
