@@ -20,6 +20,7 @@ from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
 from icl_bench.results.exporting import NO_ORIGIN, Origin, imported_origins, origins, read_origins
+from icl_bench.results.facts import OF_RESULTS
 from icl_bench.results.reading import EXPORT_META, nothing_in, read_stored
 from icl_bench.results.storage import Place
 from icl_bench.table_files import data_frame, parquet_table
@@ -243,8 +244,11 @@ def read_baseline(path: Path) -> Side:
 def _predictions(table: pa.Table, shown: str) -> pd.DataFrame:
     """The columns of a results file in their types, checked for what a comparison relies on."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     schema = prediction_schema()
+    if "queries" in table.column_names:  # earlier exports have calibration queries
+        table = table.filter(pc.is_in(table["queries"].cast(pa.string()), pa.array(OF_RESULTS)))
     needed = [*COMPARED, "draw", "test_id", "gold", "prediction", "correct", "variant"]
     if lacking := [name for name in needed if name not in table.column_names]:
         raise UserError(f"{shown}: not a baseline: it lacks the column {lacking[0]}; {NEW}")

@@ -47,8 +47,9 @@ def export_results(results: Place, out: Path, scores: bool = False) -> int:
     table = table.select([*FIRST, *(c for c in table.column_names if c not in FIRST)])
     try:
         if name.endswith(".parquet"):
-            cells = (meta for _, meta in finished_cells(results, say=lambda _: None))
-            by_variant = {variant: origin.model_dump(exclude_none=True) for variant, origin in origins(cells).items()}
+            cells = (meta for _, meta in finished_cells(results, say=lambda _: None) if meta.facts.asks_test_rows)
+            known = {**imported_origins(results), **origins(cells)}
+            by_variant = {variant: origin.model_dump(exclude_none=True) for variant, origin in known.items()}
             about = as_json(by_variant, sort_keys=True)
             write_whole(out, parquet_bytes(table.replace_schema_metadata({EXPORT_META: about})))
         else:

@@ -12,6 +12,9 @@ COPIED, LABELLED, FOR_RATIONALES = "copied", "labels", "rationales"
 which it writes rationales.
 """
 
+OF_RESULTS = (None, COPIED, FOR_RATIONALES)
+"""Kinds of queries that are results; None for test rows."""
+
 
 class StoredModel(BaseModel):
     """Base of stored metadata. Types are strict: a number in quotes is text.
@@ -138,7 +141,7 @@ class Facts(StoredModel):
         """Whether the queries are results: test rows, copied demonstrations, or pool rows for rationales. False for
         calibration queries and for rows that the model labels.
         """
-        return self.queries in (None, COPIED, FOR_RATIONALES)
+        return self.queries in OF_RESULTS
 
     @model_serializer
     def known(self) -> dict[str, Any]:

@@ -326,7 +326,7 @@ def read_results(root: Place = "results") -> pd.DataFrame:
     variants (another test set, template, dtype, ...) must not be averaged together. Further columns
     (scores, probabilities, a perturbation, an import's own) exist if a prediction has a value, and are
     null in rows without one. Damaged files and further copies of a cell are skipped with a warning
-    that names them.
+    that names them. Calibration queries and rows that the model labels are left out.
 
     Raises ``UserError`` if the folder does not exist or has no results.
     """
@@ -335,7 +335,7 @@ def read_results(root: Place = "results") -> pd.DataFrame:
 
 def read_table(place: Place, scores: bool = False) -> pa.Table:
     """Like ``read_results``, as an Arrow table; with ``scores``, stored label scores are a column."""
-    files = list(result_files(place, warn, scores=scores))
+    files = [file for file in result_files(place, warn, scores=scores) if file.asks_test_rows]
     if not files:
         raise nothing_in(place)
     table = _joined(files)

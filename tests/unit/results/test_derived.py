@@ -15,7 +15,7 @@ from icl_bench.analysis.all_findings import read_findings
 from icl_bench.results.cells import AXES, SCORES
 from icl_bench.results.derived import base_cell
 from icl_bench.results.label_scores import KeptScores
-from icl_bench.results.reading import Stored, read_stored, read_table, state_prior
+from icl_bench.results.reading import Stored, _joined, read_results, read_stored, result_files, state_prior, warn
 from icl_bench.results.storage import CellsOf, LocalStorage
 from icl_bench.results.stored_meta import StudyCell
 from icl_bench.results.studies import write_study
@@ -42,7 +42,8 @@ def stored(folder: Path) -> Stored:
 
 
 def _raw(folder: Path) -> pd.DataFrame:
-    return data_frame(read_table(folder, scores=True))
+    """All stored predictions, also those of calibration queries."""
+    return data_frame(_joined(list(result_files(folder, warn, scores=True))))
 
 
 def _of(frame: pd.DataFrame, key: tuple[object, ...]) -> pd.DataFrame:
@@ -97,6 +98,7 @@ def test_queries_that_were_asked_to_calibrate_are_no_predictions_of_the_results(
     assert _raw(folder)["queries"].notna().any()
     assert stored.predictions["queries"].isna().all()
     assert read_stored(folder).predictions["queries"].isna().all()
+    assert "queries" not in read_results(folder)
 
 
 def test_a_derived_cell_is_named_by_its_cell_and_says_what_its_calibration_took(stored: Stored) -> None:

@@ -10,17 +10,19 @@ import warnings
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.disks import files_no_larger_than
 from support.fakes import FakeBackend, plan, runner
 from support.stored import meta
 
+from icl_bench.analysis.baseline_check import check_results, read_baseline
 from icl_bench.errors import UserError
 from icl_bench.results.exporting import FIRST, Origin, export_results, origins
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import EXPORT_META, finished_cells, read_results
+from icl_bench.results.reading import EXPORT_META, finished_cells, read_results, read_table
 
 
 @pytest.fixture
@@ -199,3 +201,35 @@ def test_lists_stand_in_csv_as_json_in_their_own_letters(tmp_path: Path):
     assert gzip.decompress(packed) == (tmp_path / "all.csv").read_bytes()
     found = pd.read_csv(tmp_path / "all.csv", keep_default_na=False)
     assert found["demonstration_ids"].tolist() == ['["é", "7"]', "[]", ""]
+
+
+def test_an_export_has_no_calibration_queries(tmp_path: Path):
+    ways = ["contextual", "batch,of=pool:8"]
+    made = plan(tmp_path / "task", "2", scoring="exact", draws=1, calibrations=ways)
+    runner(made, tmp_path / "results", FakeBackend(scored=True)).run()
+    assert len(made.cells) == 3
+    out = tmp_path / "all.parquet"
+    assert export_results(tmp_path / "results", out) == len(read_results(tmp_path / "results")) == 6
+    assert check_results(out, tmp_path / "results").passed
+    import_predictions(out, tmp_path / "imported")
+    assert len(read_results(tmp_path / "imported")) == 6
+
+
+def test_calibration_queries_of_an_earlier_export_are_not_compared(results: Path, tmp_path: Path):
+    table = read_table(results)
+    asked = pa.array(["contextual"] * 6 + [None] * 18)
+    origin = {meta.variant: {"facts": meta.facts.known()} for _, meta in finished_cells(results)}
+    table = table.append_column("queries", asked).replace_schema_metadata({EXPORT_META: json.dumps(origin).encode()})
+    pq.write_table(table, tmp_path / "all.parquet")
+    side = read_baseline(tmp_path / "all.parquet")
+    assert len(side.predictions) == 18
+
+
+def test_an_export_of_imported_exports_keeps_their_origins(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "first.parquet")
+    import_predictions(tmp_path / "first.parquet", tmp_path / "other")
+    export_results(tmp_path / "other", tmp_path / "second.parquet")
+    first, second = (read_baseline(tmp_path / f"{name}.parquet").origins for name in ("first", "second"))
+    assert first
+    assert first == second
+    assert check_results(tmp_path / "second.parquet", results).passed

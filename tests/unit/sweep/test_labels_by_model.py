@@ -202,7 +202,6 @@ def test_findings_pair_the_models_labels_with_the_true_ones_and_leave_the_asked_
     swept(tmp_path, "none")
     results = swept(tmp_path)
     frame = read_results(results)
-    frame = frame[frame["queries"].isna()]
     assert set(frame["test_id"]) == {row.id for row in tokenized_task(tmp_path / "task").data.test}
     found = read_findings(results).perturbations
     assert found["perturbation"].tolist() == ["labels:model"] * 2
