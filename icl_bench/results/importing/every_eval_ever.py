@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_lines, json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, few, plain
@@ -131,7 +131,7 @@ def _sample(item: Mapping[str, Any], metric: str, shown: str) -> Sample:
     own = own_scores({metric.replace("-", "_"): score})
     if verdict(score) != right:  # a graded score: "correct" does not apply to it
         right = None
-    if right is None and not own:
+    if right is None and not has_share(own):
         raise unusable_scores(shown, f"sample {item['sample_id']}", {metric or "score": score})
     references = [str(text) for text in item["input"]["reference"]]
     said, whole = _answers(item)

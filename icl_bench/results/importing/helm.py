@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, plain
@@ -188,7 +188,7 @@ def _sample(one: Answered, scores: Mapping[str, float], deciding: str | None, k:
         letters = {text: letter for letter, text in reversed(list(one.mapping.items()))}
         golds = [letters.get(gold, gold) for gold in golds]
         prediction = letters[one.mapped] if one.mapped is not None else one.completion
-    if right is None and not own and not golds:
+    if right is None and not has_share(own) and not golds:
         raise unusable_scores(str(folder), f"instance {one.key[0]}", scores)
     return Sample(
         test_id=one.key[0],

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, text_in, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, text_in, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.table_files import LARGEST, LargerThanAllowedError, check_archive
 from icl_bench.text_files import decode
@@ -150,7 +150,7 @@ def _samples(item: Mapping[str, Any], k: int, several_epochs: bool, shown: str) 
         value = score.get("value")
         right = WORDS.get(value) if isinstance(value, str) else verdict(value)
         own = own_scores({name: value})
-        if right is None and not own:
+        if right is None and not has_share(own):
             raise unusable_scores(shown, f"sample {item['id']}", {name: value})
         answer = score.get("answer")
         said = completion if answer is None else str(answer)

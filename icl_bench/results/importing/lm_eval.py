@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from icl_bench.results.importing.samples import Log, Sample, own_scores, reading, unusable_scores, verdict
+from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, plain
@@ -66,7 +66,7 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
         scores = {name: item[name] for name in item.get("metrics", ()) if name in item}
         right = verdict(scores.get(deciding)) if deciding is not None else None
         own = {} if chosen else own_scores(scores)
-        if right is None and not own and not chosen:
+        if right is None and not has_share(own) and not chosen:
             raise unusable_scores(shown, f"document {item['doc_id']}", scores)
         answer = _chosen(item, gold_of) if chosen else _generated(item, right)
         sample = Sample(

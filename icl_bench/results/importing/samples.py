@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -115,9 +116,10 @@ COLUMNS = ("test_id", "gold", "prediction", "correct", "k", "draw", "perturbatio
 
 
 def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
-    """The table of a log's samples.
+    """The table of a log's samples. A column of scores that are not shares of 1 is left out, with a note.
 
-    Raises ``UserError`` if the log is empty, or if task, model or k are neither in the log nor stated.
+    Raises ``UserError`` if the log is empty, if task, model or k are neither in the log nor stated, or if a sample has
+    no other verdict or score than those left out.
     """
     if not log.samples:
         raise UserError(f"{shown}: has no samples")
@@ -129,17 +131,31 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
         raise UserError(f"{shown}: {log.judge}'s samples do not state the {lacking[0]}; set it with {options}")
     several = len({sample.curve for sample in log.samples}) > 1
     graded = {tuple(sample.scores) for sample in log.samples if sample.correct is None and sample.scores}
+    not_shares = {
+        name: value for sample in log.samples for name, value in sample.scores.items() if not 0 <= value <= 1
+    }
     rows = []
     for sample in log.samples:
         row: dict[str, Any] = {name: getattr(sample, name) for name in COLUMNS}
         if tuple(sample.scores) in graded:
             row["correct"] = None  # 0 and 1 of a graded score are not verdicts
         row["golds"] = list(sample.golds) if len(sample.golds) > 1 else None
-        rows.append({**row, **sample.tokens, **sample.scores, **of_log})
+        scores = {name: float(score) for name, score in sample.scores.items() if name not in not_shares}
+        if row["correct"] is None and not scores and sample.scores:
+            name = min(sample.scores)
+            raise UserError(
+                f"{shown}: {name} has a score of {short(not_shares[name])}; scores must be shares from 0 to 1, not "
+                "percentages"
+            )
+        rows.append({**row, **sample.tokens, **scores, **of_log})
     present = {name for row in rows for name, value in row.items() if value is not None}
     table = columns_of({name: value for name, value in row.items() if name in present} for row in rows)
     curves = [slug(sample.curve) for sample in log.samples] if several else []
-    return Parsed(table, log.judge, log.notes, curves, log.files)
+    notes = [
+        f"{name} is left out: it has a score of {short(value)}, and scores are shares from 0 to 1, not percentages"
+        for name, value in not_shares.items()
+    ]
+    return Parsed(table, log.judge, (*log.notes, *notes), curves, log.files)
 
 
 def verdict(value: Any) -> bool | None:
@@ -148,13 +164,18 @@ def verdict(value: Any) -> bool | None:
 
 
 def own_scores(scores: Mapping[str, Any]) -> dict[str, float]:
-    """A harness's scores for which this program has a column, as shares of 1."""
+    """A harness's scores for which this program has a column; :func:`as_table` leaves out those of no shares of 1."""
     known = score_columns()
     return {
-        name: float(value)
+        name: value
         for name, value in scores.items()
-        if name in known and isinstance(value, bool | int | float) and 0 <= value <= 1
+        if name in known and (isinstance(value, int) or (isinstance(value, float) and not math.isnan(value)))
     }
+
+
+def has_share(scores: Mapping[str, float]) -> bool:
+    """Whether one of the scores is a share of 1."""
+    return any(0 <= score <= 1 for score in scores.values())
 
 
 def unusable_scores(shown: str, whose: str, scores: Mapping[str, Any]) -> UserError:

@@ -220,6 +220,28 @@ def test_graded_scores_of_lm_eval_are_taken_by_name_or_refused(tmp_path: Path):
     )
 
 
+PERCENT = (100, 66.7, 50, 0, 0, 80)
+
+
+def test_a_score_in_percent_is_left_out_of_all_samples_with_a_note(tmp_path: Path):
+    items = [generated(i, "a b", "a", exact_match=int(f1 == 100), f1=f1) for i, f1 in enumerate(PERCENT)]
+    done, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
+    assert "f1" not in found
+    assert found["correct"].sum() == 1
+    assert [note for note in done.notes if note.startswith("f1 is left out: it has a score of 80, and scores are")]
+
+
+def test_samples_that_have_nothing_but_scores_in_percent_are_refused(tmp_path: Path):
+    items = [generated(0, "a b", "a", acc=1, f1=10**400), generated(1, "a b", "a", acc=0.5, f1=0.5)]
+    with pytest.raises(UserError, match=r"a\.jsonl: f1 has a score of a huge number; scores must be shares from 0 to 1"):
+        import_predictions(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
+    log = inspect_log(*(of_inspect(i, f1, scorer="f1") for i, f1 in enumerate(PERCENT)))
+    (tmp_path / "b.json").write_text(json.dumps(log))
+    assert "sample 0 has scores that are neither right/wrong nor of a known metric (f1 100)" in refusal(
+        tmp_path / "b.json", tmp_path / "b"
+    )
+
+
 def test_scores_that_cannot_be_used_are_named_or_counted(tmp_path: Path):
     file = lines(tmp_path / "a.jsonl", [generated(7, "a", "b", **{f"s{n}": 45.0 + n for n in range(7)})])
     assert "(s0 45.0, s1 46.0, s2 47.0, s3 48.0, s4 49.0 and 2 more)" in refusal(file, tmp_path / "r")
