@@ -94,6 +94,12 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "-"
 
 
+def own_slug(text: str) -> str:
+    """A part of a file name that no other text has: a changed one ends in a hash."""
+    part = slug(text)
+    return part if part == text else f"{part}-{digest(text)[:8]}"
+
+
 def folder_name(name: str) -> str:
     """A name as a folder name; a name that is too long becomes its beginning and a hash."""
     folder = slug(name)

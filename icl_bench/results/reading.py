@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, JOURNAL, PRIORS, SCORES, prediction_schema, slug
+from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, JOURNAL, PRIORS, SCORES, digest, prediction_schema, slug
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
@@ -303,10 +303,13 @@ def readable_races(storage: Storage, names: Iterable[str]) -> Iterator[RaceMeta]
     return readable(storage, (name for name in names if name.endswith(".json")), RaceMeta, lambda _: ".json")
 
 
-def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: Callable[[Meta], str]) -> Iterator[Meta]:
-    """The JSON files that can be parsed as this type, and whose names match their contents.
+def readable(
+    storage: Storage, names: Iterable[str], kind: type[Meta], ending: Callable[[Meta], str | tuple[str, ...]]
+) -> Iterator[Meta]:
+    """The JSON files that can be parsed as this type, and whose names have the ending, or one of those, that their
+    contents imply.
 
-    The others are skipped with a warning.
+    The others are skipped with a warning. A missing file is skipped.
     """
     for name in names:
         try:
@@ -314,6 +317,8 @@ def readable(storage: Storage, names: Iterable[str], kind: type[Meta], ending: C
             if not name.endswith(ending(found)):
                 raise ValueError("has the contents of another file")
             yield found
+        except FileNotFoundError:
+            continue
         except (OSError, ValueError) as error:
             warn(f"{storage.where(name)}: cannot be read ({first_line(error)[:120]}); left out")
 
@@ -444,19 +449,28 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
 def stated_priors(place: Place) -> Priors:
     """The priors that runs stated with ``--calibrate prior=FILE``. Damaged files are skipped with a warning."""
     storage, priors = storage_at(place), dict[str, dict[str, dict[str, float]]]()
-    for stated in readable(storage, sorted(storage.names(PRIORS)), PriorMeta, _prior_file):
+    for stated in readable(storage, sorted(storage.names(PRIORS)), PriorMeta, _prior_files):
         priors.setdefault(stated.task, {})[stated.name] = stated.shares
     return priors
 
 
 def state_prior(place: Place, task: str, name: str, shares: Mapping[str, float]) -> None:
     """Store a prior next to the results that it calibrates. Raises ``OSError``."""
-    stated = PriorMeta(task=task, name=name, shares=dict(shares))
-    storage_at(place).put(_prior_file(stated), json_content(as_stored(stated)))
+    stated, storage = PriorMeta(task=task, name=name, shares=dict(shares)), storage_at(place)
+    file, *earlier = _prior_files(stated)
+    storage.put(file, json_content(as_stored(stated)))
+    for old in earlier:
+        if any((one.task, one.name) == (task, name) for one in readable(storage, [old], PriorMeta, _prior_files)):
+            storage.delete(old)
 
 
-def _prior_file(stated: PriorMeta) -> str:
-    return f"{PRIORS}/{slug(stated.task)}-{slug(stated.name)}.json"
+def _prior_files(stated: PriorMeta) -> tuple[str, ...]:
+    """The name of a prior's file; then that of earlier versions, if it differs, which another prior may have."""
+    task, name = slug(stated.task), slug(stated.name)
+    earlier = f"{PRIORS}/{task}-{name}.json"
+    if (task, name) == (stated.task, stated.name) and "-" not in name:
+        return (earlier,)
+    return f"{PRIORS}/{task}-{name}-{digest([stated.task, stated.name])[:8]}.json", earlier
 
 
 def models_apart(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import score_columns
-from icl_bench.results.cells import slug
+from icl_bench.results.cells import own_slug, slug
 from icl_bench.results.importing.tables import columns_of
 from icl_bench.wording import few, listed, plain, short
 
@@ -150,7 +150,10 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
         rows.append({**row, **sample.tokens, **scores, **of_log})
     present = {name for row in rows for name, value in row.items() if value is not None}
     table = columns_of({name: value for name, value in row.items() if name in present} for row in rows)
-    curves = [slug(sample.curve) for sample in log.samples] if several else []
+    names = {sample.curve: slug(sample.curve) for sample in log.samples}
+    if len(set(names.values())) < len(names):
+        names = {curve: own_slug(curve) for curve in names}
+    curves = [names[sample.curve] for sample in log.samples] if several else []
     notes = [
         f"{name} is left out: it has a score of {short(value)}, and scores are shares from 0 to 1, not percentages"
         for name, value in not_shares.items()

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.fakes import FakeBackend, plan, runner
+from support.in_memory import MemoryStorage
 
 from icl_bench.analysis.all_findings import read_findings
-from icl_bench.results.cells import AXES, SCORES
+from icl_bench.results.cells import AXES, PRIORS, SCORES
 from icl_bench.results.derived import base_cell
 from icl_bench.results.label_scores import KeptScores
-from icl_bench.results.reading import Stored, _joined, read_results, read_stored, result_files, state_prior, warn
+from icl_bench.results.reading import Stored, _joined, read_results, read_stored, result_files, state_prior, stated_priors, warn
 from icl_bench.results.storage import CellsOf, LocalStorage
-from icl_bench.results.stored_meta import StudyCell
+from icl_bench.results.stored_meta import PriorMeta, StudyCell, as_stored, json_content
 from icl_bench.results.studies import write_study
 from icl_bench.sweep.calibration_queries import queries_of
 from icl_bench.table_files import data_frame
@@ -201,3 +202,25 @@ def test_other_rows_asked_for_other_test_rows_make_no_calibration_twice(
     calibrated = stored.predictions[stored.predictions["variant"].astype(str).str.endswith("pool:5")]
     assert len(calibrated) == 2 * (3 + 6)
     assert not stored.predictions.duplicated([*AXES, "variant", "test_id"]).any()
+
+
+def test_priors_whose_names_are_cleaned_to_the_same_have_files_of_their_own() -> None:
+    storage = MemoryStorage()
+    named = [("t", "p q"), ("t", "p-q"), ("t", "\u00e4"), ("t", "\u00f6"), ("a-b", "c"), ("a", "b-c"), ("t", "plain")]
+    for number, (task, name) in enumerate(named):
+        state_prior(storage, task, name, {"ham": 1 - number / 10, "spam": number / 10})
+    assert {f"{PRIORS}/t-plain.json", f"{PRIORS}/a-b-c.json"} < storage.files.keys()
+    priors = stated_priors(storage)
+    assert [priors[task][name]["spam"] for task, name in named] == [number / 10 for number in range(len(named))]
+
+
+def test_a_prior_of_an_earlier_version_is_read_and_takes_its_present_name() -> None:
+    storage = MemoryStorage()
+    old = f"{PRIORS}/t-p-q.json"
+    storage.put(old, json_content(as_stored(PriorMeta(task="t", name="p q", shares={"ham": 1.0}))))
+    assert stated_priors(storage) == {"t": {"p q": {"ham": 1.0}}}
+    state_prior(storage, "t", "p-q", {"ham": 0.5, "spam": 0.5})
+    assert old in storage.files
+    state_prior(storage, "t", "p q", {"spam": 1.0})
+    assert old not in storage.files
+    assert stated_priors(storage) == {"t": {"p q": {"spam": 1.0}, "p-q": {"ham": 0.5, "spam": 0.5}}}

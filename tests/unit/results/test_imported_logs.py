@@ -23,6 +23,7 @@ from support.in_process import run_command
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import UserError
 from icl_bench.results.importing import Import, Stated, import_predictions, inspect_logs
+from icl_bench.results.importing.samples import Log, Sample, as_table
 from icl_bench.results.reading import read_results, read_stored
 
 LM_EVAL = Path(__file__).parent / "lm_eval_logs" / "tiny__dummy"
@@ -232,9 +233,9 @@ def test_a_score_in_percent_is_left_out_of_all_samples_with_a_note(tmp_path: Pat
 
 
 def test_samples_that_have_nothing_but_scores_in_percent_are_refused(tmp_path: Path):
-    items = [generated(0, "a b", "a", acc=1, f1=10**400), generated(1, "a b", "a", acc=0.5, f1=0.5)]
-    with pytest.raises(UserError, match=r"a\.jsonl: f1 has a score of a huge number; scores must be shares from 0 to 1"):
-        import_predictions(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
+    samples = [Sample("0", "a", "a", True, k=0, scores={"f1": 10**400}), Sample("1", "a", "b", k=0, scores={"f1": 0.5})]
+    with pytest.raises(UserError, match="^log: f1 has a score of a huge number; scores must be shares from 0 to 1, not"):
+        as_table(Log("a harness", samples, "t", "m"), NAMED, "log")
     log = inspect_log(*(of_inspect(i, f1, scorer="f1") for i, f1 in enumerate(PERCENT)))
     (tmp_path / "b.json").write_text(json.dumps(log))
     assert "sample 0 has scores that are neither right/wrong nor of a known metric (f1 100)" in refusal(

@@ -14,8 +14,9 @@ from support.stored import SPEC
 
 from icl_bench.errors import UserError
 from icl_bench.registry import TRAINING_METHODS
+from icl_bench.results.cells import digest
 from icl_bench.results.perplexity_losses import META, losses_name, read_losses, write_losses
-from icl_bench.results.stored_meta import CHECK, LossesMeta, StudyCell, StudyMeta
+from icl_bench.results.stored_meta import CHECK, LossesMeta, StudyCell, StudyMeta, as_stored, json_content
 from icl_bench.results.studies import FOLDER, read_studies, write_study
 from icl_bench.results.trained_methods import UPPER, kind
 from icl_bench.table_files import parquet_bytes, parquet_table
@@ -42,13 +43,30 @@ class QuietStorage(FullStorage):
     error = OSError("it is what it is")
 
 
+def test_studies_whose_names_differ_in_other_letters_alone_have_files_of_their_own():
+    storage, names = MemoryStorage(), ["a b", "a-b", "ä", "ö"]
+    for name in names:
+        write_study(storage, name, [cell(name)], whole=True)
+    assert f"{FOLDER}/a-b.json" in storage.files
+    assert sorted(study.study for study in read_studies(storage)) == sorted(names)
+
+
+def test_a_study_of_an_earlier_version_is_read_and_takes_its_present_name():
+    storage = MemoryStorage()
+    old = f"{FOLDER}/my-study.json"
+    storage.put(old, json_content(as_stored(StudyMeta(study="my study", cells=[cell("a")]))))
+    write_study(storage, "my study", [cell("b")], whole=False)
+    assert old not in storage.files
+    assert read_studies(storage) == [StudyMeta(study="my study", cells=[cell("a"), cell("b")])]
+
+
 # -- studies --------------------------------------------------------------------------------------
 
 
 def test_a_study_is_stored_under_its_name_and_replaced_where_it_is_whole():
     storage = MemoryStorage()
     write_study(storage, "my study", [cell("a"), cell("b", setting="größer")], whole=True)
-    name = f"{FOLDER}/my-study.json"
+    name = f"{FOLDER}/my-study-{digest('my study')[:8]}.json"
     assert list(storage.files) == [name]
     expected = StudyMeta(study="my study", cells=[cell("a"), cell("b", setting="größer")])
     written = [{**SPEC, "k": 4, "setting": s, "cell": c, "variant": "v"} for s, c in (("plain", "a"), ("größer", "b"))]
