@@ -118,12 +118,22 @@ class LocalStorage:
         return self.root.is_dir()
 
     def names(self, under: str = "") -> list[str]:
-        """All files, or those under a folder in it."""
+        """All files, or those under a folder in it, also in linked folders."""
         names = []
-        for folder, _, files in os.walk(self.root / under):
+        for folder, below, files in os.walk(self.root / under, followlinks=True):
+            below[:] = [name for name in below if not self._is_circle(Path(folder) / name)]
             inside = Path(folder).relative_to(self.root)
             names += [(inside / file).as_posix() for file in files if not file.startswith(".")]
         return names
+
+    def _is_circle(self, folder: Path) -> bool:
+        """Whether a folder is a link to one that holds it, or to one that is listed under its own name."""
+        if not folder.is_symlink():
+            return False
+        target, root = folder.resolve(), self.root.resolve()
+        holders = (root / part for part in folder.parent.relative_to(self.root).parents)
+        above = (folder.parent, *holders)
+        return target.is_relative_to(root) or any(one.resolve().is_relative_to(target) for one in above)
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""

@@ -275,3 +275,25 @@ def test_files_that_are_being_written_and_a_missing_folder_have_no_names(tmp_pat
     (tmp_path / "results" / "a" / ".writing-xyz.parquet").write_bytes(b"half")
     assert local.names() == local.names("a") == ["a/b.parquet"]
     assert local.names("b") == []
+
+
+def test_a_linked_folder_is_listed_and_a_circle_of_links_once(tmp_path: Path):
+    runner = Runner(plan(tmp_path / "task", "1"), Store(tmp_path / "a"), ENGINE, FakeBackend)
+    assert runner.run().computed
+    linked = tmp_path / "b"
+    linked.mkdir()
+    (linked / "cards").symlink_to(tmp_path / "a" / "cards")
+    assert len(read_results(linked)) == len(read_results(tmp_path / "a"))
+    names = sorted(LocalStorage(linked).names())
+    assert names == sorted(LocalStorage(tmp_path / "a").names("cards"))
+    (linked / "above").symlink_to(tmp_path)
+    (linked / "again").symlink_to(linked / "cards")
+    (linked / "own").symlink_to(linked)
+    (tmp_path / "a" / "cards" / "back").symlink_to(linked)
+    (tmp_path / "out" / "further").mkdir(parents=True)
+    (tmp_path / "out" / "further" / "round").symlink_to(tmp_path / "out")
+    (linked / "out").symlink_to(tmp_path / "out")
+    (tmp_path / "out" / "file").touch()
+    found = sorted(LocalStorage(linked).names())
+    assert found == sorted([*names, *(f"again/{name.partition('/')[2]}" for name in names), "out/file"])
+    assert sorted(LocalStorage(linked).names("cards")) == names
