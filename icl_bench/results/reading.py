@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import first_measures
-from icl_bench.results.cells import ALWAYS, AXES, FAILED, FINISHED, JOURNAL, PRIORS, SCORES, digest, prediction_schema, slug
+from icl_bench.results.cells import (
+    ALWAYS,
+    AXES,
+    FAILED,
+    FINISHED,
+    JOURNAL,
+    PRIORS,
+    SCORES,
+    digest,
+    prediction_schema,
+    slug,
+)
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
 from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart

@@ -144,8 +144,8 @@ class Store:
             path, then, now = f"{path}.{key}", then.get(key), now.get(key)
         was, has = ("none" if value is None else short(value) for value in (then, now))
         return UserError(
-            f"{self.storage.where(name)}: was computed with {path}: {was}, and task {identity.spec.task} now has {has}; "
-            "give another folder with --results, another name to the task, or the former value"
+            f"{self.storage.where(name)}: was computed with {path}: {was}, and task {identity.spec.task} now has "
+            f"{has}; give another folder with --results, another name to the task, or the former value"
         )
 
     def add_scores(self, identity: Identity, scores: Mapping[str, Sequence[float]]) -> None:
@@ -337,8 +337,8 @@ class OpenCell:
     def keep(self, hashes: Mapping[str, str], golds: Mapping[str, Sequence[str]] | None = None) -> None:
         """Drop predictions whose prompt or right answers have changed, with a warning.
 
-        ``hashes`` are those of the current prompts, by test id, and ``golds`` the right answers. The journal keeps its lines: if two lines have the same
-        id, the later one counts.
+        ``hashes`` are those of the current prompts, by test id, and ``golds`` the right answers. The journal keeps its lines:
+        if two lines have the same id, the later one counts.
         """
         changed = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
         self._drop(changed, "other prompts", "another library or machine chose other demonstrations?")
@@ -353,9 +353,7 @@ class OpenCell:
             if len(others) == 1:
                 had = had.replace("other", "another").removesuffix("s")
             where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
-            warn(
-                f"{where}: {count} of an interrupted run had {had} ({why}); computed again"
-            )
+            warn(f"{where}: {count} of an interrupted run had {had} ({why}); computed again")
 
     def discard(self, test_ids: Collection[str]) -> None:
         """Drop predictions, with a warning, and remove them from the journal. Raises ``UserError`` if it cannot be

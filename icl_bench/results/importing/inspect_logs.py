@@ -19,7 +19,16 @@ from typing import Any
 import pyarrow as pa
 
 from icl_bench.errors import UserError
-from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, text_in, unusable_scores, verdict
+from icl_bench.results.importing.samples import (
+    Log,
+    Sample,
+    has_share,
+    own_scores,
+    reading,
+    text_in,
+    unusable_scores,
+    verdict,
+)
 from icl_bench.results.importing.tables import json_value
 from icl_bench.table_files import LARGEST, LargerThanAllowedError, check_archive
 from icl_bench.text_files import decode

@@ -131,9 +131,7 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
         raise UserError(f"{shown}: {log.judge}'s samples do not state the {lacking[0]}; set it with {options}")
     several = len({sample.curve for sample in log.samples}) > 1
     graded = {tuple(sample.scores) for sample in log.samples if sample.correct is None and sample.scores}
-    not_shares = {
-        name: value for sample in log.samples for name, value in sample.scores.items() if not 0 <= value <= 1
-    }
+    not_shares = {name: value for sample in log.samples for name, value in sample.scores.items() if not 0 <= value <= 1}
     rows = []
     for sample in log.samples:
         row: dict[str, Any] = {name: getattr(sample, name) for name in COLUMNS}

@@ -16,7 +16,16 @@ from icl_bench.analysis.all_findings import read_findings
 from icl_bench.results.cells import AXES, PRIORS, SCORES
 from icl_bench.results.derived import base_cell
 from icl_bench.results.label_scores import KeptScores
-from icl_bench.results.reading import Stored, _joined, read_results, read_stored, result_files, state_prior, stated_priors, warn
+from icl_bench.results.reading import (
+    Stored,
+    _joined,
+    read_results,
+    read_stored,
+    result_files,
+    state_prior,
+    stated_priors,
+    warn,
+)
 from icl_bench.results.storage import CellsOf, LocalStorage
 from icl_bench.results.stored_meta import PriorMeta, StudyCell, as_stored, json_content
 from icl_bench.results.studies import write_study

@@ -234,7 +234,9 @@ def test_a_score_in_percent_is_left_out_of_all_samples_with_a_note(tmp_path: Pat
 
 def test_samples_that_have_nothing_but_scores_in_percent_are_refused(tmp_path: Path):
     samples = [Sample("0", "a", "a", True, k=0, scores={"f1": 10**400}), Sample("1", "a", "b", k=0, scores={"f1": 0.5})]
-    with pytest.raises(UserError, match="^log: f1 has a score of a huge number; scores must be shares from 0 to 1, not"):
+    with pytest.raises(
+        UserError, match=r"^log: f1 has a score of a huge number; scores must be shares from 0 to 1, not"
+    ):
         as_table(Log("a harness", samples, "t", "m"), NAMED, "log")
     log = inspect_log(*(of_inspect(i, f1, scorer="f1") for i, f1 in enumerate(PERCENT)))
     (tmp_path / "b.json").write_text(json.dumps(log))
