@@ -337,8 +337,8 @@ class OpenCell:
     def keep(self, hashes: Mapping[str, str], golds: Mapping[str, Sequence[str]] | None = None) -> None:
         """Drop predictions whose prompt or right answers have changed, with a warning.
 
-        ``hashes`` are those of the current prompts, by test id, and ``golds`` the right answers. The journal keeps its lines:
-        if two lines have the same id, the later one counts.
+        ``hashes`` are those of the current prompts, by test id, and ``golds`` the right answers. The journal keeps
+        its lines: if two lines have the same id, the later one counts.
         """
         changed = [name for name, row in self.done.items() if hashes.get(name) != row.prompt_hash]
         self._drop(changed, "other prompts", "another library or machine chose other demonstrations?")
