@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from support.needs import data_folder
 if "PYTEST_XDIST_WORKER" in os.environ:
     # before torch is imported, here and in the programs that tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# a program that a shell starts in the background ignores Ctrl-C, and so would all that tests interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Ray's processes would wait for all others (niceness 15), beside other tests for minutes
 os.environ.setdefault("RAY_worker_niceness", "0")
 

@@ -317,7 +317,7 @@ def test_a_page_follows_a_run(driver: Any, swept: Path, tmp_path: Path):
         wait(driver, "document.querySelector('#accuracy')")
         settled(driver)
         before = found.json("state")["predictions"]
-        set_to(driver, task="stdlib", k="10")
+        set_to(driver, k="10")
         assert texts(driver, "#reader .found")[0].startswith("24 of")
         shutil.move(held, place)
         wait(driver, "document.querySelector('#reader .found').textContent.startsWith('48 of')", 60)

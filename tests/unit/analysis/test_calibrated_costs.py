@@ -10,7 +10,7 @@ from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.analysis.frontier import frontier_of_folder
 from icl_bench.models.prices import Prices
-from icl_bench.results.reading import read_results
+from icl_bench.results.reading import result_files
 
 PRICES = Prices(input=1.0, cached=0.5, output=2.0)
 
@@ -39,8 +39,10 @@ def test_batch_calibration_costs_nothing_more(folder: Path, queries: int) -> Non
 
 @pytest.mark.parametrize("queries", [1, 1000])
 def test_rows_of_the_pool_are_asked_once_for_all_queries(folder: Path, queries: int) -> None:
-    points, rows = _points(folder, queries), read_results(folder)
-    asked = rows[rows["queries"] == "pool:5"]
+    points = _points(folder, queries)
+    files = (file for file in result_files(folder, pytest.fail) if not file.asks_test_rows)
+    asked = pd.concat([file.table.to_pandas() for file in files])
+    assert set(asked["queries"]) == {"pool:5"}
     tokens = (asked["prompt_tokens"] - asked["cached_tokens"]).groupby(asked["draw"]).sum().mean()
     more = points.loc["batch,of=pool:5", ["tokens", "seconds", "money"]] - points.loc["none"]
     assert more["tokens"] * queries == pytest.approx(tokens)

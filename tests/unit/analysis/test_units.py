@@ -18,7 +18,7 @@ from icl_bench.cli.output.findings import print_findings, shown
 from icl_bench.cli.output.lists import print_perplexity
 from icl_bench.models.architecture import Architecture
 from icl_bench.registry import FINDINGS
-from icl_bench.report.tables import of_finding
+from icl_bench.report.tables import Table, of_finding
 from icl_bench.results.reading import finished_cells, read_some
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
@@ -84,6 +84,15 @@ def test_the_terminal_says_a_querys_operations_in_gflop(results: Path, found: Fi
     assert [float(word) for word in row[-4:-2]] == pytest.approx([cached, whole], rel=0.005)
 
 
+def on_page(table: Table | None) -> dict[str, Any]:
+    """The first row by column, as the page shows it: divided by the units that are among its data."""
+    assert table is not None
+    data = table.as_json()
+    (row, *_) = data["rows"]
+    values = zip(data["columns"], row, strict=True)
+    return {column["name"]: value / column["unit"] if "unit" in column else value for column, value in values}
+
+
 def test_the_page_and_the_terminal_say_break_even_in_tflop():
     finding = FINDINGS["break_even"]
     rows = pd.DataFrame(
@@ -106,8 +115,7 @@ def test_the_page_and_the_terminal_say_break_even_in_tflop():
             }
         ]
     )
-    table = of_finding(finding, rows)
-    of = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+    of = on_page(of_finding(finding, rows))
     assert (of["training_flops"], of["flops"], of["base_flops"]) == (7000, 0.5, 2.5)
     assert (of["queries"], of["base_seconds"]) == (3501, 2)
 
@@ -117,8 +125,7 @@ def test_the_page_says_the_cost_of_patterns_in_tflop_and_megabytes():
     rows = frame(cell("aabb").iloc[:1]).assign(
         series="random", prefix_flops=1.5e12, query_flops=0.25e12, cache_bytes=64e6
     )
-    table = of_finding(finding, rows)
-    of = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+    of = on_page(of_finding(finding, rows))
     assert (of["prefix_flops"], of["query_flops"], of["cache_bytes"]) == (1.5, 0.25, 64)
 
 
