@@ -299,7 +299,13 @@ def test_what_is_not_chosen_is_not_read(backend: TransformersBackend, monkeypatc
     assert of_some < sum(read) * (0.7 if has_full_layers else 1.01)
 
 
-@pytest.mark.parametrize("text", PATTERNS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        PATTERNS[0],
+        *(pytest.param(text, marks=pytest.mark.thorough) if at % 2 else text for at, text in enumerate(PATTERNS[1:])),
+    ],
+)
 def test_packed_queries_over_a_growing_prefix_have_the_logits_of_a_dense_pass(
     backend: TransformersBackend, model: Any, text: str
 ) -> None:
