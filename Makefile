@@ -48,7 +48,7 @@ SCRATCH = $(shell $(PYTHON) -c 'import os, shutil, tempfile; memory = "/dev/shm"
 test: $(READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
-# more cases and trials of what the tests check: half an hour or more
+# combinations that make test leaves out, and simulations with many trials
 test-thorough: $(READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 

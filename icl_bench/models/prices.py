@@ -28,7 +28,7 @@ _COUNTED = {"input_mtok", "cache_read_mtok", "cache_write_mtok", "output_mtok"}
 """The prices of the table that are used."""
 
 _UNUSED = ("audio", "image", "video", "document", "_searches_", "cache_write_1h")
-"""Words in the names of prices of what requests do not have: media, tools and a cache for an hour."""
+"""Words in the names of prices of what this program never uses: media, tools and one-hour caches."""
 
 LIKE = (
     "write input=0.5,cached=0.05,output=1.5 (per million tokens; write=0.6 where a cache's writing costs more), "

@@ -15,7 +15,7 @@ import errno
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import CellError, UserError
@@ -275,6 +275,9 @@ class Making:
 
 MADE = Making.__dataclass_fields__.keys()
 
+WITHDRAWN = ""
+"""The hash of the prompt in a line that withdraws the earlier lines of its row."""
+
 
 @dataclass
 class OpenCell:
@@ -324,7 +327,10 @@ class OpenCell:
             if making.metric not in (None, now := identity.settings.get(FIRST_METRIC)):
                 cell.journal.close()
                 raise store.other_setting(f"{identity.name}{JOURNAL}", identity, FIRST_METRIC, making.metric, now)
-            cell.done[prediction.test_id], cell._makings[prediction.test_id] = prediction, making
+            if prediction.prompt_hash == WITHDRAWN:
+                cell._forget([prediction.test_id])
+            else:
+                cell.done[prediction.test_id], cell._makings[prediction.test_id] = prediction, making
             whole = place
         if whole < place + len(torn):
             cell.journal.cut(whole)
@@ -356,18 +362,17 @@ class OpenCell:
             warn(f"{where}: {count} of an interrupted run had {had} ({why}); computed again")
 
     def discard(self, test_ids: Collection[str]) -> None:
-        """Drop predictions, with a warning, and remove them from the journal. Raises ``UserError`` if it cannot be
-        written.
+        """Drop predictions, with a warning; further lines of the journal withdraw them. Raises ``UserError`` if it
+        cannot be written.
         """
         if not test_ids:
             return
-        self._forget(test_ids)
-        lines = [_line(row, self._makings[name], self.identity) for name, row in self.done.items()]
+        withdrawn = [replace(self.done[name], prompt_hash=WITHDRAWN) for name in test_ids]
         try:
-            self.journal.cut(0)
-            self.journal.append(b"".join(lines))
+            self.journal.append(b"".join(_line(one, Making(), self.identity) for one in withdrawn))
         except OSError as error:
             raise self.store.unwritable(error) from None
+        self._forget(test_ids)
         where = self.store.storage.where(f"{self.identity.name}{FINISHED}")
         warn(f"{where}: {counted(len(test_ids), 'answer')} to truncated prompts dropped")
 
@@ -413,7 +418,8 @@ class OpenCell:
 
     def _forget(self, test_ids: Collection[str]) -> None:
         for name in test_ids:
-            del self.done[name], self._makings[name]
+            self.done.pop(name, None)
+            self._makings.pop(name, None)
 
     def finish(
         self, order: Sequence[str], meta: CellMeta, scores: Mapping[str, Sequence[float | None]] | None = None

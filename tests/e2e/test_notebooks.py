@@ -87,7 +87,7 @@ def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, request: pytest
                 cell.source = cell.source.replace(written, instead)
     data = "" if name in PUBLISHED else request.getfixturevalue("data_dir").resolve()
     sharing = f"sys.path.append({str(TESTS)!r})\nfrom support.loaded_once import share_models\nshare_models()"
-    # the folder of the notebook before is gone, and much fails where there is none
+    # the kernel is in the folder of the previous notebook, which no longer exists
     begun = f"import os, sys\nos.chdir({str(tmp_path)!r})\n{sharing}\n%reset -f\n%env ICL_BENCH_DATA={data}"
     book.cells.insert(0, nbformat.v4.new_code_cell(f"{begun}\n%matplotlib inline"))
     NotebookClient(book, timeout=900, km=kernel).execute()

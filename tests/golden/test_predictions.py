@@ -80,7 +80,7 @@ ALWAYS = {
         "numeric several-golds passages unanswerable chat-turns chat-exact server-chat"
     )
 }
-"""Runs of which each other one repeats the parts in another combination: those are among the thorough tests."""
+"""The runs of `make test`. The others repeat their parts in other combinations, and are thorough tests."""
 
 
 @pytest.mark.slow

@@ -609,6 +609,28 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path: Path):
             Store(folder).prepare()
 
 
+def test_what_is_withdrawn_stays_withdrawn_and_a_kill_meanwhile_loses_no_other(
+    store: Store, identity: Identity, monkeypatch: pytest.MonkeyPatch
+):
+    with opened(store, identity) as cell:
+        cell.append(predictions("a", "b", "c"), 3.0)
+        with monkeypatch.context() as broken:
+            broken.setattr(cell.journal, "append", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "x")))
+            with pytest.raises(UserError, match="finished predictions are kept"):
+                cell.discard(["b"])
+    with opened(store, identity) as cell:
+        assert cell.done.keys() == {"a", "b", "c"}
+        with pytest.warns(UserWarning, match="1 answer to truncated prompts dropped"):
+            cell.discard(["b"])
+        assert (cell.done.keys(), cell.seconds) == ({"a", "c"}, 2.0)
+    with opened(store, identity) as cell, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (cell.done.keys(), cell.seconds) == ({"a", "c"}, 2.0)
+        cell.append(predictions("b"), 5.0)  # asked again, and this one counts
+    with opened(store, identity) as cell:
+        assert (cell.done.keys(), cell.seconds) == ({"a", "b", "c"}, 7.0)
+
+
 def test_a_disk_that_is_full_while_journalling_loses_nothing_that_was_there(store: Store, identity: Identity):
     with opened(store, identity) as cell:
         cell.append(predictions("a", "b"))
