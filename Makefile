@@ -49,8 +49,9 @@ test: $(READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
 # combinations that make test leaves out, and simulations with many trials
-test-thorough: $(READY)
+test-thorough: $(READY) $(VLLM_READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
+	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm -m thorough --durations=10
 
 # an engine starts on one core, whatever there is: two at a time, one thread each, in some 14 GiB
 test-vllm: $(VLLM_READY)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import icl_bench
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free
 from icl_bench.backends.label_constraint import label_trie
 from icl_bench.backends.vllm import backend as backend_of_vllm
@@ -21,7 +23,7 @@ from icl_bench.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.slow
 
-ROWS = 50
+ROWS = 25
 BLOCK = 128
 """Tokens of a cache block of vLLM's CPU build."""
 NEAR_TIE = {"float32": 0.01, "bfloat16": 0.5}
@@ -39,9 +41,7 @@ def prepared(
         test_size=rows,
         select=(select,),
         data_dir=data_dir,
-        backend="transformers",
-        device="cpu",
-        **more,
+        **{"backend": "transformers", "device": "cpu"} | more,
     )
     return Sweep.prepare(spec)
 
@@ -137,7 +137,9 @@ def near_ties_alone_differ(sweep: Sweep, cells: Sequence[Both], other: Any, dtyp
     return Compared(total, differing, right[0] - right[1])
 
 
-@pytest.mark.parametrize(("task", "k"), [("banking77", "10,40"), ("clinic150", "10"), ("trec", "40")])
+@pytest.mark.parametrize(
+    ("task", "k"), [("banking77", "10,40"), ("clinic150", "10"), pytest.param("trec", "40", marks=pytest.mark.thorough)]
+)
 def test_both_backends_give_the_same_answers_but_for_near_ties(
     task: str, k: str, data_dir: Path, vllm: Any, transformers: Any
 ):
@@ -292,6 +294,26 @@ def test_every_labels_log_probability_is_that_of_the_other_backend(
     again = sum(size % BLOCK for size in sizes) * len(inner)
     assert again <= computed[0] <= again + len(prompts.prefix) + rows * BLOCK
     assert 0 < computed[1] <= rows * own[0].trie.depths[inner].sum()
+
+
+def test_scored_labels_have_the_columns_and_values_of_the_other_backend(
+    tmp_path: Path, data_dir: Path, vllm: Any, transformers: Any
+):
+    frames = []
+    for backend, loaded in (("vllm", vllm), ("transformers", transformers)):
+        device = None if backend == "vllm" else "cpu"
+        sweep = prepared("trec", "6", data_dir, rows=4, backend=backend, device=device, dtype="float32", score="exact")
+        sweep.run(tmp_path / backend, load=lambda loaded=loaded: loaded)
+        frames.append(icl_bench.read(tmp_path / backend).predictions)
+    one, other = frames
+    assert set(one["backend"]) == {"vllm"}
+    assert list(one.columns) == list(other.columns)
+    near = ["probability", "margin", "label_mass"]
+    unequal = ["backend", "cell", "variant", "cached_tokens", *near]
+    pd.testing.assert_frame_equal(one.drop(columns=unequal), other.drop(columns=unequal))
+    for column in near:
+        assert one[column].tolist() == pytest.approx(other[column].tolist(), abs=1e-3)
+    assert (one["probability"] > 0).all()
 
 
 def test_labels_of_each_rows_own_are_scored_as_by_the_other_backend(data_dir: Path, vllm: Any, transformers: Any):

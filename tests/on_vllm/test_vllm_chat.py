@@ -1,4 +1,7 @@
-"""Chats on vLLM, by the packaged instruct model's own template, beside the transformers backend."""
+"""Chats on vLLM, by the packaged instruct model's own template, beside the transformers backend.
+
+`make test-vllm` has chats on vLLM's server (test_openai_server.py); these have an engine of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from on_vllm.test_vllm_backend import compared, engine_of, on_transformers, prepared
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 MODEL = "smollm2-135m-instruct"
 

@@ -14,6 +14,7 @@ from on_vllm.test_vllm_backend import compared, engine_of, on_transformers, on_v
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 def test_in_half_precision_few_answers_differ_and_all_of_them_are_near_ties(data_dir: Path):
     """Two backends round differently: 12 of 495 differed where this was measured."""
     sweep = prepared("banking77", "10", data_dir, rows=25)

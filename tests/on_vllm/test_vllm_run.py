@@ -52,22 +52,3 @@ def test_a_sweep_on_vllm_prints_its_table_and_gives_the_predictions_of_version_0
 
     again = ran([*words, "--json"], data_dir)
     assert {point["k"] for point in json.loads(again.stdout)["curves"]} == {6, 12}
-
-
-def test_scored_labels_have_the_columns_and_values_of_the_other_backend(tmp_path: Path, data_dir: Path):
-    words = VLLM.replace("--k 6,12", "--k 6").replace("--select random,bm25,hybrid:4", "--score exact").split()
-    words[words.index("--test-size") + 1] = "4"
-    frames = []
-    for backend in ("vllm", "transformers"):
-        words[words.index("--backend") + 1] = backend
-        ran([*words, "--results", str(tmp_path / backend)], data_dir)
-        frames.append(icl_bench.read(tmp_path / backend).predictions)
-    one, other = frames
-    assert set(one["backend"]) == {"vllm"}
-    assert list(one.columns) == list(other.columns)
-    near = ["probability", "margin", "label_mass"]
-    unequal = ["backend", "cell", "variant", "cached_tokens", *near]
-    pd.testing.assert_frame_equal(one.drop(columns=unequal), other.drop(columns=unequal))
-    for column in near:
-        assert one[column].tolist() == pytest.approx(other[column].tolist(), abs=1e-3)
-    assert (one["probability"] > 0).all()
