@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from icl_bench.errors import UserError
@@ -35,7 +36,7 @@ def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> 
     """Parse the texts of fields as their types. Raises ``UserError`` that begins with ``option_text``."""
     from pydantic import TypeAdapter, ValidationError
 
-    kinds = get_type_hints(selector, include_extras=True)
+    kinds = _kinds(selector)
     fields_of = {_name(field): field.name for field in _fields(selector)}
     parsed = {}
     for name, text in texts.items():
@@ -48,6 +49,12 @@ def parse_values(selector: type, texts: Mapping[str, str], option_text: str) -> 
             why = error.errors()[0]["msg"]
             raise UserError(f"{context}: {why[:1].lower()}{why[1:]}") from None
     return parsed
+
+
+@cache
+def _kinds(selector: type) -> Mapping[str, Any]:
+    """The types of its fields."""
+    return get_type_hints(selector, include_extras=True)
 
 
 def written(selector: Any) -> str:

@@ -61,15 +61,17 @@ class Naming:
         frame = _as_text(frame)
         series = frame["select"] if "select" in frame else frame["model"]
         if "order" in frame:
-            unusual = ~frame["order"].isin(USUAL_ORDERS)
-            series = series.where(~unusual, series + ", " + frame["order"])
+            usual = frame["order"].isin(USUAL_ORDERS)
+            if not usual.all():
+                series = series.where(usual, series + ", " + frame["order"])
         if self.attentions and "attention" in frame:
             with_attention = series + ", " + frame["attention"].map(attention_name)
             series = series.where(series.isin(BASELINES), with_attention)
         if "variant" in frame:
-            text = frame["variant"].map(dict(self.settings))
-            series = series.where(text.isna(), series + ", " + text.fillna(""))
-            frame = frame.assign(setting=text.astype(object).where(text.notna(), ""))
+            text = frame["variant"].map(dict(self.settings)).astype(object)
+            if text.notna().any():
+                series = series.where(text.isna(), series + ", " + text.fillna(""))
+            frame = frame.assign(setting=text.where(text.notna(), ""))
         if self.hues and "select" in frame:
             frame = frame.assign(hue=frame["select"].map(dict(self.hues)))
         return frame.assign(series=series)
@@ -121,5 +123,7 @@ def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     """Convert categories to text, so that columns of different tables can be joined."""
-    categories = frame.select_dtypes("category").columns
-    return frame.astype(dict.fromkeys(categories, object)).reset_index(drop=True)
+    import pandas as pd
+
+    categories = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)]
+    return frame.assign(**{str(name): frame[name].astype(object) for name in categories}).reset_index(drop=True)
