@@ -62,6 +62,8 @@ NUMBERS: dict[str, Sequence[Any]] = {
     "p": [0.0001, 0.034, 1.0],
     "flag": [True, False],
 }
+MOST_ROWS = 40
+"""Rows of a table; all combinations of names would be a thousand."""
 PLACES = ("task", "model", "perturbation", "select", "order", "attention", "variant", "k")
 
 
@@ -73,6 +75,9 @@ def rows_of(finding: Finding, *, differ: Collection[str]) -> pd.DataFrame:
     several = [[1, 50, 1250] if name == "k" else TEXTS[name][: None if name in differ else 1] for name in names]
     table = pd.DataFrame(list(itertools.product(*several)), columns=names)
     rng = np.random.default_rng(0)
+    if len(table) > MOST_ROWS:  # still with each value of each name
+        table = table.sample(MOST_ROWS, random_state=0).sort_index(ignore_index=True)
+        assert [table[name].nunique() for name in names] == list(map(len, several))
     for name in [*columns, *uppers]:
         if name in names:
             continue
