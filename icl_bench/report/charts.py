@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from icl_bench.report.theme import DASHES, LIGHT, SHAPES
 
@@ -96,6 +98,11 @@ class Look:
     def bands(self) -> bool:
         """Whether intervals are initially shown as bands, because more than a few hide each other."""
         return len(set(self.series) - set(self.hidden)) <= MOST_BANDS
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Make charts without a check of each part against the schema of Vega-Lite, which takes as long as the charts."""
+    return debug_mode(False)
 
 
 def tip(name: str, title: str, form: str | None = None) -> alt.Tooltip:

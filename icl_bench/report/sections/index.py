@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from altair.utils.schemapi import debug_mode
-
 from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.registry import FINDINGS
+from icl_bench.report.charts import unchecked
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.adaptation import adaptation
 from icl_bench.report.sections.attention import attention
@@ -60,8 +59,7 @@ def sections(findings: Findings, naming: Naming) -> tuple[list[ReportSection], l
     all_sections: list[ReportSection | EmptySection] = []
     declarations = [(finding, finding.section) for finding in FINDINGS.values() if finding.section]
     for finding, declared in sorted(declarations, key=lambda both: both[1].place):
-        # each part of a chart would be checked against the schema of Vega-Lite, which tests do for whole charts
-        with FINDINGS.skipping(finding.name), debug_mode(False):
+        with FINDINGS.skipping(finding.name), unchecked():
             all_sections.append(_section(finding, declared, findings, naming))
     present = [section for section in all_sections if isinstance(section, ReportSection)]
     return present, [section for section in all_sections if isinstance(section, EmptySection)]

@@ -215,13 +215,15 @@ def test_a_difference_is_claimed_only_where_the_test_holds_it(tmp_path: Path):
 
 def headlines_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
     """The key findings of imported predictions of one task and model, by topic."""
-    (of_pair,) = make_report(imported(folder, *cells)).headlines
+    found = find(read_some(imported(folder, *cells)))
+    (of_pair,) = headlines(found, Naming.of(found.summary))
     return {one.topic: one.text for one in of_pair.sentences}
 
 
 def clauses_of(folder: Path, *cells: pd.DataFrame) -> dict[str, str]:
     """The same as the clauses that the page shows first."""
-    (of_pair,) = make_report(imported(folder, *cells)).headlines
+    found = find(read_some(imported(folder, *cells)))
+    (of_pair,) = headlines(found, Naming.of(found.summary))
     return {one.topic: one.clause for one in of_pair.sentences}
 
 
@@ -654,24 +656,28 @@ def test_embedded_json_cannot_end_its_script_and_says_the_same():
 # -- the file -----------------------------------------------------------------------------------
 
 
-def test_the_same_folder_gives_the_same_bytes(results: Path, tmp_path: Path):
-    one, other = (write_report(results, tmp_path / name).page for name in ("a.html", "b.html"))
-    same = one.read_bytes() == other.read_bytes()
-    assert same  # a comparison of megabytes, written out by pytest, takes hours
+@pytest.fixture(scope="module")
+def written(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The page of it as a file, alone in a folder."""
+    return write_report(results, tmp_path_factory.mktemp("page") / "report.html")
+
+
+def test_the_same_folder_gives_the_same_bytes(results: Path, written: Written, tmp_path: Path):
+    one = written.page
     code = "import sys; from pathlib import Path; from icl_bench.report import write_report; write_report(*map(Path, sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", code, results, tmp_path / "c.html"], check=True)
     same = (tmp_path / "c.html").read_bytes() == one.read_bytes()
-    assert same
+    assert same  # a comparison of megabytes, written out by pytest, takes hours
 
 
-def test_the_page_is_one_file_that_loads_nothing(results: Path, tmp_path: Path):
-    made = write_report(results, tmp_path / "report.html")
+def test_the_page_is_one_file_that_loads_nothing(written: Written):
+    made = written
     text = made.page.read_text(encoding="utf-8")
     assert made.size == len(text.encode()) < 8_000_000
     assert "default-src 'none'" in text
     own = text.replace(Parsed(text).scripts[1], "")
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']*""", own)
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in made.page.parent.iterdir()] == ["report.html"]
 
 
 def test_figures_are_svg_pdf_and_png(tmp_path: Path):
