@@ -19,8 +19,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # a program that a shell starts in the background ignores Ctrl-C, and so would all that tests interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# nothing that is imported or collected is garbage: searches would take a tenth of the time until the first test
+gc.disable()
 # Ray's processes would wait for all others (niceness 15), beside other tests for minutes
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

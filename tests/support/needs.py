@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,3 +24,12 @@ def data_folder() -> Path:
     if not folder.is_dir():
         missing("the data folder: set ICL_BENCH_DATA")
     return folder
+
+
+def packages(*names: str) -> None:
+    """Skip a file's tests where a package is missing. Unlike pytest's ``importorskip``, nothing is imported while tests
+    are collected, which each process does for all files.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            pytest.skip(f"could not import {name!r}", allow_module_level=True)

@@ -17,13 +17,15 @@ import pytest
 from support import fakes
 from support.api_server import Server, completion, serving
 from support.in_process import Ended, run_command, said
+from support.needs import packages
 
 import icl_bench
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results
 
-pytest.importorskip("openai")
+packages("openai")
+
 
 PRICE = "input=10,cached=1,output=20"
 SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "2")

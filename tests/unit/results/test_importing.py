@@ -893,7 +893,7 @@ def whole_frames(draw: st.DrawFn) -> pd.DataFrame:
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(whole_frames(), st.sampled_from(FORMATS[:3]))
 def test_any_complete_sweep_is_taken_as_it_is_and_comes_back_from_an_export(frame: pd.DataFrame, name: str):
     with TemporaryDirectory() as created:

@@ -17,18 +17,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from support import fakes
-from support.in_memory import MemoryJournals, MemoryStorage
-
-from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.batches import BatchRecord
-from icl_bench.results.cells import BATCHES
-from icl_bench.results.reading import finished_cells, read_results
-from icl_bench.results.store import OpenCell, Store
-from icl_bench.sweep.plan import Plan
-from icl_bench.sweep.runner import Outcome, Runner, Watcher
-
-pytest.importorskip("openai")
-pytest.importorskip("anthropic")
 from support.batch_servers import (
     AnthropicServer,
     BatchServer,
@@ -39,12 +27,24 @@ from support.batch_servers import (
     serving_batches,
     tokens_of,
 )
+from support.in_memory import MemoryJournals, MemoryStorage
+from support.needs import packages
 from support.servers import server_backend
 
 from icl_bench.backends.servers.batches import Batches, batches_of
 from icl_bench.backends.servers.budget import Budget, Purse
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.batches import BatchRecord
+from icl_bench.results.cells import BATCHES
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.store import OpenCell, Store
 from icl_bench.sweep import batched
 from icl_bench.sweep.batched import BatchRunner
+from icl_bench.sweep.plan import Plan
+from icl_bench.sweep.runner import Outcome, Runner, Watcher
+
+packages("openai", "anthropic")
+
 
 WAYS = [("openai", "completions"), ("openai", "chat"), ("openai", "responses"), ("anthropic", "messages")]
 KINDS: dict[str, type[BatchServer]] = {"openai": OpenAIServer, "anthropic": AnthropicServer}
@@ -265,23 +265,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="-".join)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    ("part", "most_kills", "random_runs"),
+    [
+        *((part, 1, 1) for part in range(4)),
+        *(pytest.param(part, 3, 13, marks=pytest.mark.thorough) for part in range(4)),
+    ],
+)
 def test_a_run_that_is_killed_between_any_two_steps_asks_nothing_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str], part: int
+    folder: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, str], part: int, most_kills: int, random_runs: int
 ) -> None:
-    """Killed at each of its steps in turn, and then at random ones: more than 100 runs of each provider."""
+    """Killed at each of its steps in turn, in four parts, and then up to three times at random ones."""
     plan, expected, billed, steps = undisturbed(folder, way)
     assert set(billed.values()) == {1}
-    first_kills = [*range(1, steps), *[0] * 50][part::4]
-    assert 4 * len(first_kills) >= 100
+    assert steps > 50
+    first_kills = [*range(1, steps)[part::4], *[0] * random_runs]
     for number, at in enumerate(first_kills):
         chance = random.Random(1000 * part + number)
         store, kills = Results(), 0
         with serving_batches(KINDS[way[0]](fails=flaky, looks=chance.randrange(1, 4))) as server:
             while True:
                 limit = at if at and not kills else chance.randrange(1, steps)
+                most = most_kills if at else 3
                 try:
-                    outcome = run_with(Steps(limit if kills < 3 else -1), monkeypatch, runner(plan, store, server, way))
+                    outcome = run_with(
+                        Steps(limit if kills < most else -1), monkeypatch, runner(plan, store, server, way)
+                    )
                 except Killed:
                     kills += 1
                     continue

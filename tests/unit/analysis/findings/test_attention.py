@@ -213,6 +213,7 @@ def test_variants_are_not_compared_and_points_without_full_attention_have_no_dif
 
 
 @settings(max_examples=25, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_every_point_has_one_row_whatever_was_run(data: st.DataObject):
     """Each point of a curve that was read in several ways, once, and no other point."""

@@ -15,19 +15,20 @@ from urllib.parse import quote
 import pytest
 from support import fakes
 from support.api_server import PAGE, Body, Reply, chat, completion, free_port, serving
+from support.needs import packages
+from support.servers import server_backend
 
 from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.servers.backend import ServerBackend
+from icl_bench.backends.servers.providers import PROVIDERS
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import read_results
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
-pytest.importorskip("openai")
-from support.servers import server_backend
+packages("openai")
 
-from icl_bench.backends.servers.backend import ServerBackend
-from icl_bench.backends.servers.providers import PROVIDERS
 
 KEY = "sk-very-secret"
 PROMPTS = PromptSet((), ((1,),) * 6, "demonstrations\n", tuple(f"query {i}" for i in range(6)))

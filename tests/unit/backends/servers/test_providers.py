@@ -20,19 +20,12 @@ from hypothesis import strategies as st
 from support import fakes
 from support.api_server import Body, Reply, chat, completion, serving
 from support.in_process import said as printed
+from support.needs import packages
 from support.providers import Provider
 from support.servers import server_backend
 
 from icl_bench.analysis.query_cost import Prices
 from icl_bench.backends.interface import Answer, Free
-from icl_bench.errors import CellError, OutOfBudgetError, UserError
-from icl_bench.prompts.encoding import PromptSet
-from icl_bench.results.reading import finished_cells, read_results
-from icl_bench.results.store import Store
-from icl_bench.sweep.runner import Runner
-
-pytest.importorskip("openai")
-pytest.importorskip("anthropic")
 from icl_bench.backends.servers.anthropic import Messages
 from icl_bench.backends.servers.batches import check_batches
 from icl_bench.backends.servers.bodies import LARGEST
@@ -42,6 +35,14 @@ from icl_bench.backends.servers.models import found_hold, listed_models
 from icl_bench.backends.servers.openai import Chat, Completions, OwnServerChat, Responses
 from icl_bench.backends.servers.providers import PROVIDERS, Connection
 from icl_bench.backends.servers.thinking import Thinking
+from icl_bench.errors import CellError, OutOfBudgetError, UserError
+from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.reading import finished_cells, read_results
+from icl_bench.results.store import Store
+from icl_bench.sweep.runner import Runner
+
+packages("openai", "anthropic")
+
 
 KEY = "sk-very-secret"
 WORDS = 7

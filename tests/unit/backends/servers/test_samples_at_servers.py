@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from support.api_server import Reply, chat, completion, serving
+from support.needs import packages
+from support.servers import server_backend
 
 from icl_bench.backends.interface import Answer, Free
 from icl_bench.backends.loaders import AnthropicLoader, OpenAILoader
@@ -15,8 +17,8 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.sweep.run_spec import RunSpec
 
-pytest.importorskip("openai")
-from support.servers import server_backend
+packages("openai")
+
 
 PROMPTS = PromptSet((), ((1,),) * 4, "shown\n", tuple(f"query {i}" for i in range(4)))
 

@@ -13,16 +13,17 @@ import pytest
 from support.api_server import Reply, completion, serving
 from support.fakes import write_task
 from support.models import llama_tokenizer
+from support.needs import packages
 from support.scoring_server import ScoringModel
 
 import icl_bench
 from icl_bench.backends.label_constraint import label_trie
+from icl_bench.backends.servers.scoring import TOLERANCE, score_requests
 from icl_bench.errors import CellError, UserError
 from icl_bench.results.reading import finished_cells, read_stored
 
-pytest.importorskip("openai")
+packages("openai")
 
-from icl_bench.backends.servers.scoring import TOLERANCE, score_requests
 
 COLUMNS = ("prediction", "correct", "valid", "probability", "margin", "label_mass")
 

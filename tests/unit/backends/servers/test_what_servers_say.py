@@ -13,9 +13,16 @@ import pytest
 from hypothesis import example, given, strategies
 from support import fakes
 from support.api_server import Reply, chat, completion, serving
+from support.needs import packages
+from support.servers import server_backend
 
 from icl_bench.backends.background import Together
 from icl_bench.backends.interface import Answer, Free
+from icl_bench.backends.servers.backend import ServerBackend
+from icl_bench.backends.servers.cut_prompts import CutPrompts
+from icl_bench.backends.servers.openai import Completions
+from icl_bench.backends.servers.providers import PROVIDERS
+from icl_bench.backends.servers.replies import Billed, Completion
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
@@ -23,14 +30,8 @@ from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Outcome, Runner
 
-pytest.importorskip("openai")
-from support.servers import server_backend
+packages("openai")
 
-from icl_bench.backends.servers.backend import ServerBackend
-from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.openai import Completions
-from icl_bench.backends.servers.providers import PROVIDERS
-from icl_bench.backends.servers.replies import Billed, Completion
 
 KEY = "sk-very-secret"
 IDENTITY = {"backend": "openai"}
