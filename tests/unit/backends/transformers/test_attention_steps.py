@@ -155,18 +155,19 @@ def dense_logits(model: Any, prompt: Ids, of_layer: Sees, chunk: dict[int, int])
         key, value = (x[0].repeat_interleave(groups, 0).double() for x in (key, value))
         scale = options.get("scaling") or query.shape[-1] ** -0.5
         seen = of_layer(module.layer_idx)
-        out = torch.zeros_like(query[0], dtype=torch.double)
-        for t in range(query.shape[2]):
-            keys, values = key[:, seen[t]], value[:, seen[t]]
-            weights = torch.zeros(keys.shape[1], dtype=torch.double)
-            if module.layer_idx in chunk:
-                size = chunk[module.layer_idx]
-                for start in range(0, int(np.flatnonzero(seen[t])[0]), size):
-                    keys = torch.cat([keys, key[:, start : start + size].mean(1, True)], 1)
-                    values = torch.cat([values, value[:, start : start + size].mean(1, True)], 1)
-                    weights = torch.cat([weights, torch.tensor([math.log(size)])])
-            scores = (keys @ query[0, :, t].double()[..., None])[..., 0] * scale + weights
-            out[:, t] = (torch.softmax(scores, -1)[:, None] @ values)[:, 0]
+        weights = np.where(seen, 0.0, -math.inf)
+        if module.layer_idx in chunk:
+            size, first = chunk[module.layer_idx], seen.argmax(1)
+            starts = range(0, int(first.max()), size)
+            assert not (first % size).any()
+            if starts:
+                means = np.where(np.array(starts) < first[:, None], math.log(size), -math.inf)
+                weights = np.concatenate([weights, means], 1)
+                key, value = (
+                    torch.cat([x, *(x[:, at : at + size].mean(1, True) for at in starts)], 1) for x in (key, value)
+                )
+        scores = query[0].double() @ key.transpose(1, 2) * scale + torch.from_numpy(weights)
+        out = torch.softmax(scores, -1) @ value
         return out.transpose(0, 1)[None].to(query.dtype), None
 
     AttentionInterface.register("dense_reference", attention)
