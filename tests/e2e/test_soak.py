@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
-SOAK = Path(__file__).parents[1] / "soak" / "soak.py"
+import pytest
+from support.warm_program import WarmProgram
+
+SOAK = Path(__file__).parents[1] / "soak"
 KILLS = 6
 
 
-def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was():
-    asked = ("--kills", str(KILLS), "--select", "random,bm25", "--attention", "full,block:2")
-    done = subprocess.run(
-        [sys.executable, SOAK, *asked],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    said = re.search(r"(\d+) sweeps whole and as if never stopped", done.stdout)
-    assert said, done.stdout
-    assert int(said[1]) >= 1, done.stdout
-    stopped = re.findall(r"(kill|terminate|interrupt|full disk|two processes) (\d+)", done.stdout)
-    assert len(stopped) == 5, done.stdout
-    assert sum(int(count) for _, count in stopped) >= KILLS // 2, done.stdout
+@pytest.fixture(scope="module")
+def soak(warm: WarmProgram) -> Callable[..., str]:
+    """What a program of ``make soak`` prints."""
+
+    def said(program: str, *asked: str) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        done = warm.run([str(SOAK / program), *asked], environment)
+        assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+        return done.stdout
+
+    return said
+
+
+def test_a_sweep_that_is_stopped_in_five_ways_ends_as_if_it_never_was(soak: Callable[..., str]):
+    said = soak("soak.py", "--kills", str(KILLS), "--select", "random,bm25", "--attention", "full,block:2")
+    whole = re.search(r"(\d+) sweeps whole and as if never stopped", said)
+    assert whole, said
+    assert int(whole[1]) >= 1, said
+    stopped = re.findall(r"(kill|terminate|interrupt|full disk|two processes) (\d+)", said)
+    assert len(stopped) == 5, said
+    assert sum(int(count) for _, count in stopped) >= KILLS // 2, said
 
 
 EVERY = {
@@ -39,17 +45,7 @@ EVERY = {
 """Every how many operations a kill is tried -> works: those that take longest less often."""
 
 
-def soak(program: str, *asked: str) -> str:
-    """What a program beside ``soak.py`` prints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    words = [sys.executable, SOAK.with_name(program), *asked]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=1800, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done.stdout
-
-
-def test_work_that_is_killed_at_its_file_operations_can_be_repeated():
-    """All works in one process: to import the libraries takes as long as most of them."""
+def test_work_that_is_killed_at_its_file_operations_can_be_repeated(soak: Callable[..., str]):
     works = {work: every for every, some in EVERY.items() for work in some}
     said = soak("faults.py", "--only", ",".join(f"{work}:{every}" for work, every in works.items()))
     kills = dict(re.findall(r"(\w+): (\d+) kills, nothing lost or double", said))
@@ -57,7 +53,7 @@ def test_work_that_is_killed_at_its_file_operations_can_be_repeated():
     assert all(int(count) > 0 for count in kills.values()), said
 
 
-def test_no_random_damage_of_stored_files_is_silently_wrong():
-    said = soak("mutations.py", "--count", "200")
-    assert "200 mutations, none silently wrong" in said
+def test_no_random_damage_of_stored_files_is_silently_wrong(soak: Callable[..., str]):
+    said = soak("mutations.py", "--count", "100")
+    assert "100 mutations, none silently wrong" in said
     assert said.count("refused or left out") >= 6, said

@@ -10,8 +10,10 @@ signals and exit code; only the imports are done. What imports cost is tested el
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -23,6 +25,17 @@ from typing import NoReturn
 TESTS = Path(__file__).resolve().parents[1]
 LONGEST_SECONDS = 1800
 """After which a command that hangs is ended, by a signal that its exit code tells."""
+
+LATE = (
+    "cli.options",
+    "cli.training",
+    "cli.output.findings",
+    "cli.output.progress",
+    "backends.transformers.backend",
+    "training.adaptation.training",
+    "report.build",
+)
+"""Modules that the command line imports when a command needs them, and which import most others."""
 
 
 class WarmProgram:
@@ -36,7 +49,9 @@ class WarmProgram:
         self._started()
 
     def run(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, in the directory of the caller."""
+        """Run a command to its end, in the directory of the caller. A first word that ends with ``.py`` is another
+        program, a file.
+        """
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
             asked = {
@@ -93,6 +108,9 @@ def _serve() -> None:
 
     import icl_bench.cli  # noqa: F401
 
+    for module in LATE:
+        importlib.import_module(f"icl_bench.{module}")
+
     # the libraries are garbage at no time: a child need not look at all of them again and again
     gc.collect()
     gc.freeze()
@@ -120,6 +138,11 @@ def _be_the_program(words: list[str], environment: dict[str, str], folder: str, 
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the program's, to its end
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    if words[0].endswith(".py"):
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
     sys.argv = ["icl-bench", *words]
     from icl_bench.cli import main
 
