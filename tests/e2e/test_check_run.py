@@ -16,19 +16,19 @@ from icl_bench.sweep.sweep import Sweep
 
 pytestmark = pytest.mark.slow
 BASELINE = Path(__file__).parents[2] / "results" / "baseline" / "gemma3-270m.parquet"
-ASKED = ("--model", "gemma3-270m", "--draws", 2, "--test-size", 100, "--dtype", "float32")
+ASKED = ("--model", "gemma3-270m", "--draws", 1, "--test-size", 100, "--dtype", "float32")
 
 
-def test_the_program_answers_no_worse_than_its_baseline(program: Run, data_dir: Path, tmp_path: Path):
+def test_the_program_answers_no_worse_than_its_baseline(program_here: Run, data_dir: Path, tmp_path: Path):
     words = ("run", "--task", "trec", "--k", 10, *ASKED, "--data-dir", data_dir)
-    done = program(*words, "--results", tmp_path, "--quiet")
+    done = program_here(*words, "--results", tmp_path, "--quiet")
     assert done.returncode == 0, done.stderr
     words = ("check", "--baseline", BASELINE, "--results", tmp_path)
-    assert program(*words).returncode == 2  # k=50 and the other task are missing
-    done = program(*words, "--allow-missing", "--json")
+    assert program_here(*words).returncode == 2  # a draw, k=50 and the other task are missing
+    done = program_here(*words, "--allow-missing", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert [(p["task"], p["k"], p["draws"], p["rows"]) for p in found["points"]] == [("trec", 10, 2, 100)]
+    assert [(p["task"], p["k"], p["draws"], p["rows"]) for p in found["points"]] == [("trec", 10, 1, 100)]
     assert [(p["task"], p["k"]) for p in found["only_in_baseline"]] == [
         ("banking77", 10),
         ("banking77", 50),
@@ -39,8 +39,8 @@ def test_the_program_answers_no_worse_than_its_baseline(program: Run, data_dir: 
     assert [point["other_prompts"] for point in found["points"]] == [0]
 
 
-def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Path, tmp_path: Path):
-    spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=2, test_size=100, data_dir=data_dir, dtype="float32")
+def test_demonstrations_with_the_wrong_labels_fail_it(program_here: Run, data_dir: Path, tmp_path: Path):
+    spec = RunSpec(task="trec", model="gemma3-270m", k="50", draws=1, test_size=100, data_dir=data_dir, dtype="float32")
     sweep = Sweep.prepare(spec)
     experiment = sweep.task
     assert len(experiment.pool)  # decided, like every fact, before the labels are mixed up
@@ -51,7 +51,7 @@ def test_demonstrations_with_the_wrong_labels_fail_it(program: Run, data_dir: Pa
     sweep.plan = make_plan(experiment, spec.k, spec.select, spec.order, spec.draws)
     assert not sweep.run(tmp_path).failed
 
-    done = program("check", "--baseline", BASELINE, "--results", tmp_path)
+    done = program_here("check", "--baseline", BASELINE, "--results", tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED: 1 of 1 point" in done.stdout
-    assert "differs: the prompts' token ids, in 200 predictions of 1 point" in done.stdout
+    assert "differs: the prompts' token ids, in 100 predictions of 1 point" in done.stdout
