@@ -13,6 +13,7 @@ from filelock import FileLock
 from support.browser import chromium
 from support.in_process import completed
 from support.loaded_once import loaded_once
+from support.places import imported_page
 from support.program import SWEEP, Run
 from support.warm_program import WarmProgram
 
@@ -44,12 +45,30 @@ def program_here() -> Iterator[Run]:
         yield completed
 
 
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that tests side by side have in common."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a page of predictions of which nobody knows where they ran, with their tokens. Made once for
+    tests side by side, which only read it.
+    """
+    folder = beside(tmp_path_factory) / "imports"
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            made = tmp_path_factory.mktemp("imported")
+            imported_page(made)
+            made.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def swept(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a small sweep of the embedded task with the real model, made once for tests side by side."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
+    root = beside(tmp_path_factory)
     results = root / "swept" / "results"
     with FileLock(root / "swept.lock"):
         if not results.exists():

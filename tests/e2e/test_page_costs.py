@@ -13,7 +13,6 @@ import pytest
 from support.billing import Bill, of_model, run_at_server
 from support.browser import SOURCE, drawn, texts, visible, wait
 from support.fakes import FakeBackend, plan, runner
-from support.places import imported_page
 
 from icl_bench.analysis.frontier import frontier_of_folder, undominated
 from icl_bench.analysis.words import USUAL_ORDERS
@@ -56,12 +55,6 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runner(of_model(made, "local"), folder / "results", FakeBackend()).run()
     write_report(folder / "results", folder / "report.html")
     return folder
-
-
-@pytest.fixture(scope="module")
-def imports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Predictions of which nobody knows where they ran, with their tokens."""
-    return imported_page(tmp_path_factory.mktemp("imports")).parent
 
 
 Opened = Callable[..., Any]
@@ -146,9 +139,9 @@ def test_costs_and_verdicts_are_those_of_python(
     prices = Prices.parse(price) if price else None
     charts = 0
     for folder in (runs, imports):
+        every = frontier_of_folder(folder / "results", queries, prices)
         for task, model, rows in charted[folder, measure, price, queries]:
-            table = frontier_of_folder(folder / "results", queries, prices, {"task": task, "model": model})
-            expected = shown(table, measure)
+            expected = shown(every[(every["task"] == task) & (every["model"] == model)], measure)
             compare(rows, expected)
             charts += len(expected) > 5
     assert charts == (1 if measure in ("seconds", "operations") or price == "hour=2.5" else 5)
