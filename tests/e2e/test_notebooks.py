@@ -29,8 +29,8 @@ PORT = free_port()
 """Of the server in a notebook, which a reader's machine may run on the port that is written there."""
 
 SMALLER = {
-    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 2, 4], "draws": 2, "test_size": 8'},
-    "05_does_context_need_context": {'"test_size": 20': '"test_size": 4'},
+    "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 4], "draws": 2, "test_size": 6'},
+    "05_does_context_need_context": {'"k": [8, 24]': '"k": [2, 12]', '"test_size": 20': '"test_size": 4'},
     "06_demonstrations_as_vectors": {
         "--rows 88": "--rows 8",
         "--batch 8": "--batch 4",
@@ -41,11 +41,15 @@ SMALLER = {
         '"test_size": 20': '"test_size": 8',
         "k=32": "k=8",
     },
-    "07_your_own_data": {'[1, 10, 40], "draws": 2, "test_size": 30': '[1, 4, 10], "draws": 2, "test_size": 12'},
-    "08_which_selection_at_what_price": {"k=40, draws=3": "k=12, draws=2", '"test_size": 24': '"test_size": 10'},
+    "07_your_own_data": {'[1, 10, 40], "draws": 2, "test_size": 30': '[1, 4], "draws": 2, "test_size": 8'},
+    "08_which_selection_at_what_price": {
+        "k=40, draws=3": "k=6, draws=2",
+        "k=8": "k=4",
+        '"test_size": 24': '"test_size": 8',
+    },
     "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 12'},
     "10_a_model_behind_a_server": {
-        '"draws": 2, "test_size": 12': '"draws": 1, "test_size": 4',
+        '"draws": 2, "test_size": 12': '"draws": 1, "test_size": 3',
         '"8123"': f'"{PORT}"',
         ":8123/": f":{PORT}/",
     },
