@@ -79,19 +79,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(folder: Path) -> Iterator[Program]:
+def program(folder: Path, warm: WarmProgram) -> Iterator[Program]:
     """The program in that folder, where the packages are installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("COLUMNS", "160")
-        warm = WarmProgram()
 
         def run(*words: object) -> subprocess.CompletedProcess[str]:
             with contextlib.chdir(folder):
                 return warm.run(list(map(str, words)), os.environ)
 
         yield run
-        warm.close()
 
 
 @pytest.fixture(scope="module")

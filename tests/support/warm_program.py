@@ -129,6 +129,9 @@ def _be_the_program(words: list[str], environment: dict[str, str], folder: str, 
     os.environ.update(environment)
     own = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     sys.path[:0] = own
+    if own:  # plugins may be there, which the program's modules look for once
+        for name in [name for name in sys.modules if name.partition(".")[0] == "icl_bench"]:
+            del sys.modules[name]
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT
     for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, new), (2, err, new)):
