@@ -17,7 +17,9 @@ from support.program import PROGRAM, as_words, heed_interrupts
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("server", ["hangs", "answers 500", "asks for patience"])
+@pytest.mark.parametrize(
+    "server", ["hangs", pytest.param("answers 500", marks=pytest.mark.thorough), "asks for patience"]
+)
 def test_an_interrupted_run_waits_for_no_server(server: str, tmp_path: Path):
     asked, over = threading.Event(), threading.Event()
 
