@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.loaded_once import loaded_once
 from support.models import tiny_checkpoint
 
 import icl_bench
@@ -33,7 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("page")
     tiny_checkpoint(folder / "my-checkpoint")
     names: dict[str, Any] = {"values": []}
-    with pytest.MonkeyPatch.context() as here:
+    with loaded_once(), pytest.MonkeyPatch.context() as here:
         here.chdir(folder)
         for source, output in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
             if output.startswith("UserError: "):
