@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from support.program import Run, as_words
 
 pytestmark = pytest.mark.slow
-ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "2")
+ASKED = ("--model", "gemma3-270m", "--dtype", "float32", "--k", "1,2", "--draws", "1")
 
 
 def test_short_answers_are_compared_with_all_right_ones(program_here: Run, data_dir: Path, tmp_path: Path):
@@ -45,8 +48,13 @@ def test_a_number_is_taken_out_of_a_worked_solution(program_here: Run, data_dir:
 
 
 def test_free_text_is_scored_by_rouge_and_bertscore(program_here: Run, data_dir: Path, tmp_path: Path):
-    words = f"run --task samsum --k 2 --draws 1 --test-size 2 --model gemma3-270m --data-dir {data_dir} --json"
-    done = program_here(*as_words(words), "--results", tmp_path)
+    few, (train, *_) = tmp_path / "samsum", (data_dir / "samsum").glob("train.*")
+    few.mkdir()
+    shutil.copyfile(data_dir / "samsum" / "test.jsonl", few / "test.jsonl")
+    with (gzip.open if train.suffix == ".gz" else open)(train, "rb") as rows:  # to read all takes longest
+        (few / "train.jsonl").write_bytes(b"".join(islice(rows, 300)))
+    words = f"run --task samsum --k 2 --draws 1 --test-size 2 {' '.join(ASKED[:4])} --data-dir {tmp_path} --json"
+    done = program_here(*as_words(words), "--results", tmp_path / "results")
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["curves"]
     assert point["accuracy"] is None
