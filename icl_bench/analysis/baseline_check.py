@@ -8,7 +8,7 @@ variant and must be equal. The model file, dtype, backend and versions may diffe
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -113,8 +113,16 @@ class Check:
             count = counted(int(torn["missing"].sum()), "prediction")
             parts.append(f"{count} of {_several(torn)}")
         if len(self.only_baseline):
-            parts.append(f"all of {_several(self.only_baseline)}")
+            parts.append(f"all of {_several(self.only_baseline, self.name_alone)}")
         return listed(parts) if parts else ""
+
+    def name_alone(self, row: Mapping[Any, Any] | pd.Series) -> str:
+        """The name of a point without a counterpart; with its variant if another variant of it was compared."""
+        name = point_name(row)
+        if name not in set(map(point_name, self.points.to_dict("records"))):
+            return name
+        variant = row["variant"]
+        return f"{name} ({f'variant {plain(variant)}' if variant else 'without a variant'})"
 
     def require_all(self) -> None:
         """Raise ``UserError`` if part of the baseline was not compared and must not be missing."""
@@ -145,10 +153,10 @@ class Check:
         }
 
 
-def _several(points: pd.DataFrame) -> str:
+def _several(points: pd.DataFrame, name: Callable[[pd.Series], str] | None = None) -> str:
     """The first of some points, and the number of the others."""
     more = len(points) - 1
-    return point_name(points.iloc[0]) + (f" (and {counted(more, 'more point')})" if more else "")
+    return (name or point_name)(points.iloc[0]) + (f" (and {counted(more, 'more point')})" if more else "")
 
 
 def _known(value: Any) -> Any:

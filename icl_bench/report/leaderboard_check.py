@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.baseline_check import NEW, Check, check_results, point_name, refuse_limits
-from icl_bench.analysis.regression import COMPARED, PAIR, ROUNDING, Overall
+from icl_bench.analysis.regression import COMPARED, PAIR, ROUNDING, Overall, alone
 from icl_bench.analysis.statistics.paired import holm
 from icl_bench.errors import UserError
 from icl_bench.escaping import formula_of
@@ -22,7 +22,7 @@ from icl_bench.report.leaderboard import PROVENANCE, leaderboard
 from icl_bench.results.storage import Place
 from icl_bench.table_files import check_names, csv_rows, gunzip
 from icl_bench.text_files import decode, read_file
-from icl_bench.wording import one_line, plain, short
+from icl_bench.wording import listed, nearest, one_line, plain, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,9 +72,9 @@ def check_leaderboard(
 
 
 def read_leaderboard(path: Path) -> pd.DataFrame:
-    """Read a leaderboard's CSV file, or another one with the columns ``NEEDED``, one row per point.
+    """Read a leaderboard's CSV file, or another one with the columns ``NEEDED``, one row per variant of a point.
 
-    Raises ``UserError`` with the line of the first value that is not valid.
+    Raises ``UserError`` with the line of the first value that is not valid, or of a variant that appears twice.
     """
     import pandas as pd
 
@@ -90,7 +90,13 @@ def read_leaderboard(path: Path) -> pd.DataFrame:
         )
     if lacking := [name for name in NEEDED if name not in names]:
         raise UserError(f"{shown}: not a leaderboard: it lacks the column {lacking[0]}; {NEW}")
-    rows = [_row(dict(zip(names, cells, strict=True)), where) for where, cells in lines]
+    rows: list[dict[str, Any]] = []
+    places: dict[tuple[Any, ...], str] = {}
+    for where, cells in lines:
+        rows.append(row := _row(dict(zip(names, cells, strict=True)), where))
+        first = places.setdefault(tuple(row[name] for name in (*COMPARED, "variant")), where)
+        if first != where:
+            raise UserError(one_line(f"{where}: {point_name(row)} is in {first}, too; keep one line, or name variants"))
     if not rows:
         raise UserError(f"{shown}: has no points; {NEW}")
     return pd.DataFrame(rows)
@@ -102,6 +108,12 @@ def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
     row |= {name: formula_of(cells.get(name, "")) for name in TEXTS}
     row |= {name: _whole(cells[name], f"{where}: {name}", least) for name, least in COUNTS.items()}
     row |= {n: _share(cells.get(n, ""), f"{where}: {n}") for n in ("accuracy", "ci_low", "ci_high", *score_columns())}
+    metric = _metric(row)
+    if metric not in (known := (ACCURACY, *score_columns())):
+        raise UserError(one_line(f"{where}: metric: unknown score {plain(metric)}; {nearest(metric, known)}"))
+    if empty := [name for name in (metric, "ci_low", "ci_high") if math.isnan(row[name])]:
+        are = "is" if len(empty) == 1 else "are"
+        raise UserError(f"{where}: {listed(empty)} {are} empty, so nothing can be compared; fill or remove the line")
     low, high, value = row["ci_low"], row["ci_high"], _value(row)
     if value < low - ROUNDED or value > high + ROUNDED:
         raise UserError(f"{where}: {value:g} is not between ci_low {low:g} and ci_high {high:g}")
@@ -166,7 +178,6 @@ def compare_leaderboards(
         raise UserError(f"{shown[1]} and {shown[0]}: {why}; {NEW}")
     nothing = (math.nan,) * 6
     whole = Overall(len(scored), int(scored["rows"].sum()), 0, *nothing, math.nan, alpha, "no score")
-    compared = [tuple(row[name] for name in COMPARED) for row, _ in pairs]
     return Check(
         *shown,
         tolerance,
@@ -175,8 +186,8 @@ def compare_leaderboards(
         whole,
         table,
         pd.DataFrame(columns=[*PAIR, "draw", "test_id", "gold", "before", "now", "change", "perturbation"]),
-        _alone(base, compared),
-        _alone(now, compared),
+        alone(base, table, "base_variant").assign(perturbation=None),
+        alone(now, table).assign(perturbation=None),
         [change for before, after in pairs for change in _changes(before, after)],
         notes=(NOTE,),
     )
@@ -226,6 +237,7 @@ def _compared(before: Row, now: Row) -> dict[str, Any]:
         math.hypot(now["ci_high"] - new, old - before["ci_low"]),
     )
     difference = new - old
+    p = loss_p(difference, above, min(_freedom(before), _freedom(now)))
     return {
         **{name: now[name] for name in COMPARED},
         "base_variant": before["variant"],
@@ -239,11 +251,11 @@ def _compared(before: Row, now: Row) -> dict[str, Any]:
         "difference": difference,
         "ci_low": max(difference - below, -1.0),
         "ci_high": min(difference + above, 1.0),
-        "p": loss_p(difference, above, min(_freedom(before), _freedom(now))),
+        "p": p,
         "lost": None,
         "gained": None,
         "other_prompts": 0,
-        "missing": 0,
+        "missing": before["draws"] * before["test_rows"] if math.isnan(p) else 0,
         "perturbation": None,
     }
 
@@ -259,33 +271,30 @@ def loss_p(difference: float, above: float, freedom: int) -> float:
     """One-sided p value of a loss, from a difference and the distance ``above`` to its upper 97.5% limit.
 
     The interval's own distribution is unknown: it is between Student's with ``freedom`` degrees of freedom and the
-    normal one. Both are scaled to the limit, and the larger p value is used. NaN for unknown values.
+    normal one. Both are scaled to the limit, and the larger p value is used. NaN for unknown values. A limit at the
+    difference itself, as between scores of 0 and of 1, leaves no doubt.
 
     >>> round(loss_p(-0.1, 0.1, 4), 3)
     0.025
     """
     from icl_bench.analysis.statistics.special import ndtr, ndtri, stdtr, stdtrit
 
-    if math.isnan(difference + above) or above <= 0:
+    if math.isnan(difference + above):
         return math.nan
+    if above <= 0:
+        return float(difference >= 0)
     size = difference / above
     return float(max(stdtr(freedom, size * stdtrit(freedom, 0.975)), ndtr(size * ndtri(0.975))))
 
 
-def _alone(table: pd.DataFrame, compared: list[tuple[Any, ...]]) -> pd.DataFrame:
-    """The points of a side without a counterpart."""
-    there = [tuple(row) in compared for row in table[COMPARED].itertuples(index=False, name=None)]
-    points = table.loc[[not known for known in there], [*COMPARED, "variant"]]
-    return points.assign(perturbation=None).reset_index(drop=True)
-
-
 def _changes(before: Row, now: Row) -> list[dict[str, Any]]:
-    """Differences between the provenance of both sides of a point. Without a version, a hash is that of an imported
-    file.
+    """Differences between the scores and the provenance of both sides of a point. Without a version, a hash is that of
+    an imported file.
     """
     variants = {"base_variant": before["variant"], "variant": now["variant"]}
     hashed = bool(before.get("version") and now.get("version"))
-    values = [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]
+    values = [("metric", _metric(before), _metric(now))]
+    values += [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]
     return [
         {**variants, "fact": name, "before": old, "now": new}
         for name, old, new in values

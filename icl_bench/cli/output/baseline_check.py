@@ -117,7 +117,7 @@ def _prompts(check: Check) -> Iterator[str]:
 def _alone(check: Check) -> Iterator[str]:
     sides = (("only in the baseline", check.only_baseline), ("only now", check.only_results))
     for where, points in sides:
-        yield from dict.fromkeys(f"{where}: {point_name(row)}" for row in points.to_dict("records"))
+        yield from dict.fromkeys(f"{where}: {check.name_alone(row)}" for row in points.to_dict("records"))
 
 
 def _torn(check: Check) -> Iterator[str]:

@@ -162,11 +162,82 @@ def test_a_point_of_several_variants_is_compared_with_its_own(stored: Path, tmp_
     assert re.fullmatch(r"error: \S+neither: wines tiny random drawn k=\d has several variants, .+\n", done.err)
 
 
+HEADER = "task,model,select,order,attention,k,draws,test_rows,accuracy,ci_low,ci_high,variant,metric\n"
+
+
+def board(place: Path, *points: tuple[int, float, str]) -> pd.DataFrame:
+    """A leaderboard with these points: k, accuracy and variant."""
+    lines = (f"wines,tiny,random,drawn,full,{k},3,200,{a},{a - 0.05},{a + 0.05},{v},accuracy\n" for k, a, v in points)
+    place.write_text(HEADER + "".join(lines))
+    return read_leaderboard(place)
+
+
+def test_a_variant_without_a_counterpart_is_listed_also_if_the_point_has_another(tmp_path: Path):
+    base = board(tmp_path / "base.csv", (8, 0.8, "a"), (8, 0.7, "b"))
+    now = board(tmp_path / "now.csv", (8, 0.8, "a"), (8, 0.1, "c"))
+    found = compare_leaderboards(base, now, ("base", "now"))
+    assert found.points["variant"].tolist() == ["a"]
+    assert found.only_baseline["variant"].tolist() == ["b"]
+    assert found.only_results["variant"].tolist() == ["c"]
+    assert not found.passed
+    assert found.lacking == "all of wines tiny random drawn k=8 (variant b)"
+
+
+def test_variants_without_a_counterpart_are_printed_and_those_of_the_board_fail(stored: Path, tmp_path: Path):
+    both = folder(tmp_path / "both", predictions(0.8), predictions(0.5, seed=2, variant="other"))
+    done = checked(stored / "board.csv", both)
+    assert done.code == 0
+    assert re.findall(r"only now: wines tiny random drawn k=(\d) \(variant \w+\)\n", done.out) == ["1", "8"]
+    write(leaderboard(both), tmp_path / "both.csv")
+    done = checked(tmp_path / "both.csv", stored / "good")
+    assert done.code == 2
+    assert re.search(r"lacks all of wines tiny random drawn k=1 \(variant \w+\) \(and 1 more point\)", done.err)
+
+
+def test_a_point_that_is_twice_in_the_board_is_refused_with_its_line(stored: Path, tmp_path: Path):
+    def twice(lines: list[list[str]]) -> None:
+        lines.append(lines[1])
+
+    done = checked(rewritten(stored, tmp_path / "board.csv", twice), stored / "good")
+    assert (done.code, done.out) == (2, "")
+    said = r"error: \S+board\.csv:4: wines tiny random drawn k=\d is in \S+board\.csv:2, too; .+\n"
+    assert re.fullmatch(said, done.err)
+
+
+def test_a_board_with_another_score_is_not_passed(stored: Path, tmp_path: Path):
+    def other(lines: list[list[str]]) -> None:
+        set_cell("rouge1", lines[1][lines[0].index("accuracy")])(lines)
+        set_cell("metric", "rouge1")(lines)
+
+    path = rewritten(stored, tmp_path / "board.csv", other)
+    done = checked(path, stored / "worse")
+    assert done.code == 1  # the other point
+    done = checked(path, stored / "good")
+    assert done.code == 2
+    assert "differs: metric: rouge1 in the baseline, accuracy now\n" in done.out
+    assert re.search(r"lacks 600 predictions of wines tiny random drawn k=\d of the baseline", done.err)
+    assert checked(path, stored / "good", "--allow-missing").code == 0
+
+
+def test_a_point_that_was_always_wrong_and_is_always_right_is_compared(tmp_path: Path):
+    line = "wines,tiny,random,drawn,full,8,3,200,{0},{1},{2},a,accuracy\n"
+    for name, numbers in (("base.csv", (0, 0, 0.02)), ("now.csv", (1, 0.98, 1))):
+        (tmp_path / name).write_text(HEADER + line.format(*numbers))
+    found = compare_leaderboards(*map(read_leaderboard, (tmp_path / "base.csv", tmp_path / "now.csv")), ("b", "n"))
+    assert found.points[["p", "verdict"]].to_numpy().tolist() == [[1.0, "ok"]]
+
+
 def set_cell(name: str, value: str) -> Any:
     def change(lines: list[list[str]]) -> None:
         lines[1][lines[0].index(name)] = value
 
     return change
+
+
+def blank(lines: list[list[str]]) -> None:
+    """The first point without a score, as a leaderboard has it for free text that was not scored."""
+    for name in ("accuracy", "ci_low", "ci_high"):
+        set_cell(name, "")(lines)
 
 
 def without(name: str) -> Any:
@@ -185,6 +256,11 @@ WRONG = [
     (set_cell("k", "many"), r"board\.csv:2: k: 'many'; expected a whole number of at least 0"),
     (set_cell("draws", "0"), r"board\.csv:2: draws: '0'; expected a whole number of at least 1"),
     (set_cell("test_rows", "9" * 5000), r"board\.csv:2: test_rows: "),
+    (set_cell("accuracy", ""), r"board\.csv:2: accuracy is empty, so nothing can be compared; "),
+    (set_cell("ci_low", "nan"), r"board\.csv:2: ci_low is empty"),
+    (blank, r"board\.csv:2: accuracy, ci_low and ci_high are empty"),
+    (set_cell("metric", "rouge1"), r"board\.csv:2: rouge1 is empty"),
+    (set_cell("metric", "rouge-1"), r"board\.csv:2: metric: unknown score rouge-1; did you mean .*rouge1"),
     (without("ci_low"), r"board\.csv: not a leaderboard: it lacks the column ci_low; make a new baseline"),
     (lambda lines: lines.__delitem__(slice(1, None)), r"board\.csv: has no points"),
     (lambda lines: lines[1].pop(), r"board\.csv:2: \d+ cells, but the header has"),
@@ -199,25 +275,6 @@ def test_a_table_that_cannot_be_used_is_refused_in_one_line(stored: Path, tmp_pa
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
     assert re.search(said, done.err)
-
-
-def test_points_without_a_score_in_the_board_are_not_compared(stored: Path, tmp_path: Path):
-    def blank(lines: list[list[str]]) -> None:
-        for name in ("accuracy", "ci_low", "ci_high"):
-            lines[1][lines[0].index(name)] = ""
-
-    done = checked(rewritten(stored, tmp_path / "board.csv", blank), stored / "good")
-    assert done.code == 0
-    assert "not compared: wines tiny random drawn k=" in done.out
-    assert "in 1 point\n" in done.out
-
-    def blank_all(lines: list[list[str]]) -> None:
-        blank(lines)
-        blank([lines[0], lines[2]])
-
-    done = checked(rewritten(stored, tmp_path / "board.csv", blank_all), stored / "good")
-    assert done.code == 2
-    assert "nothing was compared" in done.err
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
