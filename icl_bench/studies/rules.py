@@ -29,27 +29,34 @@ class Rule:
 
     @classmethod
     def read(cls, rule: Mapping[str, Any]) -> Rule:
-        """Read a mapping of a file, of values or lists of values. Raises ``UserError``."""
+        """Read a mapping of a file, of values or lists of values; texts are split at commas. Raises ``UserError``."""
         if not rule:
             raise UserError("is empty; give task, model, select, k, ...")
         for key in rule:
             if key not in KEYS:
                 raise UserError(f"{plain(key)}: unknown key; {nearest(str(key), KEYS)}")
-        listed = {key: value if isinstance(value, list | tuple | set) else [value] for key, value in rule.items()}
-        return cls({key: frozenset(map(str, values)) for key, values in listed.items()})
+        values = {
+            key: frozenset(
+                text for one in _listed(value) for text in (str(one), *_split(key, str(one))) if text.strip()
+            )
+            for key, value in rule.items()
+        }
+        for key, of_key in values.items():
+            if not any(_split(key, text) for text in of_key):
+                raise UserError(f"{key}: is empty")
+        return cls(values)
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Rule:
         """Parse texts of ``--only KEY=VALUE[,VALUE...]``, all of which must hold. Raises ``UserError``."""
-        by_key: dict[str, set[str]] = {}
+        by_key: dict[str, str] = {}
         for text in texts:
             key, equals, values = text.partition("=")
-            words = set(SPLIT.get(key, comma_list)(values))
-            if not equals or not words:
+            if not equals or not _split(key, values):
                 raise UserError(f"--only {plain(text)}: expected KEY=VALUE, like task=banking77")
             if key in by_key:
                 raise UserError(f"--only {key}: appears twice; write {key}=A,B for several")
-            by_key[key] = words
+            by_key[key] = values
         try:
             return cls.read(by_key)
         except UserError as error:
@@ -62,6 +69,24 @@ class Rule:
     def may_hold(self, names: Names) -> bool:
         """Whether the rule may match: no known value of a point contradicts it."""
         return all(values & names[key] for key, values in self.values.items() if key in names)
+
+    def unknown(self, known: Names) -> list[tuple[str, str]]:
+        """The keys and values that are not known, sorted. Of a text with commas, the whole or its parts are known."""
+        found = []
+        for key, values in self.values.items():
+            several = [text for text in values if [text] != list(_split(key, text))]
+            of_known = {part for text in several if text in known[key] for part in _split(key, text)}
+            found += [(key, text) for text in values - known[key] - of_known - {*several}]
+        return sorted(found)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return list(value) if isinstance(value, list | tuple | set) else [value]
+
+
+def _split(key: str, text: str) -> Sequence[str]:
+    """The values in a text."""
+    return [part for part in SPLIT.get(key, comma_list)(text) if part]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import NotHereError, UserError
 from icl_bench.models.registry import resolve
-from icl_bench.results.cells import CellSpec
+from icl_bench.models.trained import own_pattern
+from icl_bench.results.cells import AXES, CellSpec
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.results.studies import write_study
 from icl_bench.studies.cluster import Cluster
 from icl_bench.studies.file import Job, Problems, StudyFile
 from icl_bench.studies.parts import Listener, Part, PromptPart, TrainingPart, run_here
-from icl_bench.studies.rules import Names, PointFilter
+from icl_bench.studies.rules import KEYS, Names, PointFilter
 from icl_bench.sweep.combinations import Combination, default_order
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import draws_of
@@ -30,6 +31,7 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 from icl_bench.training.finetune import Finetuning, Say
 from icl_bench.training.spec import FinetuneSpec
+from icl_bench.wording import nearest, one_line, plain
 
 T = TypeVar("T")
 
@@ -101,21 +103,9 @@ class Study:
         names, spec = names_of(job), job.spec()
         if spec.k is None or spec.k.ladder or spec.k.largest:
             return None
-        if isinstance(spec, FinetuneSpec):
-            points = [({"select": method, "order": "drawn", "attention": "full"}, spec.draws) for method in spec.method]
-        else:
-            points = [
-                (
-                    {"select": str(select), "order": str(order), "attention": str(attention)},
-                    draws_of(select, spec.draws),
-                )
-                for select in spec.select
-                for order in spec.order or [default_order(select)]
-                for attention in spec.attention
-            ]
         return sum(
             self.wanted({**names, **_names(**axes, k=str(k), draw=str(draw))})
-            for axes, draws in points
+            for axes, draws in _settings(spec)
             for k in spec.k.numbers
             for draw in range(draws)
         )
@@ -211,6 +201,7 @@ def check(
 
     problems, jobs = Problems(file.shown, file.tree), file.jobs
     say("reading the study")
+    check_rules(file, wanted)
     jobs = [job for job in jobs if wanted(names_of(job))]
     tasks, models = {}, {}
     for job in jobs:
@@ -243,6 +234,57 @@ def check(
         problems.attempt(job.place, able)
     problems.refuse()
     return jobs
+
+
+def check_rules(file: StudyFile, wanted: PointFilter) -> None:
+    """Raise ``UserError`` for values of rules that no point of the whole study has."""
+    rules = [*file.exclude, *([wanted.only] if wanted.only else [])]
+    if not rules:
+        return
+    known: dict[str, set[str]] = {key: set() for key in KEYS}
+    unsaid: set[str] = set()
+    for job in file.jobs:
+        _add(known, names_of(job))
+        try:
+            spec = job.spec()
+        except UserError:  # reported if the job is selected
+            unsaid.update(AXES)
+            continue
+        numbers = [] if spec.k is None else map(str, spec.k.numbers)
+        known["k"].update(numbers)
+        if spec.k is None or spec.k.largest or (isinstance(spec, RunSpec) and any(s.says_k for s in spec.select)):
+            unsaid.add("k")
+        for axes, draws in _settings(spec):
+            _add(known, _names(**axes))
+            known["draw"].update(map(str, range(draws)))
+    problems = Problems(file.shown, file.tree)
+    for number, rule in enumerate(rules):
+        for key, text in rule.unknown({key: frozenset(values) for key, values in known.items()}):
+            if key in unsaid and (key != "k" or text.isdecimal()):
+                continue
+            hint = nearest(text, known[key])
+            if rule is wanted.only:
+                raise UserError(one_line(f"--only {key}={plain(text)}: no point of {file.shown} has it; {hint}"))
+            problems.add(("exclude", number, key), f"exclude: {key}: no point has {plain(text)}; {hint}")
+    problems.refuse()
+
+
+def _settings(spec: RunSpec | FinetuneSpec) -> list[tuple[dict[str, str], int]]:
+    """Selectors or methods of a spec with orders and attention, as results name them, and numbers of draws."""
+    if isinstance(spec, FinetuneSpec):
+        attention = str(own_pattern(spec.model))
+        return [({"select": method, "order": "drawn", "attention": attention}, spec.draws) for method in spec.method]
+    return [
+        ({"select": str(select), "order": str(order), "attention": str(attention)}, draws_of(select, spec.draws))
+        for select in spec.select
+        for order in spec.order or [default_order(select)]
+        for attention in spec.attention
+    ]
+
+
+def _add(known: Mapping[str, set[str]], names: Names) -> None:
+    for key, values in names.items():
+        known[key] |= values
 
 
 def names_of(job: Job) -> Names:

@@ -23,8 +23,8 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="KEY=VALUES",
-        help="Run only a part: task=, model=, setting=, select=, order=, attention=, k= or draw=; several values with "
-        "commas. Repeat it for several keys.",
+        help="Run only a part: task=, model=, setting=, select=, order=, attention=, k= or draw= (the first is 0); "
+        "several values with commas. Repeat it for several keys.",
     ),
 ]
 

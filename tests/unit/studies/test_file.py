@@ -255,6 +255,22 @@ def test_a_point_is_left_out_where_all_that_a_rule_names_holds():
     assert wanted(point(task="t", select="bm25"))
 
 
+def test_a_text_of_several_values_is_split_in_a_rule_as_in_only():
+    wanted = PointFilter((Rule.read({"select": "bm25,hybrid:20,by=dense", "k": "5, 10"}),))
+    assert not wanted(point(select="bm25", k=10))
+    assert not wanted(point(select="hybrid:20,by=dense", k=5))
+    assert wanted(point(select="bm25", k=20))
+    # the default name of a block of several selectors
+    assert not PointFilter((Rule.read({"setting": "bm25,dense"}),))(point(setting="bm25,dense"))
+    assert PointFilter(only=Rule.parse(["setting=bm25,dense"]))(point(setting="bm25,dense"))
+
+
+@pytest.mark.parametrize("values", ["", " , ", [], [""]])
+def test_a_rule_without_values_is_refused(values: Any):
+    with pytest.raises(UserError, match="k: is empty"):
+        Rule.read({"k": values})
+
+
 def test_only_what_is_asked_for_is_meant():
     wanted = PointFilter(only=Rule.parse(["task=trec,nlu", "attention=grouped:3,512", "k=1,10"]))
     assert wanted(point(task="nlu", attention="grouped:3,512", k=10))

@@ -19,7 +19,7 @@ from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
 from icl_bench.studies.parts import Engines, Listener, PromptPart
 from icl_bench.studies.rules import PointFilter, Rule
-from icl_bench.studies.study import Study
+from icl_bench.studies.study import Study, check_rules
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.task_files import load_task
@@ -92,7 +92,60 @@ def test_what_is_laid_out_is_what_rules_leave(folder: Path):
     assert asked(prepared(folder, "setting=neighbours")) == {one for one in EXPECTED if one[1] == "probe"}
     assert asked(prepared(folder, "select=bm25")) == {one for one in EXPECTED if one[1] == "bm25"}
     with pytest.raises(UserError, match="nothing to run"):
-        prepared(folder, "model=third")
+        prepared(folder, "setting=neighbours", "model=second")
+
+
+@pytest.mark.parametrize(
+    ("only", "said"),
+    [
+        ("model=third", "--only model=third: no point of "),
+        ("k=2,11", r"--only k=11: no point of \S+mine\.yaml has it; did you mean 12\?"),
+        ("select=BM25", r"--only select=BM25: no point .*; did you mean bm25\?"),
+        ("draw=0,2", r"--only draw=2: no point .*; known: 0, 1"),
+        ("attention=ful", "--only attention=ful: no point .*; did you mean full"),
+        ("setting=plain,model=first", "--only setting=model=first: no point"),
+        ("labels=all,halves", "--only labels=halves: no point"),
+    ],
+)
+def test_a_part_with_a_value_that_no_point_has_is_refused(folder: Path, only: str, said: str):
+    with pytest.raises(UserError, match=said):
+        prepared(folder, only)
+
+
+def test_a_rule_with_a_value_that_no_point_has_is_refused_with_its_line(folder: Path):
+    rules = """\
+  - {select: "bm25,random", k: "4,5"}
+  - {model: frist}
+  - {select: BM25, order: by-label}
+  - {select: probe, task: stdlib_six, queries: test, perturbation: none, draw: [0, 1]}
+"""
+    (folder / "wrong.yaml").write_text(STUDY + rules, encoding="utf-8")
+    file = load_study(folder / "wrong.yaml")
+    with pytest.raises(UserError) as refused:
+        Study.prepare(file, PointFilter(file.exclude))
+    said = [line.rpartition("/")[2] for line in str(refused.value).splitlines()]
+    assert [line.partition("; ")[0] for line in said] == [
+        "wrong.yaml:19: exclude: k: no point has 5",
+        "wrong.yaml:20: exclude: model: no point has frist",
+        "wrong.yaml:21: exclude: order: no point has by-label",
+        "wrong.yaml:21: exclude: select: no point has BM25",
+    ]
+    assert said[-1].endswith("; did you mean bm25?")
+
+
+def test_numbers_that_depend_on_model_and_data_may_be_in_rules(folder: Path):
+    text = STUDY.replace("k: 3", "k: [3, max]").replace("bm25, k: 4", "bm25, k: [4, 250]")
+    (folder / "open.yaml").write_text(text, encoding="utf-8")
+    file = load_study(folder / "open.yaml")
+    assert Study.prepare(file, PointFilter(file.exclude)).parts
+    with pytest.raises(UserError, match="--only k=max: no point"):
+        Study.prepare(file, PointFilter(file.exclude, Rule.parse(["k=max"])))
+
+
+@pytest.mark.parametrize("name", known_studies())
+def test_rules_of_shipped_studies_have_known_values(name: str):
+    file = load_study(name)
+    check_rules(file, PointFilter(file.exclude))
 
 
 MIXED = """\
