@@ -65,6 +65,11 @@ class Free:
     sampling: Sampling | None = None
     """Samples tokens by their probabilities; None for the most probable."""
 
+    def __post_init__(self) -> None:
+        """Refuse an empty stop, which every text begins with."""
+        if "" in self.stops:
+            raise ValueError("an empty text ends no answer")
+
     def before_stop(self, text: str) -> str | None:
         """The text before the first stop in it, or None if it has none.
 

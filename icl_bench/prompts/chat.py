@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,7 +98,6 @@ class ChatForm:
         self._has_system = not (settings.system or template.start) or self._shows_system()
         self._around, self._regular = self._probe_template()
         self.ending = self._ending()
-        self.stop = self.ending.strip()
         self.start, self.before_answer = self._around.start, self._around.end
         if thought is not None:
             self.before_answer = thought.mark
@@ -153,6 +154,28 @@ class ChatForm:
             end = "it is closed, and labels follow it" if self._chat.closes_thoughts else "answers begin inside it"
             notes.append(f"the chat template begins a thought ({mark}) before each answer: {end}")
         return notes
+
+    @cached_property
+    def stop(self) -> str:
+        """The text that ends a free answer: the end of a turn, or if that is blank, the beginning of the next.
+
+        Raises ``UserError`` if the template writes neither.
+        """
+        if ends := self.ending.strip():
+            return ends
+        with suppress(UserError):  # a template of one user message may not show several turns
+            begins = self._around_marks(_MARKS[:3])[2].strip()
+            if begins:
+                return (ending_of(begins, self._special) or begins).strip()
+        raise UserError(
+            f"--chat: the chat template of model {self._chat.model_name} ends a turn and begins the next with blanks "
+            "only, so nothing ends a free answer or a thought; leave --chat out"
+        )
+
+    @property
+    def ends_at_next_turn(self) -> bool:
+        """Whether the beginning of the next turn ends a free answer, as the end of a turn is blank."""
+        return not self.ending.strip()
 
     @property
     def thought_marks(self) -> tuple[str, ...]:

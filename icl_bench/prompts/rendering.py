@@ -142,6 +142,9 @@ class PlainForm:
         """One prompt as a conversation: one user message."""
         return [{"role": "user", "content": self.whole(demonstrations, query)}]
 
+    ends_at_next_turn = False
+    """Whether the beginning of a next turn ends a free answer."""
+
     thought_marks: tuple[str, ...] = ()
     """Marks with which a model begins its own thoughts."""
 

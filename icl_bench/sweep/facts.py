@@ -65,7 +65,7 @@ def facts(
         max_answer_tokens=None if spec.is_classification else spec.max_answer_tokens,
         answer=_answer(spec.answer) if spec.answer and spec.answer.compares else None,
         thoughts=_thoughts(task),
-        stops=list(task.stops) if spec.stop else None,
+        stops=list(task.stops) if spec.stop or task.ends_at_next_turn else None,
         rationales=f"{spec.rationales.keep} ones of {spec.rationales.model}" if spec.rationales else None,
         **further,
     )

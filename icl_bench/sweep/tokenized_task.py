@@ -311,6 +311,12 @@ class TokenizedTask:
         """Texts that end a free-text answer."""
         return self.data.spec.stops_beside(self.encoder.form.stop)
 
+    @property
+    def ends_at_next_turn(self) -> bool:
+        """Whether the beginning of a chat's next turn ends free texts: answers or thoughts."""
+        spec = self.data.spec
+        return self.encoder.form.ends_at_next_turn and (not spec.is_classification or spec.thought is not None)
+
     @cached_property
     def decoding(self) -> Decoding:
         """How a backend decodes answers of rows without their own choices."""

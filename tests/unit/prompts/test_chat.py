@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.models import Row, llama_tokenizer, qwen_tokenizer
 
+from icl_bench.backends.interface import Free
 from icl_bench.errors import UserError
 from icl_bench.prompts.chat import ChatForm, ChatSettings, around_turns, chat_form, read_settings
 from icl_bench.prompts.chat_template import ChatTemplate
@@ -237,7 +238,44 @@ def test_an_answer_that_a_line_break_ends_is_ended_by_no_special_token(tmp_path:
         assert PromptTokenizer(written, model.tokenizer).ending_token is None
     twice = Model(tmp_path / "twice", CHATML.replace("<|im_end|>\n", " \n\n"), qwen_tokenizer)
     form = twice.form(ChatSettings(style="turns"))
-    assert (form.answer("order"), form.stop) == ("order \n", "")
+    assert (form.answer("order"), form.stop) == ("order \n", "<|im_start|>")
+
+
+ALPACA = """{% for m in messages %}{% if m['role'] == 'user' %}{{ '### Instruction:\n' + m['content'] + '\n\n' }}
+{%- else %}{{ '### Response:\n' + m['content'] + '\n\n' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '### Response:\n' }}{% endif %}"""
+BARE = "{% for m in messages %}{{ m['content'] + '\n' }}{% endfor %}"
+NAMED = BARE.replace("m['content']", "m['role'] | capitalize + ': ' + m['content']")
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+@pytest.mark.parametrize(("source", "stop"), [(ALPACA, "### Instruction:"), (NAMED, "User:")])
+def test_the_next_turn_ends_an_answer_after_whose_turn_only_blanks_stand(
+    tmp_path: Path, source: str, stop: str, style: Any
+):
+    form = Model(tmp_path, source, qwen_tokenizer).form(ChatSettings(style=style))
+    assert form.ending == "\n"
+    assert form.ends_at_next_turn
+    assert (form.stop, form.thought_stops) == (stop, (stop,))
+    free = Free((form.stop,), 9)
+    assert free.before_stop("Paris, in\n\nFrance") is None
+    assert free.before_stop(f"Paris\n\n{stop}\n") == "Paris\n\n"
+
+
+@pytest.mark.parametrize("style", ["turns", "single"])
+def test_free_answers_need_something_printable_at_the_end_of_a_turn_and_labels_do_not(tmp_path: Path, style: Any):
+    form = Model(tmp_path, BARE, qwen_tokenizer).form(ChatSettings(style=style))
+    assert form.answer("order") == "order\n"
+    for ask in (lambda: form.stop, lambda: form.thought_stops):
+        with pytest.raises(
+            UserError, match=r"^--chat: the chat template of model mine ends a turn .* leave --chat out$"
+        ):
+            ask()
+
+
+def test_an_empty_stop_is_refused():
+    with pytest.raises(ValueError, match="an empty text ends no answer"):
+        Free(("\n", ""), 9)
 
 
 @pytest.mark.parametrize(("source", "rows"), [(NUMBERED, ROWS), (TRIMMED, [Row(" led by a blank", {"text": "x"})])])
