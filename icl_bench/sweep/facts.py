@@ -14,6 +14,7 @@ from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.perturbations import NONE
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.attention_patterns import FULL, Pattern
+from icl_bench.prompts.written_labels import needs_signs
 from icl_bench.results.cells import Identity, short_hash
 from icl_bench.results.facts import ChatFacts, Facts
 from icl_bench.results.store import FIRST_METRIC
@@ -40,7 +41,7 @@ def facts(
     return Facts(
         fingerprint=task.model.fingerprint,
         scoring=task.scoring if spec.is_classification else "generate",
-        label_reading="normalised" if spec.is_classification and task.scoring == "unconstrained" else None,
+        label_reading=_label_reading(task) if spec.is_classification and task.scoring == "unconstrained" else None,
         seed=task.seed,
         data=dict(data.files),
         fields=dict(spec.data.fields) if spec.data.file else None,
@@ -148,8 +149,13 @@ def _labels(task: TokenizedTask) -> Sequence[Any]:
     """Possible answers: the labels of all rows, or the choices of each row."""
     data = task.data
     own = data.spec.labels is not None and data.spec.labels.own is not None
-    rows = data.test if task.queries == "test" else data.train
-    return [row.choices for row in rows] if own else data.labels
+    return [row.choices for row in task.queried] if own else data.labels
+
+
+def _label_reading(task: TokenizedTask) -> str:
+    """How labels are read in answers. Those that plain spellings suffice for keep the name of their cells."""
+    labels = {label for row in task.queried for label in row.choices} or task.data.labels
+    return "normalised, signs kept" if any(map(needs_signs, labels)) else "normalised"
 
 
 def cell_meta(

@@ -297,14 +297,18 @@ class TokenizedTask:
     @cached_property
     def _tokens_of(self) -> dict[str, Ids]:
         """Ids of each possible answer, including its end."""
-        queries = self.data.test if self.queries == "test" else self.data.train
-        spaces = dict.fromkeys(row.choices or self.data.labels for row in queries)
+        spaces = dict.fromkeys(row.choices or self.data.labels for row in self.queried)
         texts = list(dict.fromkeys(text for space in spaces for text in space))
         return dict(zip(texts, self.encoder.answers(texts), strict=True))
 
     @cached_property
     def _spellings(self) -> Spellings:
         return spellings_of(self.tokenizer)
+
+    @property
+    def queried(self) -> tuple[Example, ...]:
+        """The rows that queries are taken from."""
+        return self.data.test if self.queries == "test" else self.data.train
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -7,11 +7,9 @@ the column ``text``, as in a run.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,6 @@ from icl_bench.wording import counted, listed, plain, short
 
 FEW = 0.5
 """The share of labels among a task's predictions below which a warning is given."""
-
-NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 SHOWN = 3
 """The number of samples in a warning."""
@@ -79,10 +75,6 @@ class Labels:
             composed = unicodedata.normalize("NFKC", label)
             self._composed[composed] = None if composed in self._composed else label
         self._composed_reader = LabelReader(self._composed)
-        self._numbers: dict[Decimal, str | None] = {}
-        for label in self._reader.labels:
-            if (number := number_in(unicodedata.normalize("NFKC", label))) is not None:
-                self._numbers[number] = None if number in self._numbers else label
         self._known: dict[str, str | None] = {}
 
     def label_in(self, text: str) -> str | None:
@@ -94,23 +86,10 @@ class Labels:
         return self._known[text]
 
     def _read(self, text: str) -> str | None:
-        composed = unicodedata.normalize("NFKC", text)
-        if (number := number_in(composed)) is not None:
-            return self._numbers.get(number)  # signs and points are markup around a word, but significant in a number
         if (label := self._reader.label_in(text)) is not None:
             return label
-        read = self._composed_reader.label_in(composed)
+        read = self._composed_reader.label_in(unicodedata.normalize("NFKC", text))
         return None if read is None else self._composed[read]
-
-
-def number_in(text: str) -> Decimal | None:
-    """The number in a text, without an exponent; None if it is not a number.
-
-    >>> number_in("1.0") == number_in(" 1")
-    True
-    """
-    stripped = text.strip()
-    return Decimal(stripped) if stripped.isascii() and NUMBER.fullmatch(stripped) else None
 
 
 def compare(answers: Answers, judge: str | None = None) -> Compared:

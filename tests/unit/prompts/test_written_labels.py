@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_bench.prompts.written_labels import label_in, without_thoughts
+from icl_bench.prompts.written_labels import label_in, needs_signs, without_thoughts
+from icl_bench.results.importing.answers import Labels
 
 LABELS = ["card lost", "card arrival", "ABBR:exp", "NUM:date", "yes", "C++", "C"]
 
@@ -98,6 +99,102 @@ def test_labels_with_signs_of_their_own_are_read_as_they_are() -> None:
 )
 def test_a_sign_and_a_point_decide_a_number(text: str, label: str | None) -> None:
     assert label_in(text, ["0", "1", "5", "-0.5", "five"]) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "label"),
+    [
+        ("3", ("5", "-3", "2", "-7"), None),
+        ("x = 3", ("5", "-3", "2", "-7"), None),
+        ("7%", ("-7%", "5%"), None),
+        ("1", ("-1", "0"), None),
+        ("**1**", ("-1", "0"), None),
+        ("1", ("-1", "+1"), "+1"),
+        ("Label: 1", ("-1", "+1"), "+1"),
+        ("-1", ("1", "2"), None),
+        ("sentiment=-1", ("1", "-1"), "-1"),
+        ("-1.0", ("1", "-1"), "-1"),
+        ("- **1**", ("1", "-1"), "1"),
+        ("50K", ("<=50K", ">50K"), None),
+        (">50k.", ("<=50K", ">50K"), ">50K"),
+        ("C#.", ("C", "C#", "C++"), "C#"),
+        ("**C**", ("C", "C#", "C*"), "C"),
+        ("**C#**", ("C", "C#", "C++"), "C#"),
+        ("Language: c#.", ("C", "C#"), "C#"),
+        ("`A-`", ("A", "A-", "B"), "A-"),
+        ("Grade: A-.", ("A", "A-", "B"), "A-"),
+        ("A-.", ("A", "A-", "B"), "A-"),
+        ("A.", ("A", "A-", "B"), "A"),
+        (".net.", (".NET", "NET"), ".NET"),
+        ("NET", (".NET", "Java"), None),
+        ("A", ("(A)", "(B)"), "(A)"),
+        ("B.", ("(A)", "(B)"), "(B)"),
+        ("**(a)**", ("(A)", "(B)"), "(A)"),
+        ("The film is good", ("The film is good.", "The film is bad."), "The film is good."),
+        ("-a-", ("-a", "a-"), None),
+        ("Answer: <.", ("<", ">"), "<"),
+        ("<>", ("<", ">"), None),
+    ],
+)
+def test_markup_that_labels_begin_or_end_with_is_kept(text: str, labels: tuple[str, ...], label: str | None) -> None:
+    assert label_in(text, labels) == label
+    assert Labels(labels).label_in(text) == label
+
+
+AWKWARD = [
+    "C",
+    "C#",
+    "C++",
+    "c",
+    "-1",
+    "1",
+    "+1",
+    "1.0",
+    ".5",
+    "5",
+    "<50K",
+    ">50K",
+    "50K",
+    "A",
+    "A-",
+    "A+",
+    "A*",
+    "a_b",
+]
+AWKWARD += [
+    "a b",
+    "a -b",
+    "(A)",
+    "[A]",
+    "#A",
+    "A.",
+    "A..",
+    "<",
+    ">",
+    "-",
+    "?",
+    ".",
+    "~1",
+    "U.S.",
+    "'A'",
+    "no: A",
+    "18-24",
+]
+
+
+@given(st.sets(st.sampled_from(AWKWARD), min_size=1))
+def test_each_label_is_read_as_itself_with_and_without_a_point(labels: set[str]) -> None:
+    known = Labels(sorted(labels))
+    for label in labels:
+        for text in (label, f" {label}\n", f"{label}."):
+            meant = text.strip() if text.strip() in labels else label
+            assert label_in(text, sorted(labels)) == meant
+            assert known.label_in(text) == meant
+
+
+def test_labels_whose_reading_needs_signs() -> None:
+    assert all(map(needs_signs, ["C#", "A-", "-1", ".5", "+1", "3", ".NET", "<50K"]))
+    assert not any(map(needs_signs, ["card lost", "(A)", "Yes.", "C++", "ABBR:exp", "18-24", "a_b"]))
 
 
 def test_a_spelling_that_two_labels_share_is_neither() -> None:
