@@ -13,9 +13,10 @@ import numpy as np
 from pydantic import PrivateAttr, ValidationError
 
 from icl_bench.errors import UserError
+from icl_bench.table_files import check_names
 from icl_bench.tasks.drafts import draft_task
 from icl_bench.tasks.spec import TaskSpec, TestRows
-from icl_bench.tasks.splits import Source, source_of_rows
+from icl_bench.tasks.splits import Source, name_classes, source_of_rows
 from icl_bench.tasks.task_files import field_problem
 from icl_bench.wording import plain, short
 
@@ -33,6 +34,7 @@ class Task(TaskSpec):
     if there is one, identifies the rows. ``input`` and ``output`` are the template of a demonstration, with
     columns in braces: ``input="ticket: {text}"``, ``output="queue: {label}"``; ``fields`` maps a name in braces to a
     column with another name. Answers are labels unless ``labels=None`` makes them free text, which needs ``metrics``.
+    Class numbers of a ``datasets.Dataset`` become the names that it has for them.
     Every other field of a task file may be passed by its name (``separator``, ``answer``, ``stop``, ``pool``,
     ``max_answer_tokens``, ...); ``test_rows`` is the task file's ``test``.
 
@@ -137,9 +139,13 @@ def records_of(given: Any, called: str) -> list[dict[str, Any]]:
     if hasattr(given, "to_dicts"):  # a polars frame
         found = given.to_dicts()
     elif hasattr(given, "to_dict") and hasattr(given, "columns"):  # a pandas frame
+        check_names(list(map(str, given.columns)), called)  # a dictionary keeps the last of two
         found = given.to_dict("records")
     elif hasattr(given, "to_list") and not isinstance(given, Mapping):  # a Dataset
         found = given.to_list()
+        features = getattr(given, "features", None) or {}
+        names = {column: getattr(feature, "names", None) for column, feature in features.items()}
+        name_classes(found, {column: known for column, known in names.items() if known}, called)
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
         found = list(given)
     else:
@@ -150,7 +156,11 @@ def records_of(given: Any, called: str) -> list[dict[str, Any]]:
         )
     if not found:
         raise UserError(f"{called} has no rows")
-    return [{str(column): _plain(value) for column, value in row.items()} for row in found]
+    rows = [{str(column): _plain(value) for column, value in row.items()} for row in found]
+    for row, record in zip(found, rows, strict=True):
+        if len(record) < len(row):
+            check_names(list(map(str, row)), called)
+    return rows
 
 
 def _plain(value: Any) -> Any:

@@ -35,6 +35,7 @@ from icl_bench.results.calibration import Calibration
 from icl_bench.studies.options import MachineOptions
 from icl_bench.sweep.options import RunOptions
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.tasks.examples import load_data
 from icl_bench.training.spec import FinetuneSpec
 
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
@@ -499,6 +500,29 @@ def test_rows_are_the_same_whatever_holds_them(kind: Callable[..., Any], sweep: 
     held = sweep(task_of(train=kind(ROWS["train"]), test=kind(ROWS["test"])))
     assert cells(held) == cells(listed)
     assert len(held.predictions) == 12
+
+
+def test_class_numbers_of_a_dataset_are_its_names_and_those_without_a_class_are_empty():
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.ClassLabel(names=["card_arrival", "lost_card"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": labels})
+    numbers = {split: [{**one, "label": n % 2} for n, one in enumerate(ROWS[split])] for split in ROWS}
+    numbers["test"][0]["label"] = -1
+    rows = {split: datasets.Dataset.from_list(numbers[split], features=features) for split in numbers}
+    with pytest.raises(UserError, match=r"^cards test row 0: label is empty; labels\.empty: leave_out "):
+        load_data(task_of(**rows))
+    data = load_data(task_of(**rows, labels={"empty": "leave_out"}))
+    assert data.labels == ("card_arrival", "lost_card")
+    assert {row.answer for row in data.test} == {"card_arrival", "lost_card"}
+    assert data.left_out["test"] == 1
+
+
+def test_two_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(ROWS["train"])
+    twice = pd.concat([frame, frame[["text"]]], axis=1)
+    numbered = frame.assign(**{"1": "a"}).rename(columns={"label": 1})
+    for name, rows in {"text": twice, "1": numbered, "2": [*ROWS["train"], {"2": "a", 2: "b"}]}.items():
+        assert refused(lambda rows=rows: task_of(train=rows)) == f"task cards: train: column {name} appears twice"
 
 
 def test_rows_in_memory_are_answered_as_the_same_rows_in_files(sweep: Callable[..., Results]):
