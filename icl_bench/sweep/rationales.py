@@ -32,7 +32,7 @@ from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import leaking
 from icl_bench.tasks.examples import Example, TaskData, load_data
-from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.near_duplicates import common_words, near_duplicates
 from icl_bench.tasks.rationale_files import Rationale, check_out, write_rationales
 from icl_bench.tasks.spec import RationaleOrigin, TaskSpec
 from icl_bench.wording import counted, plain, short
@@ -73,8 +73,9 @@ class RationaleRun:
         say("choosing rows of the pool")
         data, order = rows_to_try(task, options)
         candidates = [data.train[i] for i in order]
-        close = near_rows(candidates, data.test_pool)
-        shown = near_rows(candidates, task.data.train) - close if data is not task.data else set()
+        common = common_words(data)
+        close = near_rows(candidates, data.test_pool, common)
+        shown = near_rows(candidates, task.data.train, common) - close if data is not task.data else set()
         apart = [i for i in order if data.train[i].id not in close | shown]
         chosen = apart[: options.rows]
         if not chosen:
@@ -236,9 +237,11 @@ def rows_to_try(task: TokenizedTask, options: RationalesOptions) -> tuple[TaskDa
     return replace(own, test=task.data.test), draw(len(own.train), task.seed, 0).tolist()
 
 
-def near_rows(pool: Sequence[Example], test: Sequence[Example]) -> set[str]:
-    """Ids of pool rows that are near duplicates of a test row (:mod:`icl_bench.tasks.near_duplicates`)."""
-    return {*leaking(pool, test), *near_duplicates(pool, test)}
+def near_rows(pool: Sequence[Example], test: Sequence[Example], common: frozenset[str] = frozenset()) -> set[str]:
+    """Ids of pool rows that are near duplicates of a test row (:mod:`icl_bench.tasks.near_duplicates`), apart from
+    ``common`` words.
+    """
+    return {*leaking(pool, test), *near_duplicates(pool, test, common)}
 
 
 def check_task(spec: TaskSpec, keep: str) -> None:

@@ -38,7 +38,7 @@ from icl_bench.sweep.options import Queries
 from icl_bench.sweep.samples import Samples
 from icl_bench.sweep.thinking import SPARE_TOKENS, Parts, Thinking
 from icl_bench.tasks.examples import Example, TaskData
-from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.near_duplicates import common_words, near_duplicates
 from icl_bench.tasks.thoughts import joined
 from icl_bench.wording import counted, few
 
@@ -153,7 +153,8 @@ class TokenizedTask:
     @cached_property
     def near_duplicates(self) -> tuple[str, ...]:
         """Ids of the test rows that have a near duplicate in the pool."""
-        return near_duplicates(self.data.test, (self.data.train[i] for i in self.pool.rows))
+        pool = (self.data.train[i] for i in self.pool.rows)
+        return near_duplicates(self.data.test, pool, common_words(self.data))
 
     @cached_property
     def pool(self) -> DemonstrationPool:

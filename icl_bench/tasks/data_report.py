@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from icl_bench.tasks.examples import Example, TaskData
-from icl_bench.tasks.near_duplicates import near_duplicates
+from icl_bench.tasks.near_duplicates import common_words, near_duplicates
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ def inputs_of(example: Example) -> tuple[str, ...]:
 def report_on(data: TaskData) -> DataReport:
     """Count labels, duplicates, and test rows that leak into train, exactly or nearly."""
     duplicates = len(data.train) - len(set(map(inputs_of, data.train)))
-    leaks, near = leaking(data.test_pool, data.train), near_duplicates(data.test_pool, data.train)
+    leaks = leaking(data.test_pool, data.train)
+    near = near_duplicates(data.test_pool, data.train, common_words(data))
     test_ids = {e.id for e in data.test}
     classes = data.spec.has_common_labels
     train = Counter(e.answer for e in data.train) if classes else Counter[str]()

@@ -5,25 +5,46 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-from icl_bench.tasks.examples import Example
+from icl_bench.tasks.examples import Example, TaskData
+from icl_bench.tasks.templates import JinjaTemplate
 from icl_bench.unicode_words import folded, segmented
 
 SHARED, OF_ALL = 4, 5
 """Two inputs are near duplicates if they share at least 4 of 5 words that either has (Jaccard 0.8)."""
 
 
-def near_duplicates(test: Sequence[Example], train: Iterable[Example]) -> tuple[str, ...]:
+def near_duplicates(
+    test: Sequence[Example], train: Iterable[Example], common: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """Ids of the test rows whose input is nearly that of a row of train, in their order.
 
-    Inputs are near duplicates if they are equal except for case, punctuation and blanks, or if their sets of words have
-    a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless they contain no word.
+    Inputs are near duplicates if they are equal except for case, punctuation and blanks, or if their sets of words,
+    without the ``common`` ones, have a Jaccard index of 0.8 or more. So equal inputs are near duplicates, too, unless
+    they contain no word.
     """
-    asked = [(example.id, words_of(example)) for example in test]
+    asked = [(example.id, words_of(example) - common) for example in test]
     index, near = WordSets({words for _, words in asked}), set[frozenset[str]]()
     for example in train:  # read once, as it may have millions of rows
-        near.update(index.near(words_of(example)))
+        words = words_of(example) - common
+        near.update(index.near(words))
+        if common and not words:
+            near.add(words)
     return tuple(name for name, words in asked if words in near)
+
+
+def common_words(data: TaskData) -> frozenset[str]:
+    """The words of every rendered input of a Jinja task, which are its template's own; none for other templates."""
+    if not isinstance(data.spec.template, JinjaTemplate):
+        return frozenset()
+    rows = chain(data.test_pool, data.train)
+    common = words_of(next(rows))
+    for example in rows:
+        if not common:
+            break
+        common &= words_of(example)
+    return common
 
 
 def words_of(example: Example) -> frozenset[str]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
-from icl_bench.tasks.examples import Example
+from icl_bench.tasks.data_report import report_on
+from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.near_duplicates import near_duplicates, words
+from icl_bench.tasks.task_files import load_task
 
 
 def rows(*texts: str) -> list[Example]:
@@ -54,6 +59,37 @@ def test_all_input_fields_count_and_ids_keep_their_order():
     test = [Example("b", {"q": "one", "p": "two three four"}, "x"), Example("a", {"q": "one", "p": ""}, "x")]
     train = [Example("t", {"q": "One", "p": "two three four!"}, "x"), Example("u", {"q": "", "p": "one"}, "y")]
     assert near_duplicates(test, train) == ("b", "a")
+
+
+INSTRUCTION = "Decide whether this short movie review has a positive or a negative opinion and answer with one word."
+TEXTS = {
+    "train": ["good film", "bad plot", "nice cast", "awful sound", "great fun", "dull scenes"],
+    "test": ["terrible pacing", "lovely music", "Bad plot!", "dull scenes"],
+}
+
+
+@pytest.mark.parametrize("engine", ["jinja", "braces"])
+def test_the_words_of_a_jinja_template_do_not_count(tmp_path: Path, engine: str):
+    for split, texts in TEXTS.items():
+        lines = [json.dumps({"text": text, "label": ["neg", "pos"][n % 2]}) for n, text in enumerate(texts)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    data = {"train": "train.jsonl", "test": "test.jsonl"}
+    task = {"name": "films", "data": data, "metrics": ["accuracy"], "labels": {}}
+    if engine == "jinja":
+        task["template"] = {"engine": "jinja", "input": INSTRUCTION + "\n{{text}}", "output": "{{label}}"}
+    else:
+        task["data"] = {**data, "fields": {"text": "text", "label": "label"}}
+        task["template"] = {"input": INSTRUCTION + "\n{text}", "output": "Opinion: {label}"}
+    (tmp_path / "films.yaml").write_text(yaml.safe_dump(task))
+    report = report_on(load_data(load_task(str(tmp_path / "films.yaml"))))
+    assert report.near_duplicates == ("films-test-2", "films-test-3")
+    assert report.leaks == ("films-test-3",)
+
+
+def test_rows_of_nothing_but_common_words_are_near_each_other_only():
+    test, train = rows("Say: yes!", "Say yes now"), rows("say yes", "say yes later")
+    assert near_duplicates(test, train, frozenset({"say", "yes"})) == ("0",)
+    assert near_duplicates(test, train) == ("0",)
 
 
 def test_punctuation_and_blanks_of_all_scripts_separate_words():
