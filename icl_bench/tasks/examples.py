@@ -257,6 +257,8 @@ class _ExampleReader:
         if self.spec.labels.merge:
             spelling, label = label, " ".join(label.split())
             self.spellings[spelling] = label
+            if self.spec.labels.named(source) != source:
+                self.spellings[source] = label
         if not label or label.isspace():
             raise UserError(f"{row.where}: the label {short(source)} is written as an empty text")
         if label.splitlines() != [label]:
@@ -420,10 +422,11 @@ def _unused_name_notes(spec: TaskSpec, source_labels: Set[str]) -> list[str]:
     Rows that already have the written label come from another copy of the data and are not noted.
     """
     names = spec.labels.names if spec.labels else {}
+    known = source_labels | {spec.labels.named(label) for label in source_labels} if spec.labels else source_labels
     return [
         one_line(f"labels.names: no row has the label {short(name)}; {nearest(name, source_labels)}")
         for name, written in names.items()
-        if not {name, written} & source_labels
+        if not {name, written} & known
     ]
 
 

@@ -6,6 +6,7 @@ import codecs
 import re
 import string
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from icl_bench.frozen import Frozen
 from icl_bench.metrics.exact_match import normalised
 from icl_bench.registry import METRICS, TASK_SOURCES
 from icl_bench.tasks.jinja import check_source
+from icl_bench.tasks.label_spellings import plain_form
 from icl_bench.tasks.published_rows import PublishedIds
 from icl_bench.tasks.splits import number_as_text
 from icl_bench.tasks.templates import AnyTemplate, JinjaTemplate, Template
@@ -255,6 +257,12 @@ class Labels(Frozen):
             raise ValueError("names are of labels that all rows share, not of choices")
         elif isinstance(self.choices, tuple):
             self._check_shared(self.choices)
+        for name in self.names if self.merge else ():
+            if self.names[first := _by_form(tuple(self.names))[plain_form(name)]] != self.names[name]:
+                raise ValueError(
+                    f"names writes {first!r} and {name!r}, which merge: true reads as one, in two ways: "
+                    f"{self.names[first]!r} and {self.names[name]!r}"
+                )
         if self.style == "letters" and self.normalize != "none":
             raise ValueError(
                 f"letters are as long as one another: normalize: {self.normalize} is for choices that are written out"
@@ -273,11 +281,24 @@ class Labels(Frozen):
         """The field of each row's own choices, or None."""
         return self.choices if isinstance(self.choices, str) else None
 
+    def named(self, label: str) -> str:
+        """The label as it is in ``names``: with ``merge``, in another spelling. The label itself if it is not there."""
+        if not self.merge or label in self.names or not self.names:
+            return label
+        return _by_form(tuple(self.names)).get(plain_form(label), label)
+
     def written(self, label: str) -> str:
         """The label as written in the prompt."""
+        label = self.named(label)
         if label in self.names:
             return self.names[label]
         return label.replace("_", " ") if self.style == "words" else label
+
+
+@lru_cache
+def _by_form(names: tuple[str, ...]) -> dict[str, str]:
+    """The plain forms of labels, each with the first label of that form."""
+    return {plain_form(name): name for name in reversed(names)}
 
 
 def _is_regex(pattern: str) -> re.Pattern[str]:

@@ -185,3 +185,24 @@ def test_groups_hold_each_label_once_and_only_equal_ones(labels: list[str]):
     assert len({plain_form(label) for label in alone} | {plain_form(group[0]) for group in groups}) == len(alone) + len(
         groups
     )
+
+
+def test_a_label_that_is_renamed_is_renamed_in_each_of_its_spellings(load: Load):
+    names = {"ABBR": "abbreviation", "DESC": "description", "none": "nothing"}
+    data = load(["ABBR", "abbr", "DESC", "Desc "], ["abbr", "DESC"], merge=True, names=names)
+    assert data.labels == ("abbreviation", "description")
+    assert [row.answer for row in data.train] == ["abbreviation"] * 2 + ["description"] * 2
+    assert "labels.merge reads 'abbr' as 'abbreviation', 'Desc ' as 'description'" in data.notes
+    (unused,) = (note for note in data.notes if "no row has" in note)
+    assert unused.startswith("labels.names: no row has the label 'none'; ")
+    spelled = load(["abbr", "DESC"], ["DESC"], merge=True, names=names | {"abbr": "short form", "ABBR": "short form"})
+    assert spelled.labels == ("description", "short form")
+
+
+def test_a_label_that_is_merged_has_one_name(load: Load):
+    names = {"ABBR": "abbreviation", "abbr ": "short form"}
+    with pytest.raises(
+        ValueError, match=r"names writes 'ABBR' and 'abbr ', which merge: true reads as one, in two ways"
+    ):
+        load(["ABBR", "DESC"], ["DESC"], merge=True, names=names)
+    assert load(["ABBR", "abbr "], ["abbr "], names=names).labels == ("abbreviation", "short form")
