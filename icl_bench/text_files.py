@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import errno
 import json
@@ -61,6 +62,14 @@ def parse_json(text: str) -> Any:
     the last; ``RecursionError`` if it is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_every_key_once)
+
+
+def parse_literal(text: str) -> Any:
+    """The value of a Python literal. Raises ``ValueError`` for any other text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: a set of lists
+        raise ValueError(f"not a literal: {short(text)}") from error
 
 
 def json_file(path: Path) -> Any:

@@ -17,7 +17,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 def threads_here() -> int:
     """Threads that compute on this machine: ``OMP_NUM_THREADS``, else as many as there are cores for this process."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if wanted.isdigit() and int(wanted):
+    if wanted.isdecimal() and int(wanted):
         return int(wanted)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = {_siblings(cpu) for cpu in allowed}

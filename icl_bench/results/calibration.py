@@ -85,7 +85,7 @@ def of_queries(kind: str | None) -> Calibration | None:
     if kind in (CONTEXTUAL, DOMAIN):
         return Calibration(str(kind))
     name, _, rows = (kind or "").partition(":")
-    return Calibration(BATCH, int(rows)) if name == POOL and rows.isdigit() else None
+    return Calibration(BATCH, int(rows)) if name == POOL and rows.isdecimal() else None
 
 
 def split(text: str) -> list[str]:

@@ -7,7 +7,6 @@ Templates that are random or do not end within :data:`SECONDS` are refused.
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.errors import UserError
 from icl_bench.tasks.splits import StoredRow, encodable
 from icl_bench.tasks.time_limits import TookTooLongError, time_limit
+from icl_bench.text_files import parse_literal
 from icl_bench.wording import first_line, one_line, short
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def input_of(source: str, row: StoredRow, *, has_choices: bool) -> str:
     value = _value(source, row, "template.input")
     if not isinstance(value, str):
         raise UserError(f"{row.where}: template.input must give text, not {short(value)}")
-    if has_choices and value.isdigit() and source not in row.cells:
+    if has_choices and value.isdecimal() and source not in row.cells:
         raise UserError(
             f"{row.where}: template.input gives the number {short(value)}; tasks that choose among "
             "several inputs are not supported"
@@ -72,12 +72,12 @@ def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
         return int(value) if has_choices else str(value)
     if source in row.cells:
         return value
-    if has_choices and value.isdigit():
+    if has_choices and value.isdecimal():
         return int(value[:9])
     if value.startswith("[") and value.endswith("]"):
         try:
-            return ast.literal_eval(value)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return parse_literal(value)
+        except ValueError:
             return value
     return value
 
@@ -93,8 +93,8 @@ def choices_of(source: str, row: StoredRow) -> list[Any] | dict[str, Any]:
     value = _value(source, row, "labels.choices")
     if source not in row.cells:
         try:
-            value = ast.literal_eval(value)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            value = parse_literal(value)
+        except ValueError:
             raise UserError(f"{row.where}: labels.choices must give a list, not {short(value)}") from None
     if isinstance(value, dict):
         return value

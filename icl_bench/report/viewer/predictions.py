@@ -188,7 +188,7 @@ class Predictions:
             if name == "word":
                 kept &= self._with_word(value.strip())
             elif name == "k":
-                kept &= self.numbers["k"] == (int(value) if value.isdecimal() else -1)
+                kept &= self.numbers["k"] == _whole(value, -1)
             elif name == "correct":
                 kept &= self.numbers["correct"] == CORRECT_CODES.get(value, -2)
             elif name == "perturbation":

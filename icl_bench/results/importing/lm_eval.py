@@ -9,7 +9,6 @@ are in ``results_DATE.json`` next to it.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_value
-from icl_bench.text_files import decode, read_file
+from icl_bench.text_files import decode, parse_literal, read_file
 from icl_bench.wording import counted, plain
 
 JUDGE = "lm-eval"
@@ -172,8 +171,8 @@ def _agrees(item: Mapping[str, Any], reader: GoldReader) -> bool:
 
 def _by_index(target: str, choices: Sequence[str]) -> list[str]:
     try:
-        value = ast.literal_eval(target)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = parse_literal(target)
+    except ValueError:
         return []
     numbers = value if isinstance(value, list | tuple) else [value]
     usable = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < len(choices)]
@@ -212,8 +211,8 @@ def _listed(target: str) -> list[str]:
     """Several targets, written as a Python list of texts."""
     if target.startswith("["):
         try:
-            value = ast.literal_eval(target)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = parse_literal(target)
+        except ValueError:
             value = None
         if isinstance(value, list) and value and all(isinstance(text, str) for text in value):
             return value

@@ -37,7 +37,7 @@ def test_a_container_limits_the_threads(files: Path, limit: str, threads: int):
     assert machine.threads_here() == threads
 
 
-@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("5,1", 5), ("", 2), ("0", 2), ("many", 2)])
+@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("5,1", 5), ("", 2), ("0", 2), ("many", 2), ("²", 2)])
 def test_the_users_number_of_threads_is_taken(files: Path, given: str, threads: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert machine.threads_here() == threads

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import UserError
-from icl_bench.results.importing import Import, Stated, import_predictions
 from icl_bench.prompts.written_labels import number_in
+from icl_bench.results.importing import Import, Stated, import_predictions
 from icl_bench.results.importing.answers import Labels
 from icl_bench.results.reading import read_results
 

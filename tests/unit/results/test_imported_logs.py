@@ -221,6 +221,15 @@ def test_graded_scores_of_lm_eval_are_taken_by_name_or_refused(tmp_path: Path):
     )
 
 
+def test_a_target_of_lm_eval_that_only_looks_like_a_list_is_a_text(tmp_path: Path):
+    items = [generated(i, "[{{1, 2}}]", "[{{1, 2}}]", exact_match=1) for i in range(2)]
+    _, found = imported(lines(tmp_path / "a.jsonl", items), tmp_path / "a", NAMED)
+    assert found["gold"].tolist() == ["[{{1, 2}}]"] * 2
+    choices = [of_lm_eval(i, "[{{1, 2}}]", ["[{{1, 2}}]", "b"], 0, acc=1.0) for i in range(2)]
+    _, found = imported(lines(tmp_path / "b.jsonl", choices), tmp_path / "b", NAMED)
+    assert found["correct"].all()
+
+
 PERCENT = (100, 66.7, 50, 0, 0, 80)
 
 

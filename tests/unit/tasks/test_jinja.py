@@ -121,6 +121,16 @@ def test_a_free_answer_may_be_several(tmp_path):
     assert loaded(tmp_path, rows, output="{{label}}", fields=FREE).train[0].answer == "[sic]"
 
 
+@pytest.mark.parametrize("text", ["[{{1,2}}]", "[{[1]: 2}]", "²", "[²]", "[1" + "0" * 5000 + "]"])
+def test_what_looks_like_a_list_or_a_number_and_is_none_is_a_text(tmp_path, text):
+    rows = [{"q": text, "label": text}, {"q": "y", "label": "m"}]
+    shared = {"labels": {"choices": [text, "m"], "gold": "index or text"}}
+    for fields in (FREE, shared):
+        data = loaded(tmp_path, rows, input="{{q}}", output="{{label}}", fields=fields)
+        assert [row.answer for row in data.train] == [text, "m"]
+        assert data.train[0].fields == {"input": text}
+
+
 def test_blanks_around_a_right_answer_do_not_count(tmp_path):
     (row,) = loaded(tmp_path, ROWS[:1], output=" {{right}}", delimiter="", fields=FREE).train
     assert (row.answer, row.golds) == (" yes", ("yes",))
@@ -182,6 +192,10 @@ def test_in_a_chat_the_start_is_the_system_s_turn(tmp_path):
             "rows.jsonl:1: output is 2, not the index, from 0, of one of the row's choices ('0', '1')",
         ),
         ({"fields": {"labels": {"choices": "{{q}}"}}}, "rows.jsonl:1: labels.choices must give a list, not 'is 2 > 1'"),
+        (
+            {"fields": {"labels": {"choices": "[{[1]: {{label}}}]"}}},
+            "rows.jsonl:1: labels.choices must give a list, not '[{[1]: 1}]'",
+        ),
         ({"fields": {"labels": {"choices": "label"}}}, "rows.jsonl:1: labels.choices must give a list, not 1"),
         ({"fields": {"labels": {"choices": "{{[]}}"}}}, "rows.jsonl:1: choices has no choice; expected several"),
         ({"output": "{{''}}", "fields": FREE}, "rows.jsonl:1: output is empty"),
