@@ -44,7 +44,7 @@ def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts
 
     Columns: group, model, select, order, attention, k, setting (further differences between sweeps, else empty), tasks
     (the number with a score), score, ci_low, ci_high, interval_over (the sampled unit of the limits: the least general
-    of the tasks') and reason: the missing tasks, or why there is no mean if a task has several scores. Groups with
+    of the tasks') and reason: the missing tasks, or why there is no mean if a task has several scores. Points with
     fewer than two scored tasks are left out.
     """
     import pandas as pd
@@ -52,8 +52,6 @@ def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts
     rows = []
     for group, tasks in groups.items():
         points = curves[curves["task"].isin(tasks) & curves["score"].notna()]
-        if points["task"].nunique() < 2:
-            continue
         of_sweep = {str(variant): _of_sweep(str(variant), facts) for variant in points["variant"].unique()}
         points = points.assign(
             task=points["task"].astype(object),
@@ -62,6 +60,8 @@ def group_means(curves: pd.DataFrame, groups: Mapping[str, Sequence[str]], facts
         named = points.assign(task=group, variant=points["sweep"])
         settings = name_settings(dict(of_sweep.values()), named)
         for (*way, sweep), part in points.groupby([*WAY, "sweep"], observed=True):
+            if part["task"].nunique() < 2:
+                continue
             several = part.loc[part["task"].duplicated(), "task"].unique().tolist()
             missing = [task for task in tasks if task not in set(part["task"])]
             found = (math.nan,) * 3 if several else mean_of_tasks(part[["score", "ci_low", "ci_high"]].to_numpy(float))

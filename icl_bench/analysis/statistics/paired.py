@@ -187,10 +187,15 @@ def _draw_means(met: Meeting, values: np.ndarray, curve: tuple[Any, ...], k: int
 def _single(table: pd.DataFrame) -> np.ndarray:
     """Which sides have a single random draw, the point's and the base's: ``(2, points)``."""
     selects = table["select"], table.get("base_select", table["select"])
-    drawn = np.array([select.map(is_drawn).to_numpy(dtype=bool) for select in selects])
-    drawn &= table["k"].to_numpy() > 0  # without demonstrations nothing is random
+    drawn = np.array([_are_drawn(select, table["k"]) for select in selects])
     single: np.ndarray = drawn & (table[["draws", "base_draws"]].to_numpy().T == 1)
     return single
+
+
+def _are_drawn(select: pd.Series, k: pd.Series) -> np.ndarray:
+    """Which points have random demonstrations; without demonstrations nothing is random."""
+    drawn: np.ndarray = select.map(is_drawn).to_numpy(dtype=bool) & (k.to_numpy() > 0)
+    return drawn
 
 
 def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -> list[bool]:
@@ -220,11 +225,15 @@ def _elsewhere(
     sides: tuple[np.ndarray, np.ndarray],
     single: np.ndarray,
 ) -> dict[str, Any]:
-    """The deviation of repeated draws, for sides that have one draw."""
+    """The deviation of repeated draws, for sides that have one draw.
+
+    Draws of retrieval are copies or nearly so, and do not count.
+    """
     means = [TwoWayLayout(grid.joined().values(values)).by_draw for grid in all_points]
+    repeated = [of and len(m) > 1 for of, m in zip(_are_drawn(keys["select"], keys["k"]), means, strict=True)]
     points = keys.assign(
-        draw_variance=[m.var(ddof=1) if len(m) > 1 else np.nan for m in means],
-        draw_freedom=[max(len(m) - 1, 0) for m in means],
+        draw_variance=[m.var(ddof=1) if of else np.nan for of, m in zip(repeated, means, strict=True)],
+        draw_freedom=[len(m) - 1 if of else 0 for of, m in zip(repeated, means, strict=True)],
     )
     deviations = deviations_elsewhere(points)
     sd, where = (deviations[name].to_numpy()[np.array(sides)] for name in ("draws_sd", "draws_sd_of"))

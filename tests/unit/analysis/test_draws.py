@@ -138,6 +138,16 @@ def test_how_far_draws_differ_is_taken_from_where_they_were_repeated():
     assert "is unknown, as no point has several draws" in comparison_notes(alone)[0]
 
 
+def test_retrievals_near_copies_are_no_repeated_draws():
+    random, balanced = side(False), side(True, select="balanced")
+    near_copies = frame(*(side(False, select="bm25").assign(draw=draw) for draw in range(3)))
+    near_copies.loc[near_copies.index[-1:], "correct"] ^= True
+    asked_again = frame(*(side(False, k=0).assign(draw=draw) for draw in range(2)))
+    found = retrieval_gain(frame(random, balanced, near_copies)).set_index("select")
+    assert np.isnan(found["draws_sd"]).all()
+    assert np.isnan(compare(frame(random, balanced, asked_again), {"select": "random"})["draws_sd"]).all()
+
+
 def test_variances_are_pooled_from_the_nearest_points_that_repeated_draws():
     points = pd.DataFrame(
         [

@@ -67,6 +67,13 @@ def test_missing_tasks_are_named_at_their_k_and_one_task_is_no_mean():
     assert means(a, scored(scores(0.5), task="x")).empty
 
 
+def test_a_single_task_of_a_way_or_sweep_is_no_mean():
+    a, b = (scored(scores(0.5), task=task) for task in "ab")
+    apart = means(a, b, scored(scores(0.9), task="a", k=50), scored(scores(0.9), task="a", variant="w"))
+    assert apart[["k", "tasks"]].to_numpy().tolist() == [[5, 2]]
+    assert means(a, scored(scores(0.5), task="b", k=50)).empty
+
+
 def test_one_sweep_has_a_variant_in_each_task_and_two_sweeps_stay_apart():
     parts, facts = [], {}
     for dtype, share in (("float32", 0.2), ("bfloat16", 0.8)):
