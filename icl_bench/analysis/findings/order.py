@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.draws import by_name
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.analysis.statistics.shares import share_interval, shares
 from icl_bench.analysis.words import USUAL_ORDERS
-from icl_bench.results.facts import UNKNOWN, FactsOf
+from icl_bench.demonstrations.selector_spec import known
+from icl_bench.models.attention_patterns import FULL
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf
 from icl_bench.wording import DASH
 
 if TYPE_CHECKING:
@@ -80,12 +83,34 @@ def _changes(usual: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any
     return [*pairs[compared].shape, *interval, predictions - int(pairs.sum())]
 
 
-def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
+def _retrieves(select: object) -> bool:
+    choice = known(str(select))
+    return choice is not None and choice.retrieves
+
+
+def _without_copies(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
+    """The predictions without those that a run copies from earlier draws of their point, which have the same prompt.
+
+    A run copies (``icl_bench.sweep.runner.SameAnswers``) where queries retrieve all their demonstrations and read all
+    of the prompt. Whether it was interrupted, and asked again, is not stored.
+    """
+    own = by_name(frame["variant"], lambda variant: facts.get(variant, UNKNOWN).imported is None)
+    may = by_name(frame["select"], _retrieves) & own & (frame["attention"] == str(FULL)) & frame["prompt_hash"].notna()
+    places = np.flatnonzero(may)
+    places = places[np.argsort(frame["draw"].to_numpy()[places], kind="stable")]
+    kept = np.ones(len(frame), dtype=bool)
+    kept[places] = ~frame.iloc[places].duplicated([*POINT, "test_id", "prompt_hash"])
+    return frame[kept]
+
+
+def noise_floor(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """How many predictions change when the same prompt is run again.
 
     Order sensitivity below this is not an effect of the order. Prompts are the same if their stored hash, task, model,
     attention, k and test row are equal, in any cell. Within a variant each further run is compared with the first.
-    Between variants (another backend, another dtype), first runs are compared.
+    Between variants (another backend, another dtype), first runs are compared. Of the draws of a retrieval with the
+    same prompt only the first counts, because a run copies its answer to the others; an import (``facts``, those of
+    each variant) does not.
 
     Columns: task, model, attention, variant and other_variant (equal for runs within one), k, predictions (compared),
     changed, ci_low and ci_high (95%, draws and test examples random).
@@ -94,6 +119,7 @@ def noise_floor(frame: pd.DataFrame) -> pd.DataFrame:
 
     if "prompt_hash" not in frame:
         frame = frame.assign(prompt_hash=None)
+    frame = _without_copies(frame, facts)
     again = frame["prompt_hash"].notna() & frame["prompt_hash"].duplicated(keep=False)
     if not again.any():
         nothing = frame.iloc[:0].assign(other_variant=None, differs=False)
@@ -119,7 +145,7 @@ def _noise(context: Context) -> pd.DataFrame:
     frame = context.uncalibrated(context.prompts)
     scoring = {variant: str(facts.scoring) for variant, facts in context.facts.items()}
     of_row = frame["variant"].astype(object).map(scoring)
-    parts = [noise_floor(frame[of_row == way]) for way in sorted(set(scoring.values()))]
+    parts = [noise_floor(frame[of_row == way], context.facts) for way in sorted(set(scoring.values()))]
     return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
 
 

@@ -158,6 +158,19 @@ def test_without_prompt_hashes_there_is_no_noise_floor():
         assert list(noise_floor(rows).columns) == columns
 
 
+def test_copied_answers_of_retrievals_later_draws_are_no_further_runs():
+    draws = frame(*(run("aabb", f"pqr{last}", select="bm25", draw=draw) for draw, last in enumerate("sts")))
+    assert noise_floor(draws).empty
+    # another order is asked by itself, and other patterns and random demonstrations are asked in each draw
+    reversed_once = run("aaab", select="bm25", order="relevance-reversed")
+    assert noise_floor(frame(draws, reversed_once))["predictions"].tolist() == [4]
+    for axes in ({"attention": "block"}, {"select": "random"}):
+        assert noise_floor(draws.assign(**axes))["predictions"].tolist() == [7]
+    # an import's answers are as its file has them
+    facts = facts_of({"v": {"imported": "a.csv"}})
+    assert noise_floor(draws, facts)["predictions"].tolist() == [7]
+
+
 def test_of_two_variants_it_is_said_whether_precision_or_backend_differs():
     rows = frame(run("aabb"), run("abbb"), *(run("bbbb", variant=name) for name in "wxyz"))
     told = {
