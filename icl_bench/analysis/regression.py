@@ -46,12 +46,16 @@ VERDICT_COLUMNS = [
 ]
 
 
-SCORE_STEPS = 100
+SCORE_STEPS = 1_000_000
 """Resolution of scores in the test of a loss, so that sums of scores are integers."""
 
 
 MOST_STEPS = 100_000
 """The maximum of all differences together in the test over all points; more would take too long."""
+
+
+STEPS_OF_SCORE, STEPS_OF_ROW = 100, 20
+"""The maximum in the test of one point: for each point of difference, or for each differing row if that is more."""
 
 
 MANY = 5000
@@ -375,12 +379,15 @@ def loss_p(difference: np.ndarray) -> float:
     is the chance that gains add up to no more than observed. It assumes no distribution, so it is valid for any number
     of differing predictions. With one draw of right and wrong answers it is McNemar's exact test.
 
-    Scores of free text are rounded to hundredths. A draw without an example (NaN) does not contribute to it. NaN
-    without a score.
+    Differences of free text are rounded to hundredths, or if it is smaller, to a twentieth of their mean size. A draw
+    without an example (NaN) does not contribute to it. NaN without a score.
     """
     if np.isnan(difference).all():
         return math.nan
-    return _flip_p(_steps(np.nansum(difference, axis=0)))
+    sums = np.nansum(difference, axis=0)
+    steps = _steps(sums)
+    most = max(STEPS_OF_SCORE * np.abs(sums).sum(), STEPS_OF_ROW * np.count_nonzero(steps))
+    return _flip_p(_coarse(steps, most))
 
 
 def _steps(sums: np.ndarray) -> np.ndarray:
@@ -389,13 +396,13 @@ def _steps(sums: np.ndarray) -> np.ndarray:
     return steps // max(int(np.gcd.reduce(steps)), 1)
 
 
-def _coarse(steps: np.ndarray) -> np.ndarray:
-    """The same sums in fewer steps, if there are very many.
+def _coarse(steps: np.ndarray, most: float = MOST_STEPS) -> np.ndarray:
+    """The same sums in ``most`` steps, if there are more.
 
     Rounding treats gains and losses equally, so the test stays exact.
     """
     total = np.abs(steps).sum()
-    return steps if total <= MOST_STEPS else np.rint(steps * (MOST_STEPS / total)).astype(np.int64)
+    return steps if total <= most else np.rint(steps * (most / total)).astype(np.int64)
 
 
 def _flip_p(steps: np.ndarray) -> float:

@@ -158,6 +158,25 @@ def test_p_is_the_share_of_sign_flips_that_lose_as_much(draws: int, test: int, d
     assert loss_p(second - first) == pytest.approx(expected)
 
 
+def test_a_loss_of_free_text_below_half_a_point_in_every_row_is_found():
+    rng, noise = np.random.default_rng(0), np.zeros((1, 250))
+    noise[0, :50] = rng.normal(0, 0.01, 50)
+    for loss in (np.full((1, 250), -0.0049), noise - 0.004):
+        p, _, lost = decide([loss], tolerance=0.001)
+        assert p[0] < 1e-9
+        assert lost[0]
+        assert loss_p(-loss) > 0.999
+
+
+def test_a_small_loss_of_every_row_is_found_beside_a_few_large_differences():
+    differences = np.full((1, 2000), -0.004)
+    differences[0, :20] = np.tile([0.3, -0.3], 10)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (20000, 2000))
+    expected = np.mean(signs @ differences[0] <= differences.sum())
+    assert loss_p(differences) == pytest.approx(expected, abs=0.002)
+    assert loss_p(differences) < 1e-4
+
+
 def test_draws_of_one_example_are_no_further_evidence():
     one = np.array([[-1.0] * 4 + [1.0] + [0.0] * 45])
     assert loss_p(np.repeat(one, 10, axis=0)) == loss_p(one)
