@@ -167,7 +167,7 @@ def best_interval(points: Sequence[np.ndarray], best: int, level: float = 0.95) 
     """
     alone = mean_interval(points[best], level)
     upper = 1 - (1 - level) / 2 / len(points)
-    if len(points[best]) == 1 or np.nanmax(points[best]) == np.nanmin(points[best]):
+    if min(points[best].shape) == 1 or np.nanmax(points[best]) == np.nanmin(points[best]):
         return alone._replace(low=mean_interval(points[best], 2 * upper - 1).low)
     variance, quantile = _moderated_spread(points, best, upper)
     low = wilson(alone.mean, alone.mean * (1 - alone.mean) / variance, quantile).low

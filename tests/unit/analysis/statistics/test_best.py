@@ -54,6 +54,13 @@ def test_the_choice_moves_the_lower_limit_alone_and_never_towards_the_mean():
         assert low <= own.low
 
 
+def test_limits_of_a_single_test_row_are_numbers():
+    one = np.array([[0.0], [1.0], [1.0]])
+    assert best_interval([one], 0) == mean_interval(one)
+    mean, low, high = best_interval([one, np.zeros((3, 1))], 0)
+    assert 0 < low < mean_interval(one).low < mean < high < 1
+
+
 def test_a_single_draw_and_a_perfect_score_are_corrected_too():
     (sample,) = equal_points(10, 1)
     single = [scores[:1] for scores in sample]
