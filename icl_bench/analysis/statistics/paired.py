@@ -94,9 +94,9 @@ def compare(
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as ``base_...``; ``metric``, the
     compared score; ``difference``, its mean minus the base's, a share of 1; ci_low and ci_high, 95% limits corrected
-    over k like p_holm (:func:`holm_steps`), so that they exclude 0 if p_holm is at most ``ALPHA``; p and p_holm,
-    corrected over k (:func:`holm`); ``detectable``, the smallest difference that is found in 80% of such samples; mean
-    and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``, the predictions of
+    like p_holm (:func:`holm_steps`), so that they exclude 0 if p_holm is at most ``ALPHA``; p and p_holm, corrected
+    over k and over the bases of a curve that has several (:func:`holm`); ``detectable``, the smallest difference that
+    is found in 80% of such samples; mean and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``, the predictions of
     either side that have no counterpart; and ``advice``, the side that is significantly better (p_holm <= ``ALPHA``;
     its value of the first column of ``base``), missing if neither is. Then ``all_rows``, the test examples of the side
     that has more; ``interval_over``, the sampled unit of the limits (:func:`icl_bench.analysis.draws.interval_over`);
@@ -155,7 +155,8 @@ def compare(
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [ONE_DRAW if hidden else None for hidden in unjudged]
     table["p"] = np.where(unjudged, np.nan, p_values(contrasts))
-    family = [name for name in ways if not jointly or name.removeprefix("base_") not in base]
+    family = [name for name in ways if name != "base_variant"]
+    family = [name for name in family if not jointly or name.removeprefix("base_") not in base]
     together = table.groupby(family, observed=True)["p"]
     table["p_holm"], error = together.transform(holm), together.transform(holm_steps)
     half = half_widths(contrasts, 1 - error.to_numpy(dtype=float))

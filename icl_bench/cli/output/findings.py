@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icl_bench.analysis.all_findings import Findings
-from icl_bench.analysis.columns import COLUMNS, Column
+from icl_bench.analysis.columns import COLUMNS, POINT, Column
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.questions import by_question
@@ -42,6 +42,9 @@ SettingNumbers = Mapping[tuple[str, str, str], int]
 
 
 METRIC, SETTING = Column("metric", "metric"), Column("setting", "setting")
+
+
+BASE_SETTING = Column("base_setting", "setting of the base", short="base\nsetting")
 
 
 BARE = ("task", "model", "select", "perturbation", "attention")
@@ -266,16 +269,26 @@ def _measured(heading: str, columns: Sequence[Column], frame: pd.DataFrame) -> t
 def _numbered(
     frame: pd.DataFrame, columns: Sequence[Column], numbers: SettingNumbers
 ) -> tuple[pd.DataFrame, Sequence[Column]]:
-    """Add a setting column before the first number, if rows are of several settings."""
+    """Add columns before the first number: the setting if rows are of several, and the base's if a curve has several
+    bases.
+    """
     if "metric" in frame:
         frame = frame.assign(metric=frame["metric"].map(title))
+    more = []
     of = ["task", "model", "variant"]  # an imported variant may have several tasks
     rows = list(frame[of].itertuples(index=False, name=None)) if {*of} <= {*frame} else []
-    if not set(rows) & numbers.keys():
-        return frame, columns
+    if set(rows) & numbers.keys():
+        more, frame = [SETTING], frame.assign(setting=[str(numbers.get(row, DASH)) for row in rows])
+    point = [name for name in (*POINT, "perturbation") if name in frame]
+    if "base_variant" in frame and frame.duplicated(point).any():  # some curve has several bases
+        model = frame["base_model"] if "base_model" in frame else frame["model"]
+        bases = list(zip(frame["task"], model, frame["base_variant"], strict=True))
+        names = [str(numbers.get(base, base[-1])) for base in bases]
+        if frame.assign(base_setting=names).duplicated([*point, "base_setting"]).any():
+            names = [str(variant) for *_, variant in bases]
+        more, frame = [*more, BASE_SETTING], frame.assign(base_setting=names)
     at = _first_number(columns)
-    number = [str(numbers.get(row, DASH)) for row in rows]
-    return frame.assign(setting=number), [*columns[:at], SETTING, *columns[at:]]
+    return frame, [*columns[:at], *more, *columns[at:]]
 
 
 def _first_number(columns: Sequence[Column]) -> int:

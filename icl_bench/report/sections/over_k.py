@@ -48,7 +48,7 @@ def over_k(finding: Finding, findings: Findings, naming: Naming) -> Drawing | No
     look = common_look(lined, hidden=hidden, room=_room(finding, chart))
     levels = _levels(findings, naming) if finding.name == "curves" else {}
     panels = [_panel(finding, chart, part, key, look, levels.get(key, {})) for key, part in groups(lined, chart.by)]
-    shown = frame if chart.line or not chart.difference else naming.against(frame, chart.by)
+    shown = naming.against(frame, [*chart.by, *filter(None, [chart.line])]) if chart.difference else frame
     more = TESTED if chart.difference else ""
     if look.hidden:
         more = "Reshuffled prompts are switched off at first."

@@ -24,12 +24,14 @@ from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.query_cost import QUERIES
 from icl_bench.errors import CellError, UserError
 from icl_bench.escaping import in_script
+from icl_bench.registry import FINDINGS
 from icl_bench.report import Written, write_report
 from icl_bench.report.build import Report, _overview, make_report
 from icl_bench.report.headlines import _saturated, headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import in_turns, sample, sample_fields
+from icl_bench.report.sections.over_k import over_k
 from icl_bench.report.tables import of_names
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
@@ -363,6 +365,18 @@ def test_a_training_has_a_finding_beside_each_setting_of_the_prompts():
     named = Naming.of(found.summary)
     table = named.against(named.named(found.training_gain), ["task", "model"])
     assert sorted(table["series"]) == ["lora against scoring=exact"] + ["lora against scoring=greedy"] * 2
+
+
+def test_the_table_of_models_names_the_base_where_it_has_several_settings():
+    made = [cell("aabb", variant="v16"), cell("abbb", variant="v32"), cell("aaab", model="n", variant="w")]
+    made = [one.assign(cell="c", queries=None, perturbation=None, label_space=None) for one in made]
+    facts = {"v16": Facts(dtype="bfloat16"), "v32": Facts(dtype="float32"), "w": Facts(dtype="float16")}
+    found = find(Stored(frame(*made), {}, facts, ()), "m")
+    drawing = over_k(FINDINGS["models"], found, Naming.of(found.summary))
+    assert drawing is not None
+    (table,) = (one.as_json() for one in drawing.tables)
+    at = [column["name"] for column in table["columns"]].index("series")
+    assert sorted(row[at] for row in table["rows"]) == ["random against dtype=bfloat16", "random against dtype=float32"]
 
 
 def test_tables_hold_stored_values_and_the_unit_that_they_are_shown_in():

@@ -201,6 +201,17 @@ def test_p_is_corrected_over_the_ks_of_each_curve():
     assert found.groupby("task").size().tolist() == [4, 1]
 
 
+def test_p_and_limits_are_corrected_over_all_bases_of_a_curve():
+    rows = frame(*(two(k, order="by-label", gain=k / 50, variant="x") for k in (5, 10)))
+    base = rows["order"] == "drawn"
+    found = compare(frame(rows[~base], rows[base].assign(variant="v"), rows[base].assign(variant="w")), DRAWN)
+    assert found["base_variant"].tolist() == ["v", "v", "w", "w"]
+    assert found["p_holm"].tolist() == holm(found["p"]).tolist()
+    assert ((found["ci_low"] > 0) == (found["p_holm"] <= 0.05)).all()
+    one = compare(rows, DRAWN)
+    assert (found["p_holm"].iloc[:2].to_numpy() > one["p_holm"].to_numpy()).all()
+
+
 @pytest.mark.parametrize("matched", [True, False])
 def test_a_curve_is_judged_as_if_it_were_alone(matched: bool):
     curves = []

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import FakeBackend, plan, runner
 from support.in_process import run_command, said
+from support.predictions import cell, frame
 
+from icl_bench.analysis.findings.comparisons import compare_models
 from icl_bench.analysis.questions import QUESTIONS
 from icl_bench.cli.output import findings, fitting
 from icl_bench.cli.output.fitting import ColumnHead, print_table
 from icl_bench.cli.output.summary import numbered_settings, setting_numbers
 from icl_bench.cli.output.tables import top_rows
 from icl_bench.cli.output.terminal import Terminal, console
+from icl_bench.registry import FINDINGS
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,18 @@ def test_a_setting_has_the_number_of_its_own_task():
         printed = numbered_settings(rows, names)[1]
         of = shown[shown["task"] == task]
         assert dict(zip(of["variant"], of["setting"], strict=True)) == {v: str(n) for v, n in printed.items()}
+
+
+def test_where_a_curve_has_several_bases_each_row_names_its_base():
+    made = [cell("aabb", variant="v16"), cell("abbb", variant="v32"), cell("aaab", model="n", variant="w")]
+    table = compare_models(frame(*made), "m")
+    finding, bases = FINDINGS["models"], {("t", "m", "v16"): 1, ("t", "m", "v32"): 2}
+    for numbers, expected in ((bases, ["1", "2"]), ({}, ["v16", "v32"]), (dict.fromkeys(bases, 1), ["v16", "v32"])):
+        _, heads, cells = findings.laid_out(finding, table, numbers)
+        at = [head.title for head in heads].index("base\nsetting")
+        assert [row[at] for row in cells] == expected
+    _, heads, _ = findings.laid_out(finding, compare_models(frame(*made[1:]), "m"), bases)
+    assert "base\nsetting" not in [head.title for head in heads]
 
 
 def test_findings_stand_below_their_question_and_questions_without_an_answer_are_left_out(results: Path):
