@@ -96,13 +96,14 @@ def compare(
     compared score; ``difference``, its mean minus the base's, a share of 1; ci_low and ci_high, 95% limits corrected
     like p_holm (:func:`holm_steps`), so that they exclude 0 if p_holm is at most ``ALPHA``; p and p_holm, corrected
     over k and over the bases of a curve that has several (:func:`holm`); ``detectable``, the smallest difference that
-    is found in 80% of such samples; mean and base_mean; the number of common ``rows`` (test examples), draws and base_draws; ``left_out``, the predictions of
-    either side that have no counterpart; and ``advice``, the side that is significantly better (p_holm <= ``ALPHA``;
-    its value of the first column of ``base``), missing if neither is. Then ``all_rows``, the test examples of the side
-    that has more; ``interval_over``, the sampled unit of the limits (:func:`icl_bench.analysis.draws.interval_over`);
-    ``withheld``, why there is no p; ``draws_sd`` and ``draws_sd_of``, if a side has one draw, the deviation of draws
-    elsewhere (:func:`icl_bench.analysis.draws.deviations_elsewhere`, the larger of the sides'); and outlying_draws and
-    base_outlying_draws of the compared parts (:func:`icl_bench.analysis.draws.outlying_draws`).
+    is found in 80% of such samples; mean and base_mean; the number of common ``rows`` (test examples), draws and
+    base_draws; ``left_out``, the predictions of either side that have no counterpart; and ``advice``, the side that is
+    significantly better (p_holm <= ``ALPHA``; its value of the first column of ``base``), missing if neither is. Then
+    ``all_rows``, the test examples of the side that has more; ``interval_over``, the sampled unit of the limits
+    (:func:`icl_bench.analysis.draws.interval_over`); ``withheld``, why there is no p; ``draws_sd`` and ``draws_sd_of``,
+    if a side has one draw, the deviation of draws elsewhere (:func:`icl_bench.analysis.draws.deviations_elsewhere`, the
+    larger of the sides'); and outlying_draws and base_outlying_draws of the compared parts
+    (:func:`icl_bench.analysis.draws.outlying_draws`).
 
     Limits and p are those of :func:`icl_bench.analysis.statistics.contrast.judge`, with the draws' variance of each k
     moderated by the curve's other k (:func:`icl_bench.analysis.statistics.moderation.moderated`). A single draw does
