@@ -152,7 +152,8 @@ def abstention(frame: pd.DataFrame, wanted: float = WANTED) -> pd.DataFrame:
     that was chosen on it, and the accuracy may miss the wanted one. Limits are conditional on the two thresholds.
 
     Columns: the setting, k; wanted; share_answered with share_low and share_high (95%), accuracy of the answers with
-    ci_low and ci_high, ``threshold`` and ``other_threshold``, 0 if everything is answered and infinite if nothing is;
+    ci_low and ci_high, ``threshold`` and ``other_threshold``, 0 if everything is answered, infinite if nothing is (null
+    in JSON, where share_answered is a number) and missing, with share_answered, if there are too few test rows;
     ``area``, the area under the risk-coverage curve, with limits
     (:func:`icl_bench.analysis.statistics.selective.risk_parts`); the same share and accuracy with a threshold for each
     label (:func:`label_thresholds`) as ``by_label_...``, and ``labels_with_threshold`` of the ``labels``; draws,
