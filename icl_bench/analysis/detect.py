@@ -77,10 +77,10 @@ def detect(frame: pd.DataFrame, wanted: float) -> pd.DataFrame:
 
     Columns: task, model, k; draws and test_rows of the comparison; ``detectable``, the smallest difference that a
     two-sided test at 0.05 finds in 80% of samples (:mod:`icl_bench.analysis.statistics.power`; the median over the
-    pairs of points, not corrected for several comparisons), infinite (null in JSON) if none is; ``wanted``; ``draws_needed`` with
-    these test rows and ``rows_needed`` with these draws to find that, missing if no number suffices; ``buy``, which of
-    the two needs fewer predictions (``draws``, ``test rows``, or ``nothing`` if the data suffice); ``pairs``, and
-    ``variances_of``, ``results`` or ``published``.
+    pairs of points, not corrected for several comparisons), infinite (null in JSON) if none is; ``wanted``;
+    ``draws_needed`` with these test rows and ``rows_needed`` with these draws to find that, missing if no number
+    suffices; ``buy``, which of the two needs fewer predictions (``draws``, ``test rows``, or ``nothing`` if the data
+    suffice); ``pairs``, and ``variances_of``, ``results`` or ``published``.
     """
     import pandas as pd
 
