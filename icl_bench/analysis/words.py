@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn, said
+from icl_bench.analysis.statistics.paired import ONE_DRAW, UNKNOWN_BASE
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.wording import DASH, counted, listed, percent
 
@@ -99,13 +100,19 @@ def _withheld(table: pd.DataFrame) -> list[str]:
     """Why points have no p value, and how much draws differ elsewhere."""
     if "withheld" not in table:
         return []
-    here = table[table["withheld"].notna()]
-    if here.empty:
-        return []
-    return [
-        f"one draw: {counted(len(here), 'point')} without a p value, as other demonstrations may "
-        f"give another difference; {spread_of_draws(here)}; try --draws {MORE_DRAWS[1]}"
-    ]
+    texts = []
+    if count := (table["withheld"] == UNKNOWN_BASE).sum():
+        texts.append(
+            f"{UNKNOWN_BASE}: {counted(count, 'point')} without a p value, as the imported file has several variants "
+            "of the base and does not say which of them is like the point's"
+        )
+    here = table[table["withheld"] == ONE_DRAW]
+    if len(here):
+        texts.append(
+            f"{ONE_DRAW}: {counted(len(here), 'point')} without a p value, as other demonstrations may "
+            f"give another difference; {spread_of_draws(here)}; try --draws {MORE_DRAWS[1]}"
+        )
+    return texts
 
 
 def spread_of_draws(table: pd.DataFrame) -> str:
@@ -208,8 +215,8 @@ def _range(counts: pd.Series[int]) -> str:
 def too_little(row: Any) -> str:
     """Why a comparison is not a key finding; empty if it may be one.
 
-    A key finding needs at least three random draws on each side, and common test examples that are at least half of
-    those of the larger side.
+    A key finding needs a known base, at least three random draws on each side, and common test examples that are at
+    least half of those of the larger side.
     """
     reasons = []
     base = row.get("base_draws", row["draws"])
@@ -218,6 +225,8 @@ def too_little(row: Any) -> str:
     few = [draws for draws in drawn if 0 < draws < ENOUGH_DRAWS]
     if few:
         reasons.append(f"{counted(min(few), 'draw')}, try --draws {MORE_DRAWS[min(few)]}")
+    if row.get("withheld") == UNKNOWN_BASE:
+        reasons.append("the base is one of several variants of an imported file")
     if row["rows"] < row["all_rows"] / 2:
         reasons.append(f"{row['rows']:,} of {row['all_rows']:,} test rows in common")
     return " and ".join(reasons)

@@ -15,7 +15,7 @@ from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.facts import NO_FACTS, FactsOf, agreement
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf, agreement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ both sides have.
 """
 
 
-ONE_DRAW = "one draw"
+ONE_DRAW, UNKNOWN_BASE = "one draw", "unknown base"
 """Why there is no p value, and no advice."""
 
 
@@ -110,7 +110,8 @@ def compare(
     not generalise to other draws, and two draws of one selection may differ by more than any effect. So p, p_holm and
     advice are withheld if a side has a single random draw (:func:`icl_bench.analysis.draws.is_drawn`) and the
     comparison is ``about`` draws: one selection, model or training against another. Retrieval has one draw by
-    definition and is tested. If the comparison is about ``demonstrations`` (orders, attention, perturbations), both
+    definition and is tested. p is also withheld where a curve has several bases in one imported file, which does not
+    say in what they differ. If the comparison is about ``demonstrations`` (orders, attention, perturbations), both
     sides have the same ones and p applies to these; it is withheld only without a common draw. Limits of one draw are
     kept, over test examples only. Without ``about`` nothing is withheld: the caller must interpret single draws.
 
@@ -153,10 +154,14 @@ def compare(
     table = table.assign(
         **_about_draws(met, values, list(map(any, single.T))), **_elsewhere(keys, points, values, sides, single)
     )
-    unjudged = _unjudged(met, single, about)
-    table["withheld"] = [ONE_DRAW if hidden else None for hidden in unjudged]
-    table["p"] = np.where(unjudged, np.nan, p_values(contrasts))
     family = [name for name in ways if name != "base_variant"]
+    unknown = _unknown_bases(table, family, facts)
+    unjudged = _unjudged(met, single, about)
+    table["withheld"] = [
+        UNKNOWN_BASE if unlike else ONE_DRAW if hidden else None
+        for unlike, hidden in zip(unknown, unjudged, strict=True)
+    ]
+    table["p"] = np.where(table["withheld"].notna(), np.nan, p_values(contrasts))
     family = [name for name in family if not jointly or name.removeprefix("base_") not in base]
     together = table.groupby(family, observed=True)["p"]
     table["p_holm"], error = together.transform(holm), together.transform(holm_steps)
@@ -206,6 +211,18 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
         return [False] * len(met)
     same = [m.matched and about == "demonstrations" for m in met]
     return [any(sides) and not kept for sides, kept in zip(single.T, same, strict=True)]
+
+
+def _unknown_bases(table: pd.DataFrame, curve: Sequence[str], facts: FactsOf) -> np.ndarray:
+    """Which comparisons are with one of several variants of the base in the same imported file.
+
+    The file does not say in what its variants differ, so none of them is known to be like the point's.
+    """
+    sides = ([facts.get(variant, UNKNOWN) for variant in table[name]] for name in ("variant", "base_variant"))
+    of_file = [mine.imported is not None and mine == other for mine, other in zip(*sides, strict=True)]
+    several = table.groupby(curve, observed=True)["base_variant"].transform("nunique") > 1
+    unknown: np.ndarray = several.to_numpy(dtype=bool) & np.array(of_file, dtype=bool)
+    return unknown
 
 
 def _about_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:

@@ -88,6 +88,15 @@ def test_points_of_one_draw_are_told_with_the_spread_elsewhere():
     assert comparison_notes(compared({})) == []
 
 
+def test_points_of_an_unknown_base_are_told():
+    unknown = {"withheld": "unknown base", "advice": None, "p_holm": np.nan}
+    rows = compared(unknown, unknown, {})
+    assert comparison_notes(rows) == [
+        "unknown base: 2 points without a p value, as the imported file has several variants of the base and does not "
+        "say which of them is like the point's"
+    ]
+
+
 def test_the_spread_of_draws_is_a_range_with_all_places_it_is_from():
     rows = pd.DataFrame({"draws_sd": [0.05, 0.02, np.nan], "draws_sd_of": ["b", "a", None]})
     assert spread_of_draws(rows) == ("the score of a draw has a standard deviation of 2.0 to 5.0 points (a and b)")

@@ -357,6 +357,28 @@ def test_imports_of_several_files_are_compared_where_one_file_has_no_base():
         assert found["base_variant"].tolist() == expected
 
 
+def test_of_several_bases_in_one_imported_file_none_is_known_to_be_alike():
+    """Where a file says nothing of its variants, p is withheld; a single base is judged."""
+    facts = facts_of({name: {"imported": "a.csv"} for name in "vwxy"})
+    bases = [two().iloc[:300].assign(variant=v) for v in "vw"]
+    other = two(gain=0.4, model="n", variant="x").iloc[300:]
+    (found, single) = (compare_models(frame(*these, other), "m", facts=facts) for these in (bases, bases[:1]))
+    assert found["base_variant"].tolist() == ["v", "w"]
+    assert found["withheld"].tolist() == ["unknown base"] * 2
+    assert found[["p", "p_holm", "advice"]].isna().all().all()
+    assert found["difference"].notna().all()
+    assert not found["significant"].any()
+    assert single["withheld"].isna().all()
+    assert single["advice"].tolist() == ["n"]
+    # also where only one of them has the k
+    ks = compare_models(frame(bases[0], bases[1].assign(k=9), other, other.assign(k=9)), "m", facts=facts)
+    assert ks["withheld"].tolist() == ["unknown base"] * 2
+    # files that differ are told apart by their names, and runs by their facts
+    files = {**facts, "w": Facts(imported="b.csv")}
+    assert compare_models(frame(*bases, other), "m", facts=files)["withheld"].isna().all()
+    assert compare_models(frame(*bases, other), "m")["withheld"].isna().all()
+
+
 def test_without_facts_every_base_is_compared_with():
     rows = frame(
         cell("aabb", variant="greedy"),
