@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +49,9 @@ PROBABILITIES = ("probability", "margin", "label_mass")
 
 LARGEST = 2**31 - 1
 
+NO_GOLDS = None, None
+"""Marks a value that is not a list of correct answers."""
+
 NO_IDS = [""]
 """Marks text that is not a list of ids. The empty list is valid: a prompt without demonstrations."""
 
@@ -78,6 +83,8 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
         column, where = table[name], f"{shown}: column {plain(name)}"
         if name == "text":
             values = _text(_written(column), where, empty=True)
+        elif name == "golds":
+            values = _gold_lists(column, where)
         elif name in score_columns():
             values = _fractions(column, where, name)
         else:
@@ -219,7 +226,7 @@ def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not types.is_floating(column.type):
         return column
     values = (None if value is None or math.isnan(value) else value for value in column.to_pylist())
-    texts = [value if value is None else str(int(value) if value.is_integer() else value) for value in values]
+    texts = [value if value is None else _as_text(value) for value in values]
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
@@ -307,6 +314,47 @@ def _ids(text: str | None) -> list[str] | None:
     except (ValueError, RecursionError):
         return NO_IDS
     return value if isinstance(value, list) and all(isinstance(i, str) for i in value) else NO_IDS
+
+
+def _gold_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    """Lists of correct answers, as text like ``gold``; in a text column JSON, or lists as Python writes them."""
+    lists = [_golds(value) for value in column.to_pylist()]
+    good = np.array([golds is not NO_GOLDS for golds in lists])
+    check(good, column, where, 'a JSON list of texts or numbers, like ["red", "crimson"]')
+    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
+
+
+def _golds(value: Any) -> Sequence[str | None] | None:
+    """The correct answers in one cell; ``NO_GOLDS`` if it is not a list of texts or numbers."""
+    if value is None or value == "" or value != value:  # NaN: a table without a value
+        return None
+    if isinstance(value, str):
+        value = _list_in(value)
+    if not isinstance(value, list) or not all(isinstance(gold, str | int | float) for gold in value):
+        return NO_GOLDS
+    return [gold if isinstance(gold, str) else _as_text(gold) for gold in value]
+
+
+def _list_in(text: str) -> Any:
+    """The value of JSON, or of a list as Python writes it, with numbers as written; None if the text is neither."""
+    try:
+        return json.loads(text, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    if not isinstance(value, list) or "".join(repr(value).split()) != "".join(text.split()):
+        return None  # two texts without a comma between them are read as one
+    return [str(gold) if isinstance(gold, int | float) else gold for gold in value]
+
+
+def _as_text(value: float) -> str:
+    """A number or truth value as the text of an answer."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value) if float(value).is_integer() else value)
 
 
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:

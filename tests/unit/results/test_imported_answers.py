@@ -181,6 +181,44 @@ def test_several_correct_answers_are_all_right(tmp_path: Path):
     assert found["correct"].tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "golds", [["red", 'rouge, "it\'s"', "white"], [1, 2, 3], [1.0, 2.5, 3.0]], ids=["texts", "integers", "floats"]
+)
+def test_several_correct_answers_may_be_lists_of_any_form(tmp_path: Path, name: str, golds: list[Any]):
+    frame = table([golds[0]] * 3, golds, golds=[golds[:2]] * 3)
+    found = imported(tmp_path, frame, name)
+    assert found["correct"].tolist() == [True, True, False]
+    assert all(list(texts) == found["prediction"].tolist()[:2] for texts in found["golds"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_several_correct_answers_may_be_truth_values(tmp_path: Path, name: str):
+    frame = table([True, True], [True, False], golds=[[True, False], [True]])
+    found = imported(tmp_path, frame, name)
+    assert found["correct"].tolist() == [True, False]
+    assert [list(texts) for texts in found["golds"]] == [found["prediction"].tolist(), found["prediction"].tolist()[:1]]
+
+
+def test_a_row_may_lack_further_correct_answers(tmp_path: Path):
+    frame = table(GOLDS, ["rouge", "white", "red"], golds=["['red', 'rouge']", None, "[]"])
+    assert imported(tmp_path, frame)["correct"].tolist() == [True, True, True]
+    frame = table(GOLDS, ["rouge", "white", "red"], golds=[float("nan")] * 3)
+    assert imported(tmp_path / "results", frame, "mine.parquet")["correct"].tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "golds",
+    ["red;rouge", "red", 7, "7", "{'red': 1}", "['red' 'rouge']", "['red', None]", '["red", ["rouge"]]', "['red', "],
+)
+@pytest.mark.parametrize("name", ["mine.csv", "mine.parquet", "mine.jsonl"])
+def test_correct_answers_that_are_no_list_are_refused(tmp_path: Path, golds: Any, name: str):
+    frame = table(GOLDS, ["red", "white", "rouge"], golds=[None, golds, golds])
+    expected = r'column golds: .* in row 2; expected a JSON list of texts or numbers, like \["red", "crimson"\]$'
+    with pytest.raises(UserError, match=f"{name}: {expected}"):
+        imported(tmp_path, frame, name)
+
+
 def test_few_predictions_among_the_correct_answers_are_said_with_samples(tmp_path: Path):
     frame = table([*GOLDS, "white"], ["It is red", "red", "rosé", "no idea"])
     said = (
