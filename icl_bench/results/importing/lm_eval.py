@@ -65,7 +65,8 @@ def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> L
         scores = {name: item[name] for name in item.get("metrics", ()) if name in item}
         right = verdict(scores.get(deciding)) if deciding is not None else None
         own = {} if chosen else own_scores(scores)
-        if right is None and not has_share(own) and not chosen:
+        graded = any(name in scores and verdict(scores[name]) is None for name in VERDICTS)
+        if (chosen and graded) or (not chosen and right is None and not has_share(own)):
             raise unusable_scores(shown, f"document {item['doc_id']}", scores)
         answer = _chosen(item, gold_of) if chosen else _generated(item, right)
         sample = Sample(

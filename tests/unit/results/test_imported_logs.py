@@ -230,6 +230,17 @@ def test_a_target_of_lm_eval_that_only_looks_like_a_list_is_a_text(tmp_path: Pat
     assert found["correct"].all()
 
 
+@pytest.mark.parametrize("metric", ["acc", "exact_match"])
+def test_choices_of_lm_eval_with_a_share_as_accuracy_are_refused(tmp_path: Path, metric: str):
+    items = [
+        of_lm_eval(i, "0", ["a", "b"], 0, metrics=[metric, "x"], **{metric: share}, x=1)
+        for i, share in enumerate([1.0, 0.9])
+    ]
+    assert f"document 1 has scores that are neither right/wrong nor of a known metric ({metric} 0.9" in refusal(
+        lines(tmp_path / "a.jsonl", items), tmp_path / "a"
+    )
+
+
 PERCENT = (100, 66.7, 50, 0, 0, 80)
 
 
