@@ -161,15 +161,17 @@ def adaptation_losses(results: Place, model: str | None = None) -> pd.DataFrame:
     import pandas as pd
 
     groups: dict[tuple[Any, ...], dict[_Model, dict[str, np.ndarray]]] = {}
-    costs: dict[_Model, Mapping[str, Mapping[str, float]]] = {}
+    costs: dict[tuple[Any, ...], dict[_Model, dict[str, Mapping[str, float]]]] = {}
     for tested, meta, losses in _in_losses(results):
         key = (*tested.base, meta.dtype, meta.length)
-        groups.setdefault(key, {}).setdefault(tested, {})[meta.sha256] = losses
-        costs[tested] = meta.by_length
+        of_model = groups.setdefault(key, {}).setdefault(tested, {})
+        of_model[meta.sha256] = max(of_model.get(meta.sha256, losses), losses, key=len)  # a text may have several files
+        costs.setdefault(key, {}).setdefault(tested, {}).update(meta.by_length)
     rows: list[dict[str, Any]] = []
-    for (*_, dtype, window), held in groups.items():
+    for key, held in groups.items():
+        *_, dtype, window = key
         for sides in _sides(list(held), {tested: set(losses) for tested, losses in held.items()}):
-            rows += ({**row, "dtype": dtype, "window_tokens": window} for row in _of_sides(sides, held, costs))
+            rows += ({**row, "dtype": dtype, "window_tokens": window} for row in _of_sides(sides, held, costs[key]))
     rows = [row for row in rows if model in (None, row["model"], row["base"])]
     return pd.DataFrame(rows, columns=LOSSES)
 

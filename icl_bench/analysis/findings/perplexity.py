@@ -54,15 +54,15 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     One row per model, attention, dtype, window length (``window_tokens``), positions and length. A range contains the
     tokens after the ``after``-th up to the ``length``-th of a window (Zebra, figures 2 and 4); ``whole`` is the
     perplexity of all tokens up to the ``length``-th (its table 4). Only windows that every attention of the model has
-    read are used; an attention that has read only other texts is separate. Limits (95%) are Student's for the mean
-    loss, over ``interval_over``: texts, or the windows of a single text (:mod:`icl_bench.analysis.statistics.texts`);
-    ``ratio`` is the perplexity over that of ``full`` on the same windows, with its limits and the p of a paired t-test,
-    corrected (Holm) over the lengths and attentions of a model with one dtype, window length and positions. With one
-    window limits and p are NaN. Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a
-    window of this length), rope_scale and rope_theta (the divisor of positions, and the base of their rotation; NaN for
-    the model's own), operations_of_full (the prefill's operations as a share of those of ``full`` at this length; NaN
-    without ``full``). For perplexity by operations, use prefill_flops and whole (its figure 3). Empty if nothing was
-    computed.
+    read are used, of a text's files those of the one with most windows; an attention that has read only other texts is
+    separate. Limits (95%) are Student's for the mean loss, over ``interval_over``: texts, or the windows of a single
+    text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the same
+    windows, with its limits and the p of a paired t-test, corrected (Holm) over the lengths and attentions of a model
+    with one dtype, window length and positions. With one window limits and p are NaN. Further: windows, tokens
+    (scored), prefill_flops and cache_bytes (by formula, of a window of this length), rope_scale and rope_theta (the
+    divisor of positions, and the base of their rotation; NaN for the model's own), operations_of_full (the prefill's
+    operations as a share of those of ``full`` at this length; NaN without ``full``). For perplexity by operations, use
+    prefill_flops and whole (its figure 3). Empty if nothing was computed.
     """
     import pandas as pd
 
@@ -99,8 +99,13 @@ def no_perplexities() -> pd.DataFrame:
 
 
 def _of_model(group: Sequence[tuple[LossesMeta, np.ndarray]]) -> list[dict[str, Any]]:
-    held = {(meta.attention, meta.sha256): losses for meta, losses in group}
-    metas = {meta.attention: meta for meta, _ in group}
+    held: dict[tuple[str, str], np.ndarray] = {}
+    metas: dict[str, LossesMeta] = {}
+    for meta, losses in group:
+        of_text = held.get((meta.attention, meta.sha256), losses)
+        held[meta.attention, meta.sha256] = max(of_text, losses, key=len)  # a text may have several files
+        costs = metas.get(meta.attention, meta).by_length
+        metas[meta.attention] = meta.model_copy(update={"by_length": {**costs, **meta.by_length}})
     lengths = sorted({int(n) for meta, _ in group for n in meta.by_length})
     rows: list[dict[str, Any]] = []
     for attentions, common in _on_common_texts(held):

@@ -35,25 +35,31 @@ def stored(
     text: str = "a",
     windows: int = WINDOWS,
     seed: int = 0,
+    length: int = 8,
+    first: int = 4,
+    file: str = "",
 ) -> None:
     """Losses of seven tokens a window about a mean: the windows differ, each model's by as much."""
     rng = np.random.default_rng(seed)
     hard = rng.normal(0, 0.5, (windows, 1))
-    found = mean + hard + np.linspace(-0.1, 0.1, 7)
-    costs = {"4": {"prefill_flops": 1.0, "cache_bytes": 2.0}, "8": {"prefill_flops": 3.0, "cache_bytes": 4.0}}
+    found = mean + hard + np.linspace(-0.1, 0.1, length - 1)
+    costs = {
+        str(first): {"prefill_flops": 1.0, "cache_bytes": 2.0},
+        str(length): {"prefill_flops": 3.0, "cache_bytes": 4.0},
+    }
     meta = LossesMeta(
         model=model,
         fingerprint=fingerprint or model,
         dtype="float32",
         attention=attention,
         sha256=text,
-        length=8,
+        length=length,
         training=TrainingMeta(**training) if training else None,
         by_length=costs,
     )
     storage = storage_at(results)
     storage.prepare()
-    name = losses_name(model, f"{attention}-{text}".replace(":", "_"))
+    name = losses_name(model, f"{attention}-{text}{file}".replace(":", "_"))
     write_losses(storage, name, list(found), meta)
 
 
@@ -122,6 +128,30 @@ def test_limits_widen_where_windows_differ(tmp_path: Path):
     last = adaptation_losses(tmp_path).iloc[-1]
     assert last["won_back_low"] < last["won_back"] < last["won_back_high"]
     assert last["won_back_high"] - last["won_back_low"] > 0.1
+
+
+@pytest.mark.parametrize("counts", [(3, WINDOWS), (WINDOWS, 3)])
+def test_of_two_files_of_a_text_the_one_with_more_windows_counts(tmp_path: Path, counts: tuple[int, int]):
+    four(tmp_path)
+    for (place, count), first in zip(enumerate(counts), (4, 6), strict=True):
+        stored(tmp_path, "m", "full", 3.0, windows=count, first=first, file=str(place))
+    found = adaptation_losses(tmp_path)
+    assert found["windows"].tolist() == [WINDOWS] * 8
+    assert set(found["length"]) == {4, 8}
+
+
+def test_windows_of_other_lengths_have_lengths_of_their_own(tmp_path: Path):
+    expected = four(tmp_path)
+    for name, attention, training in (
+        ("m", "full", None),
+        ("m", "grouped:4,2", None),
+        ("m-full", "full", adapted("full")),
+        ("m-grouped", "grouped:4,2", adapted("grouped:4,2")),
+    ):
+        stored(tmp_path, name, attention, 3.0, training, length=16, first=12, file="-16")
+    found = adaptation_losses(tmp_path)
+    pd.testing.assert_frame_equal(found[found["window_tokens"] == 8].reset_index(drop=True), expected)
+    assert set(found[found["window_tokens"] == 16]["length"]) == {12, 16}
 
 
 def test_only_windows_that_all_have_read_are_taken(tmp_path: Path):

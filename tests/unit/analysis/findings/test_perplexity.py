@@ -65,6 +65,19 @@ def test_windows_of_other_lengths_are_lines_of_their_own(tmp_path: Path):
     }
 
 
+@pytest.mark.parametrize("names", [("1", "2"), ("2", "1")])
+def test_of_two_files_of_a_text_the_one_with_more_windows_counts(tmp_path: Path, names: tuple[str, str]):
+    for (losses, length), fingerprint in zip([(FULL[:2], 3), (FULL, 4)], names, strict=True):
+        costs = {str(n): {"prefill_flops": 1.0 * n, "cache_bytes": 2.0 * n} for n in (length, 5)}
+        stored(tmp_path / fingerprint, "full", losses, by_length=costs)
+        (file,) = (tmp_path / fingerprint).rglob("*.parquet")
+        name = losses_name("m", f"full-{fingerprint}")
+        storage_at(tmp_path / "both").put(name, file.read_bytes())
+    table = perplexities(tmp_path / "both")
+    assert table["windows"].tolist() == [3, 3, 3]
+    assert table["length"].tolist() == table["prefill_flops"].tolist() == [3, 4, 5]
+
+
 def test_each_range_has_the_tokens_between_two_lengths(tmp_path: Path):
     stored(tmp_path, "full", FULL)
     table = perplexities(tmp_path)
