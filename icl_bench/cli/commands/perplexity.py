@@ -38,8 +38,7 @@ def perplexity(
     for name, reason in outcome.failed.items():
         print(visible(f"failed: {name}: {reason}"), file=sys.stderr)
     display.note(f"{outcome.computed} computed, {outcome.kept} already computed. Results: {results}/")
-    table = perplexities(results)
-    table = table[table["model"] == measurement.model.name]
+    table = perplexities(results, measurement.model.name)
     if json:
         print_json({"perplexity": records(table)})
     elif not quiet:

@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 def print_perplexity(frame: Any, console: Console) -> None:
-    """Print perplexity by range of lengths, a table for each model, dtype and positions."""
+    """Print perplexity by range of lengths, a table for each model, dtype, window length and positions."""
     from icl_bench.analysis.findings.perplexity import positions_names
 
-    by = ["model", "dtype", "rope_scale", "rope_theta"]
-    for (model, dtype, *_), group in frame.groupby(by, dropna=False):
+    by = ["model", "dtype", "window_tokens", "rope_scale", "rope_theta"]
+    for (model, dtype, tokens, *_), group in frame.groupby(by, dropna=False):
         rows = [_perplexity(row) for row in group.to_dict("records")]
-        of = " · ".join(filter(None, [model, dtype, positions_names(group)[0]]))
+        of = " · ".join(filter(None, [model, dtype, positions_names(group)[0], f"windows of {tokens:,} tokens"]))
         title = f"{of}, perplexity of the tokens up to each length"
         print_table(console, PERPLEXITY_HEADS, rows, heading=title)
         count = group["windows"].max()
-        print_lines(console, f"{counted(count, 'window')} a length; intervals are over windows")
+        over = " or ".join(dict.fromkeys(group["interval_over"]))
+        print_lines(console, f"{counted(count, 'window')} a length; intervals are over {over}")
 
 
 PERPLEXITY_HEADS = (

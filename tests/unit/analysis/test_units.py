@@ -146,6 +146,8 @@ def test_the_terminal_says_the_cost_of_perplexity_in_tflop_and_gigabytes():
         "prefill_flops": 2.5e12,
         "cache_bytes": 1.5e9,
         "windows": 4,
+        "window_tokens": 512,
+        "interval_over": "texts",
         "rope_scale": float("nan"),
         "rope_theta": float("nan"),
     }

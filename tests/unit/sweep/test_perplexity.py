@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 from support.in_process import said
 from support.models import save_tiny_model, tiny_checkpoint
@@ -19,6 +22,7 @@ from support.program import as_words
 from transformers import GPT2Config
 
 from icl_bench.analysis.findings.perplexity import perplexities
+from icl_bench.cli.output.lists import print_perplexity
 from icl_bench.errors import UserError
 from icl_bench.results import reading
 from icl_bench.results.perplexity_losses import losses_name, write_losses
@@ -299,6 +303,32 @@ def test_the_command_prints_the_table(model: str, texts: Path, tmp_path: Path) -
     printed = said(*as_words(f"{words} --rope-scale 4 --rope-theta 40000"), "--results", tmp_path)
     headings = [line for line in printed.splitlines() if "perplexity of the tokens" in line]
     assert [("positions divided by 4, theta 40,000" in line) for line in headings] == [True, False]
+
+
+def test_the_command_prints_a_retrained_model_of_the_same_name(model: str, texts: Path, tmp_path: Path) -> None:
+    words = f"perplexity --texts {texts} --lengths 16,32 --dtype float32 --json"
+    results = tmp_path / "results"
+    earlier = json.loads(said(*as_words(f"{words} --model {model}"), "--results", results))["perplexity"]
+    again = tiny_checkpoint(tmp_path / "tiny")  # other weights
+    rows = json.loads(said(*as_words(f"{words} --model {again}"), "--results", results))["perplexity"]
+    assert {row["model"] for row in earlier} == {"tiny"}
+    assert len({row["model"] for row in rows}) == 2
+    assert all(row["model"].startswith("tiny@") for row in rows)
+    assert len(rows) == 4
+
+
+def test_the_terminal_has_a_table_for_each_length_of_windows_and_what_its_intervals_are_over(tmp_path: Path) -> None:
+    losses_file(tmp_path, "full", "a", np.ones((3, 15)))
+    losses_file(tmp_path, "full", "b", np.ones((2, 15)))
+    losses_file(tmp_path, "full", "c", np.ones((4, 7)), length=8, by_length={"4": {}, "8": {}})
+    text = io.StringIO()
+    print_perplexity(perplexities(tmp_path), Console(file=text, width=200))
+    printed = text.getvalue()
+    assert re.findall(r"windows of (\d+) tokens, perplexity", printed) == ["8", "16"]
+    assert re.findall(r"(\d+) windows a length; intervals are over (.*)", printed) == [
+        ("4", "windows of one text"),
+        ("5", "texts"),
+    ]
 
 
 def test_the_report_has_a_panel_a_model_and_every_range_in_its_table(tmp_path: Path) -> None:
