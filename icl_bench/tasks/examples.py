@@ -346,6 +346,7 @@ def load_data(
         *test_rows.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
         *_unseen_notes(test_rows.rows, labels),
+        *_ended_notes(spec, test_rows.rows),
     ]
     return TaskData(
         spec=spec,
@@ -438,6 +439,28 @@ def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
     total = unseen.total()
     verb = "has" if total == 1 else "have"
     return [f"{_row_count(total, 'test')} {verb} a label that no train row has ({counts})"]
+
+
+def _ended_notes(spec: TaskSpec, test: Sequence[Example]) -> list[str]:
+    """Note the test rows whose right answers all contain a text that ends a free answer, so that none can be written."""
+    if spec.labels is not None:
+        return []
+    separator = spec.template.separator
+    stops = spec.stops_beside(separator)
+    golds = {row.id: row.golds or (row.answer.strip(),) for row in test}
+    ended = {name: texts for name, texts in golds.items() if all(any(s in text for s in stops) for text in texts)}
+    if not ended:
+        return []
+    name, (gold, *_) = next(iter(ended.items()))
+    stop = next(s for s in stops if s in gold)
+    rule = "the separator, which ends answers without --chat" if stop not in (spec.stop or ()) else "which ends answers"
+    answers, verb = ("answer", "contains") if len(ended) == 1 else ("answers", "contain")
+    return [
+        one_line(
+            f"the right {answers} of {_row_count(len(ended), 'test')} {verb} {stop!r}, {rule} (first {short(name)}): a "
+            "model's answer ends before it; choose another separator or stop"
+        )
+    ]
 
 
 def _row_count(count: int, split: str) -> str:

@@ -356,9 +356,11 @@ class AnswerRule(Frozen):
     a question is empty, and a model's answer that equals this text counts as empty."""
 
     def without_thought(self, answer: str) -> str:
-        """A right answer without the thought before it, if its text contains both; also if thoughts are off."""
+        """A right answer without the thought before it, up to the last end mark, if its text contains both; also if
+        thoughts are off.
+        """
         mark = (self.ends or "").strip()
-        return (mark and answer.partition(mark)[2].strip()) or answer
+        return (mark and answer.rpartition(mark)[2].strip()) or answer
 
     @field_validator("extract")
     @classmethod

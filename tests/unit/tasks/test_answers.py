@@ -21,6 +21,7 @@ from icl_bench.tasks.examples import TaskData, load_data
 from icl_bench.tasks.spec import AnswerRule
 from icl_bench.tasks.splits import StoredRow
 from icl_bench.tasks.task_files import load_task
+from icl_bench.tasks.worked_examples import MARK, read_pool
 
 NUMBER = AnswerRule(extract=r"####\s*(.+)", take="last")
 WORD = AnswerRule(unanswerable="no answer")
@@ -177,6 +178,32 @@ def test_right_answers_are_extracted_as_answers_are(tmp_path: Path):
     assert said.endswith("rows.jsonl:1: answer.extract finds nothing in answers, '2+2=4'")
     said = refused(tmp_path, "#### four", "#### 1", **changes)
     assert said.endswith("rows.jsonl:1: answers: 'four' is not a number, for numeric")
+
+
+def test_the_answer_of_a_text_with_two_end_marks_follows_the_last_as_in_a_file_of_worked_examples(tmp_path: Path):
+    thought = f"It may be 3. {MARK}3. No, {MARK}4"
+    rule = {"ends": MARK, "opens": "", "think": True, "limit": 9}
+    found = by_id(loaded(tmp_path, thought, f"5. {MARK}", answer=rule))
+    assert [found[name].answer for name in ("r0", "r1")] == ["4", f"5. {MARK}"]
+    (tmp_path / "pool.txt").write_text(f"Q: 2 + 2?\nA: {thought}.\n", encoding="utf-8")
+    (worked,) = read_pool(tmp_path / "pool.txt", {}).rows
+    assert worked.cells["target"] == "4"
+
+
+def test_right_answers_that_hold_what_ends_an_answer_are_noted(tmp_path: Path):
+    def noted(*answers: Any, **changes: Any) -> list[str]:
+        return [note for note in loaded(tmp_path, *answers, **changes).notes if "ends answers" in note]
+
+    long = [f"first {n}\n\nsecond" for n in range(6)]
+    blank = {"input": "Q: {question}", "output": "A: {answer}", "separator": "\n\n"}
+    (note,) = noted(*long, template=blank)
+    rule = r"'\n\n', the separator, which ends answers without --chat"
+    assert note.startswith(f"the right answers of 3 test rows contain {rule} (first 'r")
+    assert note.endswith("'): a model's answer ends before it; choose another separator or stop")
+    (note,) = noted("a b", "a b", stop=["a"])
+    assert note.startswith("the right answer of 1 test row contains 'a', which ends answers (first 'r")
+    assert noted(*[[one, "second"] for one in long], template=blank) == noted("a", "b", template=blank) == []
+    assert noted("a.", "b.", stop=["\n"]) == noted(*long) == []
 
 
 def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(tmp_path: Path):
