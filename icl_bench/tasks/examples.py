@@ -442,7 +442,7 @@ def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
 
 
 def _ended_notes(spec: TaskSpec, test: Sequence[Example]) -> list[str]:
-    """Note the test rows whose right answers all contain a text that ends a free answer, so that none can be written."""
+    """Note the test rows whose right answers all contain a text that ends answers, so that none can be written."""
     if spec.labels is not None:
         return []
     separator = spec.template.separator
