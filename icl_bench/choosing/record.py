@@ -15,7 +15,9 @@ class Record:
     """Writes a race's file after each round and at its end.
 
     A resumed race repeats its first rounds from stored answers. Its file does not change until the race has repeated
-    them, so that a kill in between loses nothing. A file of other rounds is replaced.
+    them, so that a kill in between loses nothing. A file of other rounds is replaced, and so is that of a race for
+    another number of queries: its first rounds may be the same, but its answer is another. A decided race always
+    replaces it, because with other costs it may need fewer rounds.
     """
 
     def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], **further: str) -> None:
@@ -41,11 +43,14 @@ class Record:
         self.keep()
 
     def keep(self) -> None:
-        """Write the file, unless the one that is there has the same rounds and more."""
-        before = [] if self._before is None else self._before.rounds
-        if not self._rounds or (len(before) > len(self._rounds) and before[: len(self._rounds)] == self._rounds):
+        """Write the file, unless the one that is there has the same rounds and more, for as many queries."""
+        if not self._rounds:
             return
-        record = self._contest.as_json()
+        record, before, done = self._contest.as_json(), self._before, len(self._rounds)
+        same = before is not None and before.queries == record["queries"] and not record["decided"]
+        stored = before.rounds if before is not None and same else []
+        if len(stored) > done and stored[:done] == self._rounds:
+            return
         known = {name: value for name, value in record.items() if name in RaceMeta.model_fields} | {
             **self._further,
             "settings": [RacedSetting(**one) for one in record["settings"]],

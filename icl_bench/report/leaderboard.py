@@ -56,6 +56,16 @@ DIGITS = 6
 
 NO_LINE = "nothing for a leaderboard, only upper bounds, halves of a label space or perturbed demonstrations"
 
+SEVERAL = (
+    "Some points have several lines, one for each variant: other facts of the run, or another imported file. Draws of "
+    "a point in several imported files are not combined; put them into one file."
+)
+
+
+class NoLineError(UserError):
+    """There are results, but none for a leaderboard."""
+
+
 NAMES = (("version", "version"), ("data_hash", "data"), ("variant", "variant"))
 """The last columns of the displayed table, with their titles."""
 
@@ -86,7 +96,7 @@ def leaderboard(results: Place) -> pd.DataFrame:
         raise nothing_in(results)
     frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
-        raise UserError(f"results folder {plain(results)}: {NO_LINE}")
+        raise NoLineError(f"results folder {plain(results)}: {NO_LINE}")
     points = curves(with_copies_as_one_draw(unperturbed_predictions(frame)))
     saturated = saturation(from_zero_shot(points, stored.variants))
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
@@ -119,7 +129,7 @@ def leaderboard_of(files: Sequence[Path]) -> pd.DataFrame:
             import_predictions(file, Path(folder))
         try:
             return leaderboard(Path(folder))
-        except UserError:
+        except NoLineError:
             names = ", ".join(map(plain, files))
             raise UserError(f"{names}: {NO_LINE}") from None
 
@@ -230,14 +240,15 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Notes below the table, on intervals and on selections that saw the test queries."""
-    return [*curve_notes(table), *cautions(table["select"])]
+    """Notes below the table, on intervals, on selections that saw the test queries and on points of several lines."""
+    several = bool(table.duplicated(LINE[:-1]).any())
+    return [*curve_notes(table), *cautions(table["select"]), *([SEVERAL] if several else [])]
 
 
 def as_markdown(table: pd.DataFrame) -> str:
     """The table in GitHub's Markdown, in percent; empty columns are left out.
 
-    Notes on selections that saw the test queries follow.
+    Notes on selections that saw the test queries and on points of several lines follow.
     """
     shown = [
         [name, "---:", *values] if numbers else [name, "---", *map(in_markdown, values)]

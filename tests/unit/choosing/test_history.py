@@ -134,6 +134,23 @@ def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
     assert last.ended is None
 
 
+def test_a_race_for_another_number_of_queries_replaces_the_history(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ask = tmp_path / "results", Runner.ask
+    command = ("choose", *words, "--margin", 0.01, "--results", folder)
+    stop_after(monkeypatch, 30)
+    assert run_command(*command, "--queries", 20_000).code == 130
+    first = race_in(folder)
+    monkeypatch.setattr(Runner, "ask", ask)
+    stop_after(monkeypatch, 14)  # within the rounds that are stored
+    ended = run_command(*command, "--queries", 15_000)
+    last = race_in(folder)
+    assert last.rounds == first.rounds[: len(last.rounds)]
+    assert (first.queries, last.queries) == (20_000, 15_000)
+    assert ended.out.splitlines() == last.answer
+
+
 def test_an_interrupted_race_says_what_it_knows(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

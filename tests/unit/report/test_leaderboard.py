@@ -158,6 +158,27 @@ def test_an_import_may_say_what_made_it_in_columns_of_its_own(results: Path, tmp
     assert "| bfloat16 | a card |" in as_markdown(table)
 
 
+def test_points_of_several_lines_are_noted(results: Path, tmp_path: Path):
+    export_results(results, tmp_path / "all.parquet")
+    frame = pd.read_parquet(tmp_path / "all.parquet").drop(columns=["variant", "cell"])
+    for draw, rows in frame[frame["draw"] < 2].groupby("draw"):
+        rows.to_parquet(tmp_path / f"{draw}.parquet")
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    assert "Draws of a point in several imported files are not combined" in as_markdown(leaderboard_of(files))
+    assert "several lines" not in as_markdown(leaderboard_of(files[:1]))
+
+
+def test_an_error_of_files_has_its_own_reason(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    export_results(results, tmp_path / "all.parquet")
+
+    def broken(_: object) -> pd.DataFrame:
+        raise UserError("another reason")
+
+    monkeypatch.setattr("icl_bench.report.leaderboard.leaderboard", broken)
+    with pytest.raises(UserError, match="another reason"):
+        leaderboard_of([tmp_path / "all.parquet"])
+
+
 def test_files_that_cannot_be_used_are_refused_in_one_line(results: Path, tmp_path: Path):
     (tmp_path / "none.csv").write_text("a,b\n1,2\n")
     export_results(results, tmp_path / "all.parquet")
