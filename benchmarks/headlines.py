@@ -6,12 +6,12 @@ predictions.
     python benchmarks/headlines.py --pack RESULTS FILE   # writes FILE, like results/headlines-sorted.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
-Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
-``results/headlines-half-labels.parquet``, imported into one folder. Blocks are those of
-``results/headlines-blocks.parquet`` alone, and curves sorted by label those of ``results/headlines-sorted.parquet``
-where it has them. A claim on growing k holds where the 95% intervals at the smallest and the largest k of the row are
-apart in its direction, does not hold where they are apart in the other one, and cannot be determined where they
-overlap.
+Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet``,
+``results/headlines-half-labels.parquet`` and ``results/headlines-finetuned.parquet``, imported into one folder. Blocks
+are those of ``results/headlines-blocks.parquet`` alone, and curves sorted by label those of
+``results/headlines-sorted.parquet`` where it has them. A claim on growing k holds where the 95% intervals at the
+smallest and the largest k of the row are apart in its direction, does not hold where they are apart in the other one,
+and cannot be determined where they overlap.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ SORTED = RESULTS / "headlines-sorted.parquet"
 """Ten draws in the order drawn and sorted by label, computed on two cores in float32: a table of its own, as other
 draws are in bfloat16.
 """
+FINETUNED = RESULTS / "headlines-finetuned.parquet"
+"""LoRA and full fine-tuning on 1,000 examples, computed on two cores in float32; the prompts are those of ``GPU``."""
 BLOCKS = RESULTS / "headlines-blocks.parquet"
 """Full attention and blocks, computed on two cores: the table of docs/attention.md."""
 
@@ -54,6 +56,8 @@ NAMES = {
     "bertscore": "BERTScore recall",
     "greedy": "constrained to the labels",
     "unconstrained": "free",
+    "lora": "LoRA",
+    "full": "full fine-tuning",
 }
 
 KEPT = (
@@ -83,7 +87,7 @@ def pack(results: Path, out: Path) -> int:
     return out.stat().st_size
 
 
-def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF), task: str | None = None) -> Findings:
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF, FINETUNED), task: str | None = None) -> Findings:
     """The findings on files of predictions, or on those of a task. The files are imported into ``folder``."""
     for file in files:
         import_predictions(file, folder)
@@ -280,6 +284,19 @@ def half_labels(findings: Findings) -> list[Row]:
     return made
 
 
+def training(findings: Findings) -> list[Row]:
+    """Figure 3: accuracy of fine-tuning minus that of a prompt of the same examples."""
+    made = []
+    for task, model, name, points in curves(findings.training_gain, by="select"):
+        for row in points.to_dict("records"):
+            limits = {"ci_low": row["ci_low"], "ci_high": row["ci_high"]}
+            means = [percent(row[side]) for side in ("base_mean", "mean")]
+            gain = share({**limits, "difference": row["difference"]}, "difference", "+")
+            cells = [*name, f"{row['k']:,}", f"{row['draws']}", *means, gain, p_value(row["p_holm"])]
+            made.append(Row(task, model, cells, apart((0, 0), (row["ci_low"], row["ci_high"]), down=False)))
+    return made
+
+
 def blocks(findings: Findings) -> list[str]:
     """Figures 8 and 9: accuracy with full attention and with blocks, and the part of full attention's accuracy."""
     table = findings.attention_patterns.sort_values(["task", "size", "k"], ascending=[False, False, True])
@@ -347,6 +364,12 @@ CLAIMS: Mapping[str, Claim] = {
         "with half of the labels, accuracy saturates at fewer demonstrations",
         "on the tasks with most labels, but not by half (table 4)",
         half_labels,
+    ),
+    "Does fine-tuning pass the prompt?": Claim(
+        "fine-tuning on 1,000 examples is better than a prompt of them",
+        "full fine-tuning is best on most tasks, with more examples than fit the window; LoRA on most tasks never "
+        "exceeds the prompt (figure 3)",
+        training,
     ),
 }
 """Heading on the page -> the claim that its table is about."""

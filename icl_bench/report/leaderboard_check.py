@@ -293,7 +293,7 @@ def _changes(before: Row, now: Row) -> list[dict[str, Any]]:
     """
     variants = {"base_variant": before["variant"], "variant": now["variant"]}
     hashed = bool(before.get("version") and now.get("version"))
-    values = [("metric", _metric(before), _metric(now))]
+    values: list[tuple[str, Any, Any]] = [("metric", _metric(before), _metric(now))]
     values += [(name, before.get(name), now.get(name)) for name in SAID if hashed or name != "data_hash"]
     return [
         {**variants, "fact": name, "before": old, "now": new}

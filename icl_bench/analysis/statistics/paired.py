@@ -220,7 +220,7 @@ def _unknown_bases(table: pd.DataFrame, curve: Sequence[str], facts: FactsOf) ->
     """
     sides = ([facts.get(variant, UNKNOWN) for variant in table[name]] for name in ("variant", "base_variant"))
     of_file = [mine.imported is not None and mine == other for mine, other in zip(*sides, strict=True)]
-    several = table.groupby(curve, observed=True)["base_variant"].transform("nunique") > 1
+    several = table.groupby(list(curve), observed=True)["base_variant"].transform("nunique") > 1
     unknown: np.ndarray = several.to_numpy(dtype=bool) & np.array(of_file, dtype=bool)
     return unknown
 
