@@ -274,7 +274,7 @@ def _numbered(
     """
     if "metric" in frame:
         frame = frame.assign(metric=frame["metric"].map(title))
-    more = []
+    more: list[Column] = []
     of = ["task", "model", "variant"]  # an imported variant may have several tasks
     rows = list(frame[of].itertuples(index=False, name=None)) if {*of} <= {*frame} else []
     if set(rows) & numbers.keys():
