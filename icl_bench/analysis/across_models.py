@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icl_bench.analysis.query_cost import MEASURES
+from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.errors import UserError
 from icl_bench.results.cells import short_hash
 from icl_bench.results.facts import Facts, FactsOf
@@ -44,10 +45,12 @@ def on_same_rows(frame: pd.DataFrame, facts: FactsOf, across: bool = True) -> pd
 
     The ids of a task are those of its data, and runs may have had different versions of its files. The version with the
     most predictions of a task keeps its ids, or without ``across`` that of a task and model. Rows of other versions get
-    different ids, so that their points count as asked on other test examples. Imports keep their ids, because their
-    data are unknown. Without ``across``, a version keeps its ids also if all its right answers are the same: then other
-    files have the same test rows, as those of rationales, or those with more rows for demonstrations.
+    different ids, so that their points count as asked on other test examples. The data of imports are unknown: their
+    rows with another right answer get different ids (:func:`with_rows_apart`). Without ``across``, a version keeps its
+    ids also if all its right answers are the same: then other files have the same test rows, as those of rationales, or
+    those with more rows for demonstrations.
     """
+    frame = with_rows_apart(frame, facts)
     within = compared_within(across)
     versions = frame[[*within, "variant"]].drop_duplicates().astype(object)
     versions["data"] = [_data(facts.get(str(variant), Facts())) for variant in versions["variant"]]

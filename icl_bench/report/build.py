@@ -14,6 +14,7 @@ from icl_bench.analysis.findings.provenance import encoders
 from icl_bench.analysis.findings.races import races_of
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.missing import in_words, not_at_random
+from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import READS_TEST_INPUTS
 from icl_bench.analysis.zero_shot import with_demonstrations
@@ -139,6 +140,7 @@ def _notes(findings: Findings) -> list[str]:
     notes += [f"{cells.in_words()}." for cells in findings.summary.partial]
     if reads_test_inputs(findings.context.facts):
         notes.append(READS_TEST_INPUTS)
+    notes += [f"{text}." for text in notes_on_rows_apart(findings.context.of_tests, findings.context.facts)]
     free = findings.context.table("truncated_answers")
     if cut := int(free["truncated"].sum()):
         notes.append(

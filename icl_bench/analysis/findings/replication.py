@@ -11,6 +11,7 @@ from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
+from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.analysis.words import points
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import IMPORTED
@@ -59,6 +60,7 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     imports = {variant for variant, known in facts.items() if known.imported is not None}
     if not imports:
         frame = frame.iloc[:0]
+    frame = with_rows_apart(frame, facts)
     theirs = frame["variant"].astype(object).isin(imports)
     rows = []
     frame = frame.assign(theirs=theirs.to_numpy())

@@ -13,6 +13,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
+from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf, agreement
@@ -122,7 +123,7 @@ def compare(
     ways = [*setting, *(f"base_{name}" for name in own)]
     if not _have_both_sides(frame, base):
         return _without_rows([*ways, "k", *RESULT])
-    frame = scored(frame)
+    frame = scored(with_rows_apart(frame, facts))
     columns = [*setting, "k", "draw", "test_id", "score", "metric"]
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)

@@ -14,6 +14,7 @@ from icl_bench.analysis.columns import COLUMNS, POINT, Column
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.questions import by_question
+from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart
 from icl_bench.analysis.words import (
     USUAL_ORDERS,
     cautions_of,
@@ -105,6 +106,7 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     print_lines(
         console,
         *missing_scores(findings.context.stored),
+        *notes_on_rows_apart(findings.context.of_tests, findings.context.facts),
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",
     )
 

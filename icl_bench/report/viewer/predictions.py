@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.regression import loss_p
+from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.analysis.summary import settings_of
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
@@ -156,7 +157,7 @@ class Predictions:
         texts = {name: _column(table[name]) for name in HELD_TEXTS if name in table.column_names}
         numbers = {name: _numbers(table[name]) for name in HELD_NUMBERS}
         naming, series = _series(texts, facts)
-        return cls({**texts, "series": series}, numbers, naming, questions or {})
+        return cls({**texts, "test": _tests(texts, facts), "series": series}, numbers, naming, questions or {})
 
     def __len__(self) -> int:
         return len(self.numbers["k"])
@@ -355,7 +356,7 @@ class Predictions:
         keys = np.zeros(len(positions), dtype=np.int64)
         for name in names:
             of = self.numbers.get(name)
-            codes = self.texts["test_id" if name == "test" else name].codes if of is None else of
+            codes = self.texts[name].codes if of is None else of
             keys = keys * (int(codes.max(initial=0)) + 2) + codes[positions] + 1
         return keys
 
@@ -400,6 +401,19 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
     values = column.cast(pa.int32()).fill_null(-1).to_numpy()
     return np.asarray(values)
+
+
+def _tests(texts: Mapping[str, TextColumn], facts: FactsOf) -> TextColumn:
+    """The test row of each prediction: its id, apart where imported ones have another right answer."""
+    import pandas as pd
+
+    columns = {name: texts[name] for name in ("task", "test_id", "variant", "gold")}
+    frame = pd.DataFrame({name: pd.Categorical.from_codes(of.codes, of.values) for name, of in columns.items()})
+    apart = with_rows_apart(frame, facts)
+    if apart is frame:
+        return texts["test_id"]
+    codes, values = pd.factorize(apart["test_id"])
+    return TextColumn(codes.astype(np.int32), [str(value) for value in values])
 
 
 def _series(texts: Mapping[str, TextColumn], facts: FactsOf) -> tuple[Naming, TextColumn]:

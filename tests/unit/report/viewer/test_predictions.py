@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 from support.predictions import cell, frame
 
 from icl_bench.report.viewer.predictions import MOST_SHOWN, SORTED_BY, Predictions
+from icl_bench.results.facts import Facts
 
 WORDS = ("aa", "ab", "Card", "ärger", "%_", "")
 
@@ -132,6 +133,21 @@ def test_flips_are_what_is_right_on_one_side_alone(flips: str, ids: list[str]):
     assert [row["test_id"] for row in of_draw] == ids
     assert pairs.counts["lost"] == 1
     assert pairs.counts["unpaired"] == 4, "draw 1 of the other model was not run"
+
+
+def test_imported_rows_of_other_right_answers_are_no_partners():
+    rows = frame(
+        *(
+            cell("abab", gold, model=model, variant=variant, k=1, cell=model)
+            for model, variant, gold in (("m1", "v1", "abab"), ("m2", "v2", "abba"))
+        )
+    )
+    facts = {name: Facts(imported="a file") for name in ("v1", "v2")}
+    found = Predictions.of(pa.Table.from_pandas(rows.assign(perturbation=None), preserve_index=False), facts)
+    here, there = (found.texts["series"].at(int(found.find({"model": model})[0])) for model in ("m1", "m2"))
+    pairs = found.pairs({"model": "m1", "series": here or ""}, {"model": "m2", "series": there or ""})
+    assert (pairs.counts["total"], pairs.counts["unpaired"]) == (2, 2)
+    assert [row["test_id"] for row in found.rows(pairs.here)] == ["0", "1"]
 
 
 def test_filters_of_rows_say_nothing_of_the_other_side():
