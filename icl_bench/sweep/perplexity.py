@@ -28,7 +28,7 @@ from icl_bench.models.rotary_positions import OWN_POSITIONS
 from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
-from icl_bench.results.perplexity_losses import losses_name, write_losses
+from icl_bench.results.perplexity_losses import add_lengths, losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
 from icl_bench.sweep.compute_cost import cache_bytes, flops
@@ -132,6 +132,7 @@ class Perplexity:
                 facts, what = self._facts(text, pattern), f"{text.name}, {pattern}"
                 name = done[what] = self._name(facts)
                 if storage.has(name):
+                    add_lengths(storage, name, self._costs(pattern, facts))
                     outcome.kept += 1
                     continue
                 if backend is None:
@@ -173,6 +174,16 @@ class Perplexity:
         slug = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{facts['attention']}-{facts['text']}")
         return losses_name(self.model.name, f"{slug}-{short_hash(facts)}")
 
+    def _costs(self, pattern: Pattern, facts: dict[str, Any]) -> dict[int, dict[str, float]]:
+        """Length -> its costs by formula."""
+        return {
+            length: {
+                "prefill_flops": flops(self._architecture, pattern, None, 0, length, read=0),
+                "cache_bytes": cache_bytes(self._architecture, pattern, length, facts["dtype"]),
+            }
+            for length in self.lengths
+        }
+
     def _compute(
         self, backend: Any, text: WindowedText, pattern: Pattern, facts: dict[str, Any], storage: Storage, name: str
     ) -> None:
@@ -181,13 +192,7 @@ class Perplexity:
             losses.append(backend.losses(window, pattern))
             peak = max(peak, backend.peak_prefix_bytes)
         seconds = time.perf_counter() - start
-        by_length = {
-            str(length): {
-                "prefill_flops": flops(self._architecture, pattern, None, 0, length, read=0),
-                "cache_bytes": cache_bytes(self._architecture, pattern, length, facts["dtype"]),
-            }
-            for length in self.lengths
-        }
+        by_length = {str(length): costs for length, costs in self._costs(pattern, facts).items()}
         trained = training_of(self.model.source)
         meta = LossesMeta(
             **facts,

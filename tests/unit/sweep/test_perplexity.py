@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +110,17 @@ def test_a_run_keeps_what_is_finished_and_the_losses_are_the_backends(model: str
     wanted = np.exp(np.mean([row[15:63].mean() for row in losses]))
     got = table[(table["attention"] == "full") & (table["length"] == 64)]["perplexity"].item()
     assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_lengths_asked_for_later_are_added_to_kept_files(model: str, texts: Path, tmp_path: Path) -> None:
+    Perplexity.prepare(spec(model, texts, lengths="16,64")).run(tmp_path)
+    more = Perplexity.prepare(spec(model, texts, lengths="8,32,64")).run(tmp_path)
+    Perplexity.prepare(spec(model, texts, lengths="8,16,32,64")).run(tmp_path / "at once")
+    assert (more.computed, more.kept) == (0, 2)
+    pd.testing.assert_frame_equal(perplexities(tmp_path), perplexities(tmp_path / "at once"))
+    (file, *_) = (name for name in LocalStorage(tmp_path).names(reading.ASIDE) if name.endswith(".parquet"))
+    (tmp_path / file).write_bytes(b"damaged")
+    assert Perplexity.prepare(spec(model, texts, lengths="4,64")).run(tmp_path).kept == 2
 
 
 def test_files_that_are_removed_during_a_run_fail(
