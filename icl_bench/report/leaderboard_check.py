@@ -111,6 +111,9 @@ def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
     metric = _metric(row)
     if metric not in (known := (ACCURACY, *score_columns())):
         raise UserError(one_line(f"{where}: metric: unknown score {plain(metric)}; {nearest(metric, known)}"))
+    unscored = all(math.isnan(row[name]) for name in ("accuracy", "ci_low", "ci_high", *score_columns()))
+    if unscored:  # as a leaderboard writes free text that no metric was asked for
+        return row
     if empty := [name for name in (metric, "ci_low", "ci_high") if math.isnan(row[name])]:
         are = "is" if len(empty) == 1 else "are"
         raise UserError(f"{where}: {listed(empty)} {are} empty, so nothing can be compared; fill or remove the line")
@@ -255,7 +258,7 @@ def _compared(before: Row, now: Row) -> dict[str, Any]:
         "lost": None,
         "gained": None,
         "other_prompts": 0,
-        "missing": before["draws"] * before["test_rows"] if math.isnan(p) else 0,
+        "missing": before["draws"] * before["test_rows"] if math.isnan(p) and not math.isnan(_value(before)) else 0,
         "perturbation": None,
     }
 

@@ -258,7 +258,6 @@ WRONG = [
     (set_cell("test_rows", "9" * 5000), r"board\.csv:2: test_rows: "),
     (set_cell("accuracy", ""), r"board\.csv:2: accuracy is empty, so nothing can be compared; "),
     (set_cell("ci_low", "nan"), r"board\.csv:2: ci_low is empty"),
-    (blank, r"board\.csv:2: accuracy, ci_low and ci_high are empty"),
     (set_cell("metric", "rouge1"), r"board\.csv:2: rouge1 is empty"),
     (set_cell("metric", "rouge-1"), r"board\.csv:2: metric: unknown score rouge-1; did you mean .*rouge1"),
     (without("ci_low"), r"board\.csv: not a leaderboard: it lacks the column ci_low; make a new baseline"),
@@ -275,6 +274,22 @@ def test_a_table_that_cannot_be_used_is_refused_in_one_line(stored: Path, tmp_pa
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
     assert re.search(said, done.err)
+
+
+def test_points_without_a_score_in_the_board_are_not_compared(stored: Path, tmp_path: Path):
+    """As a leaderboard writes free text that no metric was asked for."""
+    done = checked(rewritten(stored, tmp_path / "board.csv", blank), stored / "good")
+    assert done.code == 0
+    assert "not compared: wines tiny random drawn k=" in done.out
+    assert "in 1 point\n" in done.out
+
+    def blank_all(lines: list[list[str]]) -> None:
+        blank(lines)
+        blank([lines[0], lines[2]])
+
+    done = checked(rewritten(stored, tmp_path / "board.csv", blank_all), stored / "good")
+    assert done.code == 2
+    assert "nothing was compared" in done.err
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
