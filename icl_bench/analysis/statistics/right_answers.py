@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.facts import FactsOf
 from icl_bench.wording import counted, plain
@@ -60,7 +60,7 @@ def _apart(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     both["same"] = (both["gold"] == both["gold_usual"]).groupby([both[name] for name in names]).transform("any")
     if both["same"].all():
         return both.loc[~both["same"], names]
-    renamed: list[object] = [key for key, part in both.groupby(["task", "variant"]) if _renamed(part)]
+    renamed: list[Any] = [key for key, part in both.groupby(["task", "variant"]) if _renamed(part)]
     kept = pd.MultiIndex.from_frame(both[["task", "variant"]]).isin(renamed)
     return both.loc[~both["same"] & ~kept, names].drop_duplicates()
 

@@ -408,7 +408,9 @@ def _tests(texts: Mapping[str, TextColumn], facts: FactsOf) -> TextColumn:
     import pandas as pd
 
     columns = {name: texts[name] for name in ("task", "test_id", "variant", "gold")}
-    frame = pd.DataFrame({name: pd.Categorical.from_codes(of.codes, of.values) for name, of in columns.items()})
+    frame = pd.DataFrame(
+        {name: pd.Categorical.from_codes(of.codes, pd.Index(of.values)) for name, of in columns.items()}
+    )
     apart = with_rows_apart(frame, facts)
     if apart is frame:
         return texts["test_id"]
