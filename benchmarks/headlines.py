@@ -6,12 +6,13 @@ predictions.
     python benchmarks/headlines.py --pack RESULTS FILE   # writes FILE, like results/headlines-sorted.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
-Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet``,
-``results/headlines-half-labels.parquet`` and ``results/headlines-finetuned.parquet``, imported into one folder. Blocks
-are those of ``results/headlines-blocks.parquet`` alone, and curves sorted by label those of
-``results/headlines-sorted.parquet`` where it has them. A claim on growing k holds where the 95% intervals at the
-smallest and the largest k of the row are apart in its direction, does not hold where they are apart in the other one,
-and cannot be determined where they overlap.
+Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
+``results/headlines-half-labels.parquet``, imported into one folder. Blocks are those of
+``results/headlines-blocks.parquet`` alone, curves sorted by label those of ``results/headlines-sorted.parquet`` where
+it has them, and trainings those of ``results/headlines-finetuned.parquet`` beside the prompts of
+``results/headlines.parquet``. A claim on growing k holds where the 95% intervals at the smallest and the largest k of
+the row are apart in its direction, does not hold where they are apart in the other one, and cannot be determined where
+they overlap.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def pack(results: Path, out: Path) -> int:
     return out.stat().st_size
 
 
-def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF, FINETUNED), task: str | None = None) -> Findings:
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF), task: str | None = None) -> Findings:
     """The findings on files of predictions, or on those of a task. The files are imported into ``folder``."""
     for file in files:
         import_predictions(file, folder)
@@ -284,10 +285,17 @@ def half_labels(findings: Findings) -> list[Row]:
     return made
 
 
-def training(findings: Findings) -> list[Row]:
+@cache
+def finetuned() -> pd.DataFrame:
+    """The differences of ``FINETUNED`` to the prompts of ``GPU``. Other files have prompts with half of the labels."""
+    with TemporaryDirectory() as folder:
+        return findings_on(Path(folder), (GPU, FINETUNED)).training_gain
+
+
+def training(_: Findings) -> list[Row]:
     """Figure 3: accuracy of fine-tuning minus that of a prompt of the same examples."""
     made = []
-    for task, model, name, points in curves(findings.training_gain, by="select"):
+    for task, model, name, points in curves(finetuned(), by="select"):
         for row in points.to_dict("records"):
             limits = {"ci_low": row["ci_low"], "ci_high": row["ci_high"]}
             means = [percent(row[side]) for side in ("base_mean", "mean")]

@@ -82,6 +82,15 @@ def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
         assert {"icl-bench", "torch", "transformers"} <= set().union(*origin.versions)
 
 
+def test_trainings_are_as_the_page_says(headlines: ModuleType):
+    origins = headlines.origins(headlines.FINETUNED).values()
+    assert {(o.facts.dtype, o.facts.recipe["epochs"], o.facts.test_rows) for o in origins} == {("float32", 5, 250)}
+    table = headlines.finetuned()
+    assert set(zip(table["select"], table["k"], table["draws"], table["rows"], strict=True)) == {
+        (method, 1000, 3, 250) for method in ("lora", "lora-paper", "full", "full-paper")
+    }
+
+
 def test_the_halves_of_labels_are_of_as_many_labels_and_of_the_ks_that_the_page_names(
     headlines: ModuleType, found: Findings
 ):
