@@ -48,7 +48,7 @@ SCRATCH = $(shell $(PYTHON) -c 'import os, shutil, tempfile; memory = "/dev/shm"
 test: $(READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 
-# combinations that make test leaves out, and simulations with many trials
+# combinations that make test and make test-vllm leave out, and simulations with many trials
 test-thorough: $(READY) $(VLLM_READY)
 	TMPDIR=$(SCRATCH) $(BIN)/python -m pytest -m thorough -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 	$(VLLM_VENV)/bin/python -m pytest tests/on_vllm -m thorough --durations=10

@@ -33,11 +33,11 @@ NAMED = re.compile(r"\A\W{0,3}(?:[^\W\d_]+(?:[ _-][^\W\d_]+){0,2})\W{0,3}?\s*[:=
 MARKUP = " \t\r\n\u00a0\u200b\ufeff\"'`*_~“”\u2018\u2019«»„()[]{}<>#-•>.,;:!?。、"
 QUIET_BEFORE = " \t\u00a0\u200b\ufeff\"'`_“”\u2018\u2019«»„([{•"
 QUIET_AFTER = " \t\u00a0\u200b\ufeff\"'`_“”\u2018\u2019«»„)]}.,;:!?。、"
-"""Markup that an answer may leave out if a label begins or ends with it: ``(A)``, ``Yes.``. A sign is none: ``-1``."""
+"""Markup that answers may leave out where labels begin or end with it: ``(A)``, ``Yes.``, but not ``-1``."""
 PAIRS = {first: first for first in "*_~`\"'"} | dict(zip("“\u2018«„([{", "”\u2019»“)]}", strict=True))
 """Markup around a text, by its beginning."""
 ENDS = " .,;:!?。、"
-"""Signs that end a sentence, and blanks."""
+"""Punctuation at the end of a sentence, and blanks."""
 NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 
@@ -118,7 +118,7 @@ class LabelReader:
         return None if number is None else self._numbers.get(number)
 
     def _exact(self, part: str) -> str | None:
-        """The label that a text is, except for signs that end a sentence."""
+        """The label that a text is, except for punctuation at its end."""
         ends = range(len(part), len(part.rstrip(ENDS)) - 1, -1)
         return next((part[:end] for end in ends if part[:end] in self.labels), None)
 

@@ -107,12 +107,12 @@ def _row(cells: Mapping[str, str], where: str) -> dict[str, Any]:
     row: dict[str, Any] = {name: formula_of(cells[name]) for name in COMPARED if name != "k"}
     row |= {name: formula_of(cells.get(name, "")) for name in TEXTS}
     row |= {name: _whole(cells[name], f"{where}: {name}", least) for name, least in COUNTS.items()}
-    row |= {n: _share(cells.get(n, ""), f"{where}: {n}") for n in ("accuracy", "ci_low", "ci_high", *score_columns())}
+    shares = {n: _share(cells.get(n, ""), f"{where}: {n}") for n in ("accuracy", "ci_low", "ci_high", *score_columns())}
+    row |= shares
     metric = _metric(row)
     if metric not in (known := (ACCURACY, *score_columns())):
         raise UserError(one_line(f"{where}: metric: unknown score {plain(metric)}; {nearest(metric, known)}"))
-    unscored = all(math.isnan(row[name]) for name in ("accuracy", "ci_low", "ci_high", *score_columns()))
-    if unscored:  # as a leaderboard writes free text that no metric was asked for
+    if all(map(math.isnan, shares.values())):  # free text without a metric, as a leaderboard writes it
         return row
     if empty := [name for name in (metric, "ci_low", "ci_high") if math.isnan(row[name])]:
         are = "is" if len(empty) == 1 else "are"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from icl_bench.results.importing.checks import (
     codes_of,
     refuse_type,
 )
+from icl_bench.text_files import parse_literal
 from icl_bench.wording import one_line, plain
 
 NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
@@ -342,8 +342,8 @@ def _list_in(text: str) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = parse_literal(text)
+    except ValueError:
         return None
     if not isinstance(value, list) or "".join(repr(value).split()) != "".join(text.split()):
         return None  # two texts without a comma between them are read as one

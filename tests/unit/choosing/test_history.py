@@ -16,7 +16,7 @@ from subprocess import Popen
 
 import pytest
 from support import fakes
-from support.in_process import run_command, said
+from support.in_process import Ended, run_command, said
 
 import icl_bench
 from icl_bench.results.partial import partial_cells
@@ -61,8 +61,8 @@ def race_in(folder: Path) -> RaceMeta:
     return found
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """Interrupt a race at a call of the runner."""
+def stopped_run(monkeypatch: pytest.MonkeyPatch, calls: int, *words: object) -> Ended:
+    """Run a command that is interrupted after so many calls of the runner."""
     ask, count = Runner.ask, [0]
 
     def stopped(
@@ -73,7 +73,9 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
             raise KeyboardInterrupt
         return ask(self, group, cell, rows, outcome)
 
-    monkeypatch.setattr(Runner, "ask", stopped)
+    with monkeypatch.context() as patched:
+        patched.setattr(Runner, "ask", stopped)
+        return run_command(*words)
 
 
 def test_the_history_has_every_round_the_answer_and_the_cells(results: Path, words: tuple[object, ...]) -> None:
@@ -116,17 +118,13 @@ def test_neither_its_command_nor_its_answer_has_the_home_folder(
 def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, ask = tmp_path / "results", Runner.ask
+    folder = tmp_path / "results"
     command = ("choose", *words, "--margin", 0.01, "--results", folder)
-    stop_after(monkeypatch, 30)
-    assert run_command(*command).code == 130
+    assert stopped_run(monkeypatch, 30, *command).code == 130
     first = race_in(folder)
     assert first.ended == "interrupted"
-    monkeypatch.setattr(Runner, "ask", ask)
-    stop_after(monkeypatch, 14)  # within the rounds that are stored
-    assert run_command(*command).code == 130
+    assert stopped_run(monkeypatch, 14, *command).code == 130  # within the rounds that are stored
     assert race_in(folder) == first
-    monkeypatch.setattr(Runner, "ask", ask)
     assert run_command(*command).code == 0
     last = race_in(folder)
     assert last.rounds[: len(first.rounds)] == first.rounds
@@ -137,14 +135,11 @@ def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
 def test_a_race_for_another_number_of_queries_replaces_the_history(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, ask = tmp_path / "results", Runner.ask
+    folder = tmp_path / "results"
     command = ("choose", *words, "--margin", 0.01, "--results", folder)
-    stop_after(monkeypatch, 30)
-    assert run_command(*command, "--queries", 20_000).code == 130
+    assert stopped_run(monkeypatch, 30, *command, "--queries", 20_000).code == 130
     first = race_in(folder)
-    monkeypatch.setattr(Runner, "ask", ask)
-    stop_after(monkeypatch, 14)  # within the rounds that are stored
-    ended = run_command(*command, "--queries", 15_000)
+    ended = stopped_run(monkeypatch, 14, *command, "--queries", 15_000)  # within the rounds that are stored
     last = race_in(folder)
     assert last.rounds == first.rounds[: len(last.rounds)]
     assert (first.queries, last.queries) == (20_000, 15_000)
@@ -154,8 +149,7 @@ def test_a_race_for_another_number_of_queries_replaces_the_history(
 def test_an_interrupted_race_says_what_it_knows(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_after(monkeypatch, 16)
-    ended = run_command("choose", *words, "--margin", 0.01, "--results", tmp_path / "results")
+    ended = stopped_run(monkeypatch, 16, "choose", *words, "--margin", 0.01, "--results", tmp_path / "results")
     assert ended.code == 130
     assert ended.out.splitlines() == race_in(tmp_path / "results").answer
 

@@ -209,7 +209,18 @@ def test_a_row_may_lack_further_correct_answers(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "golds",
-    ["red;rouge", "red", 7, "7", "{'red': 1}", "['red' 'rouge']", "['red', None]", '["red", ["rouge"]]', "['red', "],
+    [
+        "red;rouge",
+        "red",
+        7,
+        "7",
+        "{'red': 1}",
+        "['red' 'rouge']",
+        "['red', None]",
+        '["red", ["rouge"]]',
+        "['red', ",
+        "[{{1, 2}}]",
+    ],
 )
 @pytest.mark.parametrize("name", ["mine.csv", "mine.parquet", "mine.jsonl"])
 def test_correct_answers_that_are_no_list_are_refused(tmp_path: Path, golds: Any, name: str):

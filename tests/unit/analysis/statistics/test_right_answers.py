@@ -15,6 +15,7 @@ from icl_bench.analysis.findings.comparisons import compare_models
 from icl_bench.analysis.findings.replication import replication, unmatched_imports
 from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart, with_rows_apart
 from icl_bench.cli.output.findings import print_findings
+from icl_bench.report.build import make_report
 from icl_bench.results.facts import Facts
 
 TESTS = "abab" * 5
@@ -69,10 +70,11 @@ def test_a_run_is_not_compared_with_imported_rows_of_other_right_answers():
     assert unmatched_imports(both, facts)["differs"].tolist() == ["test rows"]
 
 
-def test_summary_names_rows_that_are_not_compared(tmp_path: Path):
+def test_summary_and_report_name_rows_that_are_not_compared(tmp_path: Path):
     both = of_models(TESTS[::-1]).drop(columns="cell")
     for model, part in both.groupby("model"):
         imported(tmp_path, part, name=str(model))
-    text = io.StringIO()
+    text, told = io.StringIO(), "t: 20 test rows of imported predictions have another right answer"
     print_findings(read_findings(tmp_path / "results"), Console(file=text, width=200))
-    assert "t: 20 test rows of imported predictions have another right answer" in " ".join(text.getvalue().split())
+    assert told in " ".join(text.getvalue().split())
+    assert [note for note in make_report(tmp_path / "results").notes if told in note]
