@@ -9,7 +9,17 @@ from typing import Any
 import pandas as pd
 import pytest
 import sacrebleu
-from support.fakes import FakeBackend, model, planned, runner, small_tokenizer, write_rows, write_task
+from support.fakes import (
+    LABELS,
+    FakeBackend,
+    model,
+    planned,
+    runner,
+    small_tokenizer,
+    tokenized_task,
+    write_rows,
+    write_task,
+)
 
 from icl_bench.analysis.advice import Budget, advise_folder
 from icl_bench.analysis.baseline_check import check_results
@@ -138,6 +148,22 @@ def test_what_decides_answers_is_in_the_facts(tmp_path: Path):
     assert found.stops == ["\n\n", "END", "\n==\n"]
     assert task.decoding == Free(("\n\n", "END", "\n==\n"), 9)
     assert task_of(tmp_path / "other", stop=["\n"]).stops == ("\n",)
+
+
+def test_cells_whose_answers_were_read_or_ended_otherwise_are_run_again(tmp_path: Path, monkeypatch: Any):
+    """Facts are in the names of cells: those of labels with signs, and of chats whose next turn ends answers."""
+    from icl_bench.demonstrations.selector_spec import SelectorSpec
+
+    def reading(name: str, scoring: Any = "unconstrained", **names: str) -> str | None:
+        task = tokenized_task(tmp_path / name, scoring=scoring, labels={"names": names})
+        return facts(task, SelectorSpec(), {}).label_reading
+
+    assert reading("words") == "normalised"
+    assert reading("signs", **{LABELS[0]: "-1", LABELS[1]: "+1"}) == "normalised, signs kept"
+    assert reading("greedy", "greedy", **{LABELS[0]: "-1"}) is None
+    task = task_of(tmp_path / "free")
+    monkeypatch.setattr(type(task.encoder.form), "ends_at_next_turn", True)
+    assert facts(task, SelectorSpec(), {}).stops == ["\n==\n"]
 
 
 def test_a_demonstration_shows_the_word_for_no_answer_and_the_first_of_several(tmp_path: Path):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from support.fakes import model, small_tokenizer
 
+from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.data_report import report_on
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.near_duplicates import near_duplicates, words
@@ -81,9 +84,12 @@ def test_the_words_of_a_jinja_template_do_not_count(tmp_path: Path, engine: str)
         task["data"] = {**data, "fields": {"text": "text", "label": "label"}}
         task["template"] = {"input": INSTRUCTION + "\n{text}", "output": "Opinion: {label}"}
     (tmp_path / "films.yaml").write_text(yaml.safe_dump(task))
-    report = report_on(load_data(load_task(str(tmp_path / "films.yaml"))))
+    data = load_data(load_task(str(tmp_path / "films.yaml")))
+    report = report_on(data)
     assert report.near_duplicates == ("films-test-2", "films-test-3")
     assert report.leaks == ("films-test-3",)
+    tokenizer: Any = small_tokenizer()
+    assert sorted(TokenizedTask(data, model(), tokenizer).near_duplicates) == sorted(report.near_duplicates)
 
 
 def test_rows_of_nothing_but_common_words_are_near_each_other_only():
