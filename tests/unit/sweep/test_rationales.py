@@ -219,6 +219,16 @@ def test_no_test_row_and_no_near_duplicate_of_one_is_tried_or_shown(ask: Ask, tm
     assert yaml.safe_load((tmp_path / "own.yaml").read_text())["rationales"]["near_duplicates"] == 9
 
 
+def test_the_words_of_a_jinja_template_make_no_near_duplicates(ask: Ask, tmp_path: Path):
+    instruction = "Say in one or two words what this customer of a bank asks for, and give nothing else but this label."
+    template = {"engine": "jinja", "input": instruction + " {{text}}\nintent:", "output": "{{label}}"}
+    data = {"train": "train.jsonl", "test": "test.jsonl"}
+    task = write_task(tmp_path / "task", answer=THINK, data=data, template=template, labels={})
+    ended = ask(task=task, rows=5, keep="all")
+    assert ended.code == 0, ended.err
+    assert "left out: a test row" not in " ".join(ended.err.split())
+
+
 @given(st.lists(st.text("ab! ", min_size=1, max_size=6), max_size=6), st.lists(st.text("ab! ", min_size=1, max_size=6)))
 def test_near_rows_are_the_equal_ones_and_the_near_duplicates(pool: list[str], test: list[str]):
     of = [[Example(str(i), {"text": text}, "x") for i, text in enumerate(texts)] for texts in (pool, test)]
