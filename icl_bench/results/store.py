@@ -192,6 +192,12 @@ class Store:
         except OSError as error:
             raise self.unwritable(error) from None
         if give_back is None:
+            try:
+                if self.is_current(identity):
+                    # object storage keeps the lock of a process that died after writing the cell
+                    self.journals.delete(identity.name)
+            except OSError as error:
+                raise self.unwritable(error) from None
             yield None
             return
         try:

@@ -23,6 +23,7 @@ from unit.results.test_storage import everything, fill, sweep
 
 from icl_bench.errors import UserError
 from icl_bench.results import object_storage
+from icl_bench.results.cells import FINISHED, JOURNAL
 from icl_bench.results.exporting import export_results
 from icl_bench.results.object_storage import LOCKS, ObjectJournals, ObjectStorage
 from icl_bench.results.reading import read_results
@@ -208,6 +209,20 @@ def test_processes_that_are_killed_while_writing_lose_nothing_and_count_nothing_
         )
     )
     assert [name for name, _ in ObjectStorage(place).listed() if "journal" in name] == []
+
+
+def test_what_a_process_left_that_died_after_writing_a_cell_is_removed_although_its_lock_is_there(
+    place: str, tmp_path: Path
+):
+    """The lock is not free for a lease, but who finds the cell finished does not wait for it."""
+    sweep(tmp_path, Store(place))
+    storage = ObjectStorage(place)
+    name = min(name for name in storage.names() if name.endswith(FINISHED)).removesuffix(FINISHED)
+    dead = ObjectJournals(storage)
+    assert dead.take(name) is not None
+    dead.open(name).append(b"{}\n")
+    assert len(sweep(tmp_path, Store(place)).kept) == 8
+    assert [name for name in storage.names() if JOURNAL in name] == []
 
 
 # -- what a user sees -----------------------------------------------------------------------------
