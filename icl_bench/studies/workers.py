@@ -20,6 +20,7 @@ from typing import Any
 
 from icl_bench.backends.machine import threads_here
 from icl_bench.errors import UserError
+from icl_bench.results.cells import Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.studies.distribution import LOOK_SECONDS, STATUS_SECONDS, Distribution, Status
@@ -27,7 +28,7 @@ from icl_bench.studies.options import MachineOptions
 from icl_bench.studies.parts import Listener, Part, PromptPart, Unit, run_here, share_room
 from icl_bench.studies.scheduling import length
 from icl_bench.studies.worker_process import Crew, Ended, Started
-from icl_bench.sweep.runner import Outcome
+from icl_bench.sweep.runner import Outcome, lacks_scores
 from icl_bench.wording import counted, first_line, plain
 
 SERIAL = 0.05
@@ -109,9 +110,13 @@ def _obstacle(part: PromptPart) -> str | None:
 
 
 def _is_open(part: Part, unit: Unit, results: Place) -> bool:
-    """Whether a cell of a unit has no file, or one without the scores of its task's metrics."""
-    store = Store(results)
-    return not store.storage.exists() or not all(map(store.is_current, part.identities_of(unit.number)))
+    """Whether a cell of a unit has no file, or one without the scores of its task's metrics or requested ones."""
+    store, requested = Store(results), part.sweep.requested_scores if isinstance(part, PromptPart) else None
+
+    def done(identity: Identity) -> bool:
+        return store.is_current(identity) and lacks_scores(store, identity, requested) is None
+
+    return not store.storage.exists() or not all(map(done, part.identities_of(unit.number)))
 
 
 def best_number(seconds: Sequence[float], threads: int) -> int:

@@ -454,7 +454,8 @@ class Runner:
             with self.store.claim(identity, cell.queries) as opened:
                 if opened is None:
                     if self.store.has(identity):
-                        reason = self._ended[identity.name] = self._lacks_scores(identity)
+                        reason = lacks_scores(self.store, identity, self.requested_scores)
+                        self._ended[identity.name] = reason
                         if reason is None:
                             score_again(self.store, identity, cell.task)
                             outcome.kept.append(cell.spec)
@@ -471,25 +472,6 @@ class Runner:
                     continue
                 self._run_cell(group, cell, opened, outcome, missing)
         return busy
-
-    def _lacks_scores(self, identity: Identity, unfinished: OpenCell | None = None) -> str | None:
-        """Why stored answers of a cell are not kept: they lack requested scores. None if they have them."""
-        if self.requested_scores is None:
-            return None
-        if unfinished is not None:
-            lines = [row.label_scores for row in unfinished.done.values()]
-            name, rows = f"{identity.name}{JOURNAL}", [None if line is None else of_line(line) for line in lines]
-        else:
-            name = f"{identity.name}{FINISHED}"
-            table = read_rows(self.store.storage, name)
-            rows = table[SCORES].to_pylist() if SCORES in table.column_names else [None] * len(table)
-        if self.requested_scores.are_in(rows):
-            return None
-        return (
-            f"{self.store.storage.where(name)}: lacks label scores that this run needs (--keep-scores "
-            f"{self.requested_scores}); delete it and run again, which asks for its answers again, or use another "
-            "--results"
-        )
 
     def _take_labels(self, group: PlannedGroup, asked: PlannedGroup) -> str | None:
         """Set a group's demonstrations to the labels that the model predicted. Returns why labels are missing."""
@@ -557,7 +539,7 @@ class Runner:
         maker = PredictionMaker(task, group.group, cell.spec.k, prompts, self.keep_scores)
         opened.keep(maker.hashes, maker.golds)
         self._drop_truncated(opened)
-        if (reason := self._lacks_scores(opened.identity, opened)) is not None:
+        if (reason := lacks_scores(self.store, opened.identity, self.requested_scores, opened)) is not None:
             raise CellError(reason)
         self._begin(cell, len(opened.done))
         todo = [i for i, row in enumerate(queries) if row.id not in opened.done and (only is None or row.id in only)]
@@ -755,6 +737,27 @@ class Runner:
                 "the loaded backend differs from the planned one"
             )
         return self._backend
+
+
+def lacks_scores(
+    store: Store, identity: Identity, requested: KeptScores | None, unfinished: OpenCell | None = None
+) -> str | None:
+    """Why stored answers of a cell are not kept: they lack requested scores. None if they have them."""
+    if requested is None:
+        return None
+    if unfinished is not None:
+        lines = [row.label_scores for row in unfinished.done.values()]
+        name, rows = f"{identity.name}{JOURNAL}", [None if line is None else of_line(line) for line in lines]
+    else:
+        name = f"{identity.name}{FINISHED}"
+        table = read_rows(store.storage, name)
+        rows = table[SCORES].to_pylist() if SCORES in table.column_names else [None] * len(table)
+    if requested.are_in(rows):
+        return None
+    return (
+        f"{store.storage.where(name)}: lacks label scores that this run needs (--keep-scores {requested}); delete it "
+        "and run again, which asks for its answers again, or use another --results"
+    )
 
 
 def served_by(backend: Backend) -> dict[str, Any]:

@@ -192,3 +192,16 @@ def test_a_task_that_fails_in_one_process_leaves_the_others_their_tables(
     assert shown == ["stdlib_six"]
     assert [one.task for one in done] == shown
     assert "1 of 2 not finished" in str(problem)
+
+
+@pytest.mark.parametrize(("keep", "groups"), [("all", 2), ("top:2", 0), (None, 0)])
+def test_cells_that_lack_the_requested_scores_are_not_kept_by_workers(
+    keep: str | None, groups: int, model: str, tmp_path: Path
+):
+    """A worker marks them as failed, as a single process does."""
+    options = {"task": "stdlib_six", "model": model, "k": "1", "draws": 2, "test_size": 2, "dtype": "float32"}
+    stored = Sweep.prepare(RunSpec(**options, score="exact", keep_scores="top:2"))
+    stored.run(tmp_path)
+    part = PromptPart.of(Sweep.prepare(RunSpec(**options, score="exact", keep_scores=keep)))
+    (team,) = WorkerSpec(2).teams([part], tmp_path, lambda _: None)
+    assert len(team.units) == groups
