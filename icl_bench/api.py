@@ -115,11 +115,15 @@ def plan(*, results: Place | None = None, **options: Any) -> pd.DataFrame:
     from icl_bench.cli.jobs import do_each
     from icl_bench.cli.output.plan import plan_records
     from icl_bench.cli.output.progress import Display
+    from icl_bench.studies.cluster import ClusterSpec
+    from icl_bench.studies.workers import WorkerSpec
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
 
     hush_libraries()
-    given, _ = _split(RunSpec, options)
+    given, machines = _split(RunSpec, options)
+    ClusterSpec.of(machines)  # refuses whatever run refuses
+    WorkerSpec.of(machines)
     place = None if results is None else _place(results)
     rows: list[dict[str, Any]] = []
     _, problem = do_each(
@@ -151,7 +155,8 @@ def choose(*, results: Place = "results", quiet: bool = False, **options: Any) -
     from icl_bench.cli.output.progress import Display
 
     hush_libraries()
-    given = _split_here(ChooseSpec, {**options, "task": options.get("task") or ""})
+    task = options.get("task")
+    given = _split_here(ChooseSpec, {**options, "task": "" if task is None else task})
     return raced(given, _place(results), Display(quiet=quiet)).as_json()
 
 
@@ -184,7 +189,9 @@ def read(results: Place = "results", *, task: str | None = None, model: str | No
 
     Raises :class:`icl_bench.UserError` if there is no such folder, task or model, or no result.
     """
-    found = Results(results, only={name: value for name, value in {"task": task, "model": model}.items() if value})
+    found = Results(
+        results, only={name: value for name, value in {"task": task, "model": model}.items() if value is not None}
+    )
     _ = found.findings
     return found
 
@@ -436,7 +443,7 @@ class Results:
 
 def _place(given: Any) -> Place:
     """A place of results. Raises ``UserError``."""
-    if isinstance(given, str | Path) or hasattr(given, "names"):
+    if (isinstance(given, str | Path) and given != "") or hasattr(given, "names"):
         place: Place = given
         return place
     raise UserError(f"--results {short(given)}: expected a folder, or an address like s3://bucket/results")
@@ -451,7 +458,8 @@ def _split(spec: type[Options], options: Mapping[str, Any]) -> tuple[dict[str, A
         if name not in known:
             raise UserError(f"{name}: not an option of {spec.about}; {nearest(name, {**known, 'results': None})}")
     for name in ("task", "model"):
-        if given.get(name) in (None, []):
+        value = given.get(name)
+        if value is None or (isinstance(value, list) and not value):
             raise UserError(f"--{name}: is missing")
     return given, MachineOptions(**machines)
 

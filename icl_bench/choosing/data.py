@@ -48,12 +48,13 @@ class Columns(Options):
 def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Options of ``choose`` with a task file in place of ``data``, and what to say of it. Raises ``UserError``."""
     given = {name: value for name, value in options.items() if name != "data"}
-    data = options.get("data")
+    data, task = options.get("data"), given.get("task")
+    unnamed = task is None or (isinstance(task, str) and not task)
     if data is None:
-        if given.get("task") in (None, ""):
+        if unnamed:
             raise UserError("--task: is missing; name a task, or give rows of your own with --data tickets.csv")
         return given, ()
-    if given.get("task") not in (None, ""):
+    if not unnamed:
         raise UserError("--data: makes a task of rows; leave --task out")
     columns = Columns(**{name: given.pop(name, None) for name in Columns.model_fields})
     made = task_of_data(data, columns.text, columns.label, results)

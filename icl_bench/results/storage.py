@@ -179,6 +179,8 @@ def storage_at(place: Place) -> Storage:
         return LocalStorage(place)
     if not isinstance(place, str):
         return place
+    if not place:
+        raise UserError("--results '': expected a folder, or an address like s3://bucket/results")
     if (address := ADDRESS.match(place)) is None:
         return LocalStorage(Path(place))
     if address[1] not in STORAGES:

@@ -343,6 +343,12 @@ def test_a_wrong_value_is_refused_in_one_line_with_the_option_the_value_and_what
         ({"model": None}, "--model: is missing"),
         ({"task": []}, "--task: is missing"),
         ({"task": 3}, "--task 3: expected a task's name, the path of a task file, or an icl_bench.Task"),
+        (
+            {"task": pd.DataFrame({"text": ["a"]})},
+            "--task a DataFrame: expected a task's name, the path of a task file, or an icl_bench.Task",
+        ),
+        ({"workers": "many"}, "--workers many: expected a number from 1, or auto"),
+        ({"on": "slurm"}, "--on slurm: expected ray, or ray://HOST:10001"),
         ({"results": 3}, "--results 3: expected a folder, or an address like s3://bucket/results"),
         ({"model": "x" * 5000}, "model '" + "x" * 59 + "…: the name is too long for a file"),
     ],
@@ -352,6 +358,19 @@ def test_what_is_missing_or_unknown_is_named_in_one_line(options: dict[str, Any]
     assert heard == message
     if "results" not in options:
         assert refused(lambda: icl_bench.plan(**{"task": "stdlib", "model": "m", "k": 1, **options})) == heard
+
+
+def test_rows_in_place_of_a_task_or_a_folder_are_refused_in_one_line():
+    rows = pd.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
+    assert refused(lambda: icl_bench.choose(task=rows, model="m")) == (
+        "--task a DataFrame: expected a task's name, the path of a task file, or an icl_bench.Task"
+    )
+    assert refused(lambda: icl_bench.choose(task=rows, data=rows, model="m")) == (
+        "--data: makes a task of rows; leave --task out"
+    )
+    assert refused(lambda: icl_bench.read("")) == (
+        "--results '': expected a folder, or an address like s3://bucket/results"
+    )
 
 
 def test_an_option_that_is_none_has_its_default():
@@ -417,6 +436,7 @@ def test_results_are_of_the_cells_that_were_asked_for_and_read_takes_all(made: M
     assert refused(lambda: found.show(1, selct="bm25")) == "selct: not an option of show; did you mean select?"
     assert "run something first" in refused(lambda: icl_bench.read(made.results / "nothing"))
     assert "cards" in refused(lambda: icl_bench.read(made.results, task="card"))
+    assert "has no model ''" in refused(lambda: icl_bench.read(made.results, model=""))
 
 
 def test_scores_are_shares_in_tables_and_percent_where_they_are_shown(made: Made):

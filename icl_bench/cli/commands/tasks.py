@@ -85,6 +85,14 @@ def tasks(
     from icl_bench.cli.output.tables import print_json, print_records
     from icl_bench.tasks.catalogue import task_records
 
+    instead = {"--check": check, "--from-csv": from_csv, "--from-lm-eval": from_lm_eval}
+    if len(given := [name for name, value in instead.items() if value is not None]) > 1:
+        raise UserError(f"{given[0]} and {given[1]} exclude each other; run them one after the other")
+    for name, value in {"--model": model, "--test-size": test_size}.items():
+        if value is not None and check is None:
+            raise UserError(f"{name}: goes with --check")
+    if json and from_lm_eval is not None:
+        raise UserError("--json: a converted task is YAML; leave it out with --from-lm-eval")
     if out is not None and from_lm_eval is None and from_csv is None:
         raise UserError("--out: needs --from-csv or --from-lm-eval")
     for name, column in {"--text": text, "--label": label}.items():

@@ -746,7 +746,12 @@ def test_a_server_that_does_not_answer_fails_every_cell_and_names_them(
         (["export"], "Missing option '--out'"),
         (["show", "--task", "trec", "--k", "1"], "run something first"),
         (["show", "--task", "trec", "--k", "one"], "--k.*integer"),
+        (["summary", "--results", ""], "--results '': expected a folder, or an address like s3://bucket/results"),
         (["tasks", "--check", "trek"], "no task 'trek'; did you mean trec"),
+        (["tasks", "--check", "trec", "--from-csv", "rows.csv"], "--check and --from-csv exclude each other"),
+        (["tasks", "--from-csv", "rows.csv", "--model", "gemma3-270m"], "--model: goes with --check"),
+        (["tasks", "--test-size", "5"], "--test-size: goes with --check"),
+        (["tasks", "--from-lm-eval", "rows.yaml", "--json"], "--json: a converted task is YAML; leave it out"),
         (["models", "--prepare", "gemma"], "model 'gemma': not a known name"),
     ],
 )
