@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from icl_bench.demonstrations.diverse import SharedDiversity
+from icl_bench.demonstrations.ordering import InPoolOrder
 from icl_bench.demonstrations.perturbations import NONE
+from icl_bench.demonstrations.random import First
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.models.text_encoders import mostly_other_scripts
 from icl_bench.models.vector_encoder import VectorEncoder, vector_settings_of
@@ -57,6 +59,7 @@ def notes(sweep: Sweep, *, checked: bool = False) -> list[str]:
         )
     texts += [note for metric in task.metrics for note in metric.notes()]
     texts += [choice.caution for choice in sweep.spec.select if choice.caution]
+    texts += _held_out_order(sweep)
     texts += [
         f"{choice}: {choice.fewest(count):,} demonstrations, {choice.each} of each of {count:,} "
         "labels, whatever --k says"
@@ -91,6 +94,17 @@ def notes(sweep: Sweep, *, checked: bool = False) -> list[str]:
         shown = counted(count, "complete demonstration")
         texts.append(f"{shown} of the pool, in addition to k, after the demonstrations of each prompt")
     return texts
+
+
+def _held_out_order(sweep: Sweep) -> list[str]:
+    """Notes on selections and orders by the train file, if a holdout has shuffled its rows."""
+    spec, origin = sweep.task.data.spec, sweep.task.data.origin
+    of_hub = spec.data.hub is not None and spec.data.hub.holdout is not None and not origin.startswith("folder ")
+    if spec.pool.file is not None or not (spec.data.holdout or of_hub):
+        return []
+    by_file = [f"--select {choice}" for choice in sweep.spec.select if isinstance(choice.base, First)]
+    by_file += [f"--order {order}" for order in sweep.spec.order or () if isinstance(order, InPoolOrder)]
+    return [f"{one}: the rows that a holdout leaves for train are shuffled, not in the file's order" for one in by_file]
 
 
 def same_prompts(plan: Plan) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fakes import FREE_TEXT, plan, tokenized_task
+from support.models import tiny_checkpoint
 
 from icl_bench.demonstrations.ordering import Order
 from icl_bench.demonstrations.selector_spec import SelectorSpec
@@ -16,10 +17,11 @@ from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.prompts.rendering import prompt_text
 from icl_bench.sweep.k_values import KValues
-from icl_bench.sweep.notes import same_prompts
+from icl_bench.sweep.notes import notes, same_prompts
 from icl_bench.sweep.plan import DEFAULT_DRAWS, CellPlan, Plan, make_plan
 from icl_bench.sweep.prompt_group import PromptGroup
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 
 KINDS = [
     ("random", "drawn"),
@@ -259,3 +261,23 @@ def test_a_plan_says_how_many_prompts_draws_of_retrieval_have_in_common(tmp_path
         "its draws count as one"
     ]
     assert same_prompts(plan(tmp_path / "one", "2", selects=["bm25"], draws=1)) == []
+
+
+def test_rows_in_file_order_are_said_to_be_shuffled_by_a_holdout(tmp_path: Path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"words {i},{'ab'[i % 2]}\n" for i in range(20)))
+    (model := tmp_path / "model").mkdir()
+    tiny_checkpoint(model)
+    options = {"model": str(model), "k": "2", "draws": 1, "dtype": "float32"}
+
+    def said(**more: object) -> list[str]:
+        return [text for text in notes(Sweep.prepare(RunSpec(**{**options, **more}))) if "shuffled" in text]
+
+    asked = {"select": "first,bm25,first+hybrid:1", "order": "drawn,pool"}
+    assert said(task=str(rows), **asked) == [
+        "--select first: the rows that a holdout leaves for train are shuffled, not in the file's order",
+        "--select first+hybrid:1: the rows that a holdout leaves for train are shuffled, not in the file's order",
+        "--order pool: the rows that a holdout leaves for train are shuffled, not in the file's order",
+    ]
+    assert not said(task=str(rows), select="random,bm25")
+    assert not said(task="stdlib_six", test_size=4, **asked)
