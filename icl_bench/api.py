@@ -189,9 +189,11 @@ def read(results: Place = "results", *, task: str | None = None, model: str | No
 
     Raises :class:`icl_bench.UserError` if there is no such folder, task or model, or no result.
     """
-    found = Results(
-        results, only={name: value for name, value in {"task": task, "model": model}.items() if value is not None}
-    )
+    only: dict[str, Any] = {name: one for name, one in {"task": task, "model": model}.items() if one is not None}
+    for name, one in only.items():
+        if not isinstance(one, str):
+            raise UserError(f"--{name} {short(one)}: expected the name of one {name}")
+    found = Results(results, only=only)
     _ = found.findings
     return found
 

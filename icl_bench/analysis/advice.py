@@ -163,6 +163,7 @@ class Budget:
 
         Raises ``UserError``.
         """
+        text = str(text)
         if text == "any":
             return cls(queries=queries, prices=prices, across=across)
         unit, _, number = text.partition("=")

@@ -17,7 +17,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
 from icl_bench.models.prices import TOKENS, Prices, UnknownModelError, no_hour, table_prices
 from icl_bench.results.trained_methods import BASELINES
-from icl_bench.wording import whole
+from icl_bench.wording import short, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,9 @@ PricesOf: TypeAlias = Prices | Mapping[str, Prices]
 
 
 def check_queries(queries: int) -> None:
-    """Raise ``UserError`` for an unrealistic number of queries."""
+    """Raise ``UserError`` for an unrealistic number of queries, or none."""
+    if isinstance(queries, bool) or not isinstance(queries, int | np.integer):
+        raise UserError(f"--queries {short(queries)}: expected a whole number")
     if not 1 <= queries <= MOST_QUERIES:
         most = "" if queries < 1 else f", at most {MOST_QUERIES:,}"
         raise UserError(f"--queries {whole(queries)}: expected 1 or more{most}")

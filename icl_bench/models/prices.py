@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.wording import close, listed, plain
+from icl_bench.wording import close, listed, plain, short
 
 if TYPE_CHECKING:
     from genai_prices.types import Provider
@@ -145,6 +145,8 @@ def given_prices(price: str | Mapping[str, float] | Prices | None) -> Prices | N
     """
     if isinstance(price, Mapping):
         price = ",".join(f"{name}={value}" for name, value in price.items())
+    if not isinstance(price, str | Prices | None):
+        raise UserError(f"--price {short(price)}: expected text like input=0.5,cached=0.05,output=1.5, or a dictionary")
     return Prices.parse(price) if isinstance(price, str) else price
 
 

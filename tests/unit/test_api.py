@@ -373,6 +373,21 @@ def test_rows_in_place_of_a_task_or_a_folder_are_refused_in_one_line():
     )
 
 
+def test_arguments_of_another_kind_are_refused_in_one_line(made: Made):
+    found = made.found
+    assert (
+        refused(lambda: icl_bench.read(made.results, task=["cards"])) == "--task a list: expected the name of one task"
+    )
+    assert refused(lambda: found.frontier(queries="10")) == "--queries '10': expected a whole number"
+    assert refused(lambda: found.frontier(queries=float("nan"))) == "--queries nan: expected a whole number"
+    assert refused(lambda: found.advice(queries=True)) == "--queries True: expected a whole number"
+    assert refused(lambda: found.advice(5)).startswith("--advice 5: a budget per query is written tokens=2000")
+    price = "expected text like input=0.5,cached=0.05,output=1.5, or a dictionary"
+    assert refused(lambda: found.frontier(price=5)) == f"--price 5: {price}"
+    assert refused(lambda: icl_bench.run(task="stdlib", model="m", k=1, price=5)) == f"--price 5: {price}"
+    assert len(found.frontier(queries=np.int64(10)))
+
+
 def test_an_option_that_is_none_has_its_default():
     for name in RunOptions.declared().keys() - {"task", "model"}:
         assert RunSpec(task="t", model="m", **{name: None}) == RunSpec(task="t", model="m"), name
