@@ -93,6 +93,10 @@ ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://")
 """The beginning of an address, as opposed to a folder's path."""
 
 
+COLLAPSED = re.compile(r"([a-z][a-z0-9+]*):/(?!/)")
+"""The beginning of an address of which a path has kept one slash: ``Path("s3://bucket/results")``."""
+
+
 class LocalStorage:
     """A folder on disk.
 
@@ -175,6 +179,8 @@ def storage_at(place: Place) -> Storage:
     """The storage of a place: a folder's path, an address such as ``s3://bucket/results``
     (:data:`icl_bench.registry.STORAGES`), or a storage, which is returned. Raises ``UserError``.
     """
+    if isinstance(place, str | Path) and (found := COLLAPSED.match(str(place))) and found[1] in STORAGES:
+        raise UserError(f"--results {plain(place)}: an address has two slashes, as text: {found[1]}://...")
     if isinstance(place, Path):
         return LocalStorage(place)
     if not isinstance(place, str):

@@ -154,9 +154,12 @@ def test_what_begins_like_no_address_is_a_folders_name(place: str, folder: str):
         ("file://", "--results file://: expected file:///a/folder"),
         ("file://localhost", "--results file://localhost: expected file:///a/folder"),
         ("ftp://x/y", "--results ftp://x/y: not a kind of storage; known: "),
+        ("s3:/x/y", "--results s3:/x/y: an address has two slashes, as text: s3://..."),
+        (Path("gs://x/y"), "--results gs:/x/y: an address has two slashes, as text: gs://..."),
+        ("", "--results '': expected a folder, or an address like s3://bucket/results"),
     ],
 )
-def test_an_address_of_no_folder_and_no_known_storage_is_refused(place: str, said: str):
+def test_an_address_of_no_folder_and_no_known_storage_is_refused(place: str | Path, said: str):
     with pytest.raises(UserError) as refused:
         storage_at(place)
     assert str(refused.value).startswith(said)
