@@ -105,6 +105,7 @@ class Parts:
         return replace(
             answer,
             text=written if ended is None else ended,
+            truncated=answer.truncated and ended is None,
             answer_tokens=answer.answer_tokens - tokens,
             raw=None if answer.raw is None else rest,
             thought=Thought(text, tokens, truncated=False),

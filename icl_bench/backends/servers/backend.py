@@ -587,7 +587,7 @@ class ServerBackend:
             billed.cached or 0,
             billed.answer or 0,
             text=text if ended is None else ended,
-            truncated=written.truncated,
+            truncated=written.truncated and ended is None,
             raw=written.raw or "",
             reason=None if written.reason is None else self.connection.without_key(written.reason)[:300],
             prompt_tokens=billed.prompt,

@@ -294,6 +294,13 @@ def test_one_text_is_parted_at_the_mark_and_keeps_its_tokens(thought: str, answe
     assert found.answer_tokens >= 0
 
 
+@pytest.mark.parametrize(("answer", "truncated"), [("card lost\nquery: b", False), ("card lost", True)])
+def test_an_answer_behind_a_thought_that_a_stop_ends_is_not_truncated(answer: str, truncated: bool):
+    parts = Parts(ThoughtRule("", "So it is ", 20), ("\n",), small_tokenizer())
+    found = parts.of(Answer(0, 0, 30, text=f"so So it is {answer}", truncated=True))
+    assert (found.text, found.truncated) == ("card lost", truncated)
+
+
 def test_a_text_without_the_mark_is_no_answer_and_says_why(tmp_path: Path):
     task = worked_task(tmp_path)
     task.one_request = True

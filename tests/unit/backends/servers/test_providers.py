@@ -284,6 +284,15 @@ def test_blank_stops_are_not_sent_to_anthropic_and_cut_the_answer_here() -> None
     assert found.text == "one line"
 
 
+@pytest.mark.parametrize(("text", "truncated"), [("one line\nanother", False), ("one line", True)])
+def test_an_answer_that_ended_before_the_limit_cut_the_text_is_not_truncated(text: str, truncated: bool) -> None:
+    reply = of_messages([{"type": "text", "text": text}], "max_tokens")
+    with serving(lambda _: reply) as server:
+        made = server_backend(at(server.url, "anthropic"), provider="anthropic")
+        (found,) = answers(made, conversations(2, 1), of_labels=False)
+    assert (found.text, found.truncated) == ("one line", truncated)
+
+
 # -- no answer ----------------------------------------------------------------------------------
 
 
