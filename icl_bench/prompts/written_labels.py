@@ -53,9 +53,14 @@ def without_thoughts(text: str) -> str:
     return "" if OPEN_THINKING.match(text) else END_MARKERS.sub("", text)
 
 
-def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label of an answer, in any formatting; None if it is ambiguous."""
-    return LabelReader(labels).label_in(text)
+def label_in(text: str, labels: Sequence[str], *, cut: bool = False) -> str | None:
+    """The label of an answer, in any formatting; None if it is ambiguous.
+
+    ``cut``: whether the answer ended at the token limit. Then its end may be the beginning of a longer label.
+    """
+    reader = LabelReader(labels)
+    label = reader.label_in(text)
+    return None if cut and label is not None and reader.may_go_on(text, label) else label
 
 
 class LabelReader:
@@ -97,6 +102,11 @@ class LabelReader:
             if (label := self._read(part)) is not None:
                 return label
         return None
+
+    def may_go_on(self, text: str, label: str) -> bool:
+        """Whether more text behind an answer that is read as a label could make it a longer one: ``1`` of ``10``."""
+        longer = (one for one in self.labels if one != label and one.startswith(label))
+        return any(self.label_in(f"{text}{one[len(label) :]}") == one for one in longer)
 
     def _read(self, part: str) -> str | None:
         """The label that a text is, up to markup."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from typing import Any
 
 from icl_bench.demonstrations.ordering import Order
@@ -155,7 +156,9 @@ def _labels(task: TokenizedTask) -> Sequence[Any]:
 def _label_reading(task: TokenizedTask) -> str:
     """How labels are read in answers. Those that plain spellings suffice for keep the name of their cells."""
     labels = {label for row in task.queried for label in row.choices} or task.data.labels
-    return "normalised, signs kept" if any(map(needs_signs, labels)) else "normalised"
+    signs = ", signs kept" if any(map(needs_signs, labels)) else ""
+    begins_another = any(longer.startswith(label) for label, longer in pairwise(sorted(labels)))
+    return f"normalised{signs}{', cut ones not completed' if begins_another else ''}"
 
 
 def cell_meta(

@@ -824,7 +824,8 @@ class PredictionMaker:
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
         reason, valid, written = answer.reason, True, None if whole is None or whole.strip() == text else whole
         if self._classes and answer.label is None:
-            label = label_in(str(answer.text), among) if answer.reason is None else None
+            cut = bool(answer.truncated)
+            label = label_in(str(answer.text), among, cut=cut) if answer.reason is None else None
             valid = label is not None
             if label is not None and label != text:
                 text, written = label, str(whole)

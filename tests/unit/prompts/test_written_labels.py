@@ -203,6 +203,29 @@ def test_a_spelling_that_two_labels_share_is_neither() -> None:
     assert label_in("no", ["No", "NO"]) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "whole", "cut"),
+    [
+        ("Rating: 1", "1", None),
+        ("1", "1", None),
+        ("1.", "1", "1"),
+        ("Rating: 10", "10", "10"),
+        ("**order", "order", None),
+        ("Order", "order", None),
+        ("order\nThe text is", "order", "order"),
+        ("**order**", "order", "order"),
+        ("order status", "order status", "order status"),
+        ("Label: no", "no", None),
+        ("yes", "yes", "yes"),
+    ],
+)
+def test_an_answer_that_was_cut_is_no_label_if_a_longer_one_begins_like_it(
+    text: str, whole: str, cut: str | None
+) -> None:
+    labels = ["1", "2", "10", "order", "order status", "no", "none", "yes"]
+    assert (label_in(text, labels), label_in(text, labels, cut=True)) == (whole, cut)
+
+
 def test_thoughts_are_taken_off() -> None:
     assert without_thoughts("<think>a</think> b") == " b"
     assert without_thoughts("a <think> b") == "a <think> b"

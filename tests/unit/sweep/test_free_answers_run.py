@@ -160,6 +160,7 @@ def test_cells_whose_answers_were_read_or_ended_otherwise_are_run_again(tmp_path
 
     assert reading("words") == "normalised"
     assert reading("signs", **{LABELS[0]: "-1", LABELS[1]: "+1"}) == "normalised, signs kept"
+    assert reading("longer", **{LABELS[0]: "card", LABELS[1]: "card lost"}) == "normalised, cut ones not completed"
     assert reading("greedy", "greedy", **{LABELS[0]: "-1"}) is None
     task = task_of(tmp_path / "free")
     monkeypatch.setattr(type(task.encoder.form), "ends_at_next_turn", True)

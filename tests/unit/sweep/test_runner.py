@@ -364,6 +364,23 @@ def test_an_unconstrained_answer_is_wrong_and_invalid_even_if_it_is_a_gold_that_
     assert not frame["correct"].any()
 
 
+@pytest.mark.parametrize(("cut", "valid"), [(True, False), (False, True)])
+def test_an_unconstrained_answer_that_the_limit_cut_is_not_read_as_the_beginning_of_a_longer_label(
+    tmp_path: Path, cut: bool, valid: bool
+):
+    task = fakes.tokenized_task(tmp_path / "task", scoring="unconstrained")
+    task.data = replace(task.data, labels=("card", "card lost"))
+
+    class Says(FakeBackend):
+        def _answered(self, prompts: PromptSet, index: int, decoding: Any) -> Answer:
+            return replace(super()._answered(prompts, index, decoding), text="Intent: card", truncated=cut)
+
+    runner(fakes.planned(task, "1", draws=1), tmp_path / "results", Says()).run()
+    frame = read_results(tmp_path / "results")
+    assert set(frame["valid"]) == {valid}
+    assert set(frame["prediction"]) == {"card" if valid else "Intent: card"}
+
+
 def test_exact_scores_are_stored(tmp_path: Path):
     made = plan(tmp_path / "task", "1", draws=1, scoring="exact")
     runner(made, tmp_path / "results", FakeBackend()).run()
