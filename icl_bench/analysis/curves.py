@@ -71,8 +71,8 @@ def curves(predictions: pd.DataFrame) -> pd.DataFrame:
         for name in ("score", "correct", "valid", *score_columns())
         if name in predictions
     }
-    if "text" in predictions:  # free answers that needed extraction
-        scores["read"] = np.where(predictions["text"].notna(), 1.0, np.nan)
+    if told := [name for name in ("text", "reason") if name in predictions]:  # extracted, or why there is no answer
+        scores["read"] = np.where(predictions[told].notna().any(axis=1), 1.0, np.nan)
     present = {name: ~np.isnan(values) for name, values in scores.items()}
     rows = [
         {**key, **_point(grid, scores, present), "metric": of_task[key["task"]]}
@@ -145,6 +145,9 @@ def _of_metric(metric: Metric, predictions: pd.DataFrame) -> dict[str, pd.DataFr
     cells = answers.groupby([*POINT, "draw"], observed=True)
     of = cells.ngroup().to_numpy()
     texts = _texts(answers["prediction"])
+    if "valid" in answers and (void := answers["valid"].eq(False).to_numpy()).any():  # also if its text is a right one
+        rights = {text for golds in all_golds(answers) for text in golds}
+        texts = ["" if no and text in rights else text for no, text in zip(void, texts, strict=True)]
     if metric.answers == "labels":
         numbers = metric.score_many(of, _texts(answers["gold"]), texts)
     else:

@@ -125,6 +125,22 @@ def test_free_answers_are_invalid_where_nothing_could_be_read_in_them():
     assert (found.metric, found.score, found.invalid) == ("rougeL", 0.5, 1 / 4)
 
 
+def test_answers_that_are_not_valid_are_right_for_no_metric():
+    rows = cell("aabb").assign(valid=[False, True, True, True], correct=[False, True, True, True])
+    (point,) = curves(rows).to_dict("records")
+    assert point["accuracy"] == pytest.approx(3 / 4)
+    assert point["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    free = cell("aabb").assign(correct=None, valid=[False, True, True, True], prediction="the red cat sat")
+    free = free.assign(gold="the red cat sat", bleu=[0.0, 1.0, 1.0, 1.0])
+    (point,) = curves(free).to_dict("records")
+    assert point["corpus_bleu"] < 1
+
+
+def test_free_answers_that_a_server_refuses_are_invalid_also_where_nothing_is_extracted():
+    rows = cell("wxy?").assign(correct=None, rougeL=0.5, reason=[None, None, None, "refused"])
+    assert curves(rows)["invalid"].tolist() == [1 / 4]
+
+
 def test_scores_that_rounding_has_moved_beyond_0_and_1_count_as_these():
     rows = cell("wxyz").assign(correct=None, bertscore=[1.0005, 1.0005, 0.5, -0.25])
     (found,) = curves(rows).itertuples()
