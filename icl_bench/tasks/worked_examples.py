@@ -56,6 +56,8 @@ def _examples(text: str, name: str, between: str) -> Iterator[StoredRow]:
         question, mark, answer = example.partition("\nA:")
         if not mark or not answer.strip() or not question.strip():
             raise UserError(f"{where}: {EXPECTED}")
+        if "\nA:" in answer:
+            raise UserError(f'{where}: this example has several lines that begin with "A:"; {EXPECTED}')
         rationale, mark, target = answer.strip().rpartition(between)
         cells = {"input": question, "target": target.removesuffix(".") if mark else target, "rationale": rationale}
         yield StoredRow(where, cells)

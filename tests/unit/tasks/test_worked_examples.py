@@ -83,6 +83,12 @@ def test_what_is_written_is_read_again(tmp_path_factory, rows, start, end):
         ("a.txt", "Nothing here.\n", r'a\.txt: holds no example; expected examples of "Q: "'),
         ("a.txt", "Q: one?\nB: two\n", r"a\.txt:1: expected examples"),
         ("a.txt", "Q: one?\nA: yes\n\nQ: two?\nA: \n", r"a\.txt:4: expected examples"),
+        (
+            "a.txt",
+            "Q: a or b?\nA: red\nB: blue\nA: yes\n",
+            r'a\.txt:1: this example has several lines that begin with "A:"',
+        ),
+        ("a.txt", "Q: one?\nA: yes\n\nQ:two?\nA: no\n", r"a\.txt:1: this example has several lines"),
         ("a.md", "Q: one?\nA: yes\n", r"a\.md: pool\.file is a file of rows, or a prompt in text \(\.txt\)"),
         ("a.txt", "Q: one?\nA: perhaps\n", "perhaps"),
         ("a.txt", None, r"a\.txt"),
