@@ -158,6 +158,8 @@ class RationaleRun:
         thought = self.data.spec.thought
         sizes: Any = record.get("sample_thought_tokens" if thought is not None else "sample_tokens")
         limit = thought.limit if thought is not None else self.data.spec.max_answer_tokens
+        if thought is not None and self.sweep.task.one_request:  # a thought may take the tokens of its answer
+            limit = self.sweep.task.written_tokens
         places = []
         for place, text in enumerate(texts):
             if not text or not text.strip() or any(token in text for token in self._special):

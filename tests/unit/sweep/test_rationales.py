@@ -159,7 +159,8 @@ def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]], limit:
         made.data = type("Data", (), {"spec": type("Spec", (), {"thought": ThoughtRule("", "So", limit)})})
         added = {0: AddedToken("<end>", special=True), 1: AddedToken("a", special=False)}
         tokenizer = type("Tokenizer", (), {"added_tokens_decoder": added})
-        made.sweep = type("Sweep", (), {"task": type("Task", (), {"tokenizer": tokenizer})})
+        of_task = {"tokenizer": tokenizer, "one_request": False, "written_tokens": 99}
+        made.sweep = type("Sweep", (), {"task": type("Task", (), of_task)})
         found = made._taken(Example("row", {}, "x"), record)
         if not good:
             assert found is None
@@ -168,6 +169,8 @@ def test_one_text_of_a_row_is_taken(samples: list[tuple[str, bool, int]], limit:
         place = min(whole)[1] if take == "shortest" else min(place for _, place in whole)
         assert found.text == samples[place][0].strip()
         assert found.cut == (samples[place][2] >= limit)
+        made.sweep.task.one_request = True  # a server's thought may take the tokens of its answer
+        assert not made._taken(Example("row", {}, "x"), record).cut
 
 
 def test_free_texts_with_an_answer_in_them_take_the_place_of_the_solutions(ask: Ask, tmp_path: Path):
