@@ -7,6 +7,7 @@ secondary metrics are noted in the task.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ class _Reader:
         """The number in a nested field."""
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.refuse(f"{name} ({short(value)}, which is not a number)")
             return default
         return value

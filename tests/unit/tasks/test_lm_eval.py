@@ -150,6 +150,13 @@ def test_the_first_way_to_score_choices_is_taken(tmp_path, metric, way):
     assert "for acc set labels.normalize to none" in made["notes"][-1]
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "8", True])
+def test_a_length_that_is_no_finite_number_is_refused(tmp_path, value):
+    said = refusal(tmp_path, WRITTEN, generation_kwargs={"until": ["Q:"], "max_gen_toks": value})
+    assert "generation_kwargs.max_gen_toks (" in said
+    assert "which is not a number" in said
+
+
 def test_macro_f1_is_for_labels_that_all_rows_share(tmp_path):
     macro = [{"metric": "f1", "average": "macro", "aggregation": "f1"}]
     assert fields(tmp_path, CHOICE, metric_list=macro)["metrics"] == ["macro_f1"]
