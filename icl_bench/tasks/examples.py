@@ -346,6 +346,7 @@ def load_data(
         *test_rows.notes,
         *(["train and test are the same rows"] if len({s.sha256 for s in splits}) == 1 else []),
         *_unseen_notes(test_rows.rows, labels),
+        *_ended_at_once_notes(spec),
         *_ended_notes(spec, test_rows.rows),
     ]
     return TaskData(
@@ -439,6 +440,18 @@ def _unseen_notes(test: Sequence[Example], labels: Sequence[str]) -> list[str]:
     total = unseen.total()
     verb = "has" if total == 1 else "have"
     return [f"{_row_count(total, 'test')} {verb} a label that no train row has ({counts})"]
+
+
+def _ended_at_once_notes(spec: TaskSpec) -> list[str]:
+    """Note that an answer ends before its text, because the delimiter before it contains a text that ends answers."""
+    lead = spec.template.answer_link
+    stop = next((stop for stop in spec.stops_beside(spec.template.separator) if stop in lead), None)
+    if spec.labels is not None or spec.thought is not None or stop is None:
+        return []
+    return [
+        f"answers follow the delimiter {lead!r}, which contains {stop!r}, a text that ends answers: without --chat, a "
+        "model's answer is empty if it begins like those of demonstrations; write the line break at the end of the input"
+    ]
 
 
 def _ended_notes(spec: TaskSpec, test: Sequence[Example]) -> list[str]:

@@ -206,6 +206,21 @@ def test_right_answers_that_hold_what_ends_an_answer_are_noted(tmp_path: Path):
     assert noted("a.", "b.", stop=["\n"]) == noted(*long) == []
 
 
+def test_a_delimiter_that_holds_what_ends_an_answer_is_noted(tmp_path: Path):
+    def noted(delimiter: str, **changes: Any) -> list[str]:
+        template = {"engine": "jinja", "input": "Q: {{question}}\nA:", "output": "answers", "delimiter": delimiter}
+        data = {"file": "rows.jsonl", "holdout": {"share": 0.5, "seed": 1}}
+        found = loaded(tmp_path, "a", "b", template=template, data=data, **changes)
+        return [note for note in found.notes if "delimiter" in note]
+
+    (note,) = noted("\n", stop=["\n"])
+    assert note.startswith("answers follow the delimiter '\\n', which contains '\\n', a text that ends answers")
+    assert len(noted("\n\n")) == 1
+    assert noted(" ", stop=["\n"]) == noted("\n") == noted("\n", stop=["\n\n"]) == []
+    thinks = {"think": True, "ends": "So it is ", "limit": 9}
+    assert noted("\n", stop=["\n"], answer=thinks) == []
+
+
 def test_an_empty_list_is_a_question_without_an_answer_where_the_task_has_a_word_for_it(tmp_path: Path):
     word = {"answer": {"unanswerable": "unanswerable"}}
     found = by_id(loaded(tmp_path, [], ["yes", "Yes!"], "", **word))
