@@ -450,7 +450,7 @@ def _ended_at_once_notes(spec: TaskSpec) -> list[str]:
         return []
     return [
         f"answers follow the delimiter {lead!r}, which contains {stop!r}, a text that ends answers: without --chat, a "
-        "model's answer is empty if it begins like those of demonstrations; write the line break at the end of the input"
+        "model's answer is empty if it begins like those of demonstrations; write the delimiter into the input"
     ]
 
 
