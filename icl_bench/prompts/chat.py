@@ -184,6 +184,14 @@ class ChatForm:
         return () if mark is None else (mark,)
 
     @property
+    def own_thought(self) -> str | None:
+        """The mark with which the model may begin a thought of its own in a free answer; None if it has none, or if the
+        prompt begins or closes one.
+        """
+        marks = self.thought_marks if self.thought is None and self._thought is None else ()
+        return next((mark for mark in marks if closed(mark) not in self._around.end), None)
+
+    @property
     def thought_stops(self) -> tuple[str, ...]:
         """Texts that end a thought besides the task's end mark: those of the model's own thoughts and of turns."""
         return (*map(closed, self.thought_marks), self.stop)

@@ -49,6 +49,11 @@ def notes(sweep: Sweep, *, checked: bool = False) -> list[str]:
         )
     if isinstance(form := task.encoder.form, ChatForm):
         texts += form.notes()
+        if sweep.model.tokenizer is None and not task.data.spec.is_classification and (mark := form.own_thought):
+            texts.append(  # a server's answer is without it
+                f"the model may begin a free answer with a thought of its own ({mark}), which counts as a part of the "
+                "answer; the chat template may have an argument against it, like --chat-arg enable_thinking=false"
+            )
     pool = task.whole_pool or task.pool
     if pool.dropped:
         share = task.data.spec.pool.drop_longest

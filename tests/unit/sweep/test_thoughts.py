@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.api_server import chat, completion, serving
 from support.fakes import (
     ENGINE,
+    FREE_TEXT,
     LABELS,
     FakeBackend,
     plan,
@@ -24,6 +25,7 @@ from support.fakes import (
     write_rows,
 )
 from support.fakes import write_task as fake_task
+from support.models import qwen_tokenizer, tiny_checkpoint
 
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.findings.cost import cost
@@ -35,7 +37,9 @@ from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.facts import Facts
 from icl_bench.results.reading import read_results
 from icl_bench.sweep.facts import facts
+from icl_bench.sweep.notes import notes
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.thinking import Parts
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.answers import extracted
@@ -448,6 +452,32 @@ def test_servers_neither_score_nor_hold_answers_behind_thoughts(tmp_path: Path, 
         made.check(task, to_run=False)
     assert reason in str(said.value)
     assert "thinks" in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "noted"),
+    [
+        (FREE_TEXT, [], True),
+        (FREE_TEXT, ["enable_thinking=false"], False),
+        ({}, [], False),
+        ({**FREE_TEXT, "answer": THINK}, [], False),
+    ],
+)
+def test_a_free_answer_of_a_model_that_may_think_by_itself_is_noted(
+    tmp_path: Path, changes: dict[str, Any], arguments: list[str], noted: bool
+):
+    tokenizer = qwen_tokenizer()
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if enable_thinking is false %}"
+        "{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+    )
+    folder = tiny_checkpoint(tmp_path / "model", tokenizer=tokenizer)
+    task = fake_task(tmp_path / "task", **changes)
+    options = {"backend": "transformers", "device": "cpu", "dtype": "float32", "chat_arg": arguments}
+    sweep = Sweep.prepare(RunSpec(task=str(task), model=str(folder), k="1", draws=1, chat="turns", **options))
+    assert any("with a thought of its own (<think>)" in note for note in notes(sweep)) == noted
 
 
 def test_a_task_without_an_end_mark_cannot_be_asked_to_think(tmp_path: Path):
