@@ -151,7 +151,8 @@ def _values(
         values["answer"]["rationale"] = name
         fields[name] = added[RATIONALE]
     if spec.labels is not None and spec.labels.choices is None:  # the remaining rows may lack some
-        values["labels"] = {"choices": list(data.labels)}
+        kept = {"normalize"} & values["labels"].keys()
+        values["labels"] = {"choices": list(data.labels), **{name: values["labels"][name] for name in kept}}
         values["template"] |= {"output": added[LABEL]} if jinja else {}
         fields[spec.template.answer_field] = added[LABEL]
     if not jinja:

@@ -104,10 +104,13 @@ def test_rationales_with_a_right_answer_are_a_pool_that_run_reads(ask: Ask, mode
 
 
 def test_the_task_of_rationales_keeps_labels_that_no_rationale_has(ask: Ask, tmp_path: Path):
-    assert ask(rows=1, keep="all").code == 0
-    own, task = load_data(load_task(tmp_path / "own.yaml")), load_data(load_task(tmp_path / "task" / "cards.yaml"))
+    path = write_task(tmp_path / "task", answer=THINK, train_rows=30, labels={"style": "words", "normalize": "bytes"})
+    assert ask(rows=1, keep="all", task=path).code == 0
+    own, task = load_data(load_task(tmp_path / "own.yaml")), load_data(load_task(path))
     assert len(own.train) == 1
     assert own.labels == task.labels
+    assert own.spec.labels is not None
+    assert own.spec.labels.normalize == "bytes"
 
 
 @pytest.mark.parametrize("keep", ["right", "wrong", "all"])
