@@ -2,6 +2,7 @@
 
 The rules are those of lm-evaluation-harness (its ``doc_to_text``, ``doc_to_target`` and ``doc_to_choice``): a text that
 is the name of a column means the column's value, an undefined name is an error, and trailing line breaks are kept.
+Unlike there, a single word that is not a column is an error, except as the right one of several choices.
 Templates that are random or do not end within :data:`SECONDS` are refused.
 """
 
@@ -12,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.tasks.splits import StoredRow, encodable
+from icl_bench.tasks.splits import StoredRow, encodable, no_column
 from icl_bench.tasks.time_limits import TookTooLongError, time_limit
 from icl_bench.text_files import parse_literal
 from icl_bench.wording import first_line, one_line, short
@@ -67,7 +68,7 @@ def output_of(source: str, row: StoredRow, *, has_choices: bool) -> Any:
     A rendered text becomes a number if it is digits and there are choices, and a list if it is
     written as a Python list. Raises ``UserError`` that names the row.
     """
-    value = _value(source, row, "template.output")
+    value = _value(source, row, "template.output", may_be_text=has_choices)
     if isinstance(value, bool):  # in Python, an index of choices
         return int(value) if has_choices else str(value)
     if source in row.cells:
@@ -103,9 +104,12 @@ def choices_of(source: str, row: StoredRow) -> list[Any] | dict[str, Any]:
     return list(value)
 
 
-def _value(source: str, row: StoredRow, field: str) -> Any:
+def _value(source: str, row: StoredRow, field: str, *, may_be_text: bool = False) -> Any:
+    """The value of a column or of a Jinja text. ``may_be_text``: whether one word may be the text of all rows."""
     if source in row.cells:
         return row.cells[source]
+    if source.isidentifier() and not may_be_text:
+        raise UserError(no_column(f"{row.where}: {field}", source, row.cells))
     try:
         with time_limit(SECONDS):
             return _compiled(source).render(**row.cells)

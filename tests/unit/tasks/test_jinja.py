@@ -73,6 +73,33 @@ def test_ids_are_those_of_the_whole_text(tmp_path, k):
     assert prompts.text(0) == form.whole(data.train[:k], data.train[2])
 
 
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("template.input", {"input": "qq"}),
+        ("template.output", {"output": "rihgt", "fields": FREE}),
+        ("template.output", {"output": "lable", "fields": {"labels": {}}}),
+        ("labels.choices", {"fields": {"labels": {"choices": "lisst", "gold": "index"}}}),
+        (
+            "answer.rationale",
+            {"fields": {"answer": {"think": True, "ends": "So it is ", "limit": 9, "rationale": "rationale"}}},
+        ),
+    ],
+)
+def test_a_word_that_is_no_column_is_not_the_text_of_all_rows(tmp_path, field: str, changes: dict[str, Any]):
+    said = complaint(tmp_path, **changes)
+    assert said.startswith(f"rows.jsonl:1: {field}: no column '")
+    assert said.endswith("columns: id, q, label, list, right")
+
+
+def test_a_row_without_the_column_of_the_answer_is_named(tmp_path):
+    rows = [*ROWS, {"id": "d", "q": "is it"}]
+    said = complaint(tmp_path, rows=rows, output="right", fields=FREE)
+    assert said == "rows.jsonl:4: template.output: no column 'right'; columns: id, q"
+    data = loaded(tmp_path, output="yes", fields={"labels": {"choices": ["no", "yes"]}})  # of all rows, as in lm-eval
+    assert {row.answer for row in data.train} == {"yes"}
+
+
 def test_the_name_of_a_column_stands_for_its_value_with_its_blanks(tmp_path):
     data = loaded(tmp_path, input="q")
     assert [row.fields["input"] for row in data.train] == [row["q"] for row in ROWS]
