@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -210,6 +211,11 @@ class VllmBackend:
         size = max(1, SCORED_TOKENS // prompts.longest)
         yield from (others[first : first + size] for first in range(0, len(others), size))
 
+    @cached_property
+    def _special_tokens(self) -> dict[int, str]:
+        """The special tokens, with their texts."""
+        return {i: token.content for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+
     def sampling(self, decoding: Decoding) -> Any:
         """VLLM's sampling parameters for a decoding."""
         from vllm import SamplingParams
@@ -220,7 +226,9 @@ class VllmBackend:
         if (sampled := decoding.sampling) is not None:
             how = {"temperature": sampled.temperature, "seed": sampled.request_seed}
         if isinstance(decoding, Free):
-            return SamplingParams(**how, max_tokens=decoding.max_tokens, stop=list(decoding.stops))
+            # the engine leaves special tokens out of the text in which it looks for stops
+            ends = [i for i, text in self._special_tokens.items() if text in decoding.stops]
+            return SamplingParams(**how, max_tokens=decoding.max_tokens, stop=list(decoding.stops), stop_token_ids=ends)
         automaton = decoding.automaton
         common = {**how, "max_tokens": automaton.longest + 1, "detokenize": False}
         if self.constraint == "processor":

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support.fakes import small_tokenizer
+from support.models import qwen_tokenizer
 
 from icl_bench.backends.choice import choose
 from icl_bench.backends.interface import Answer, Decoding, Exact, Free, Greedy
@@ -82,7 +83,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 def started(**more: Any) -> VllmBackend:
     identity = {"backend": "vllm", "dtype": "bfloat16"}
-    return VllmBackend("a/model", None, identity=identity, max_model_len=100, **more)
+    return VllmBackend("a/model", small_tokenizer(), identity=identity, max_model_len=100, **more)
 
 
 def test_processes_are_spawned_and_that_is_settled_before_cuda_is_asked_for(engine: Engine, cuda: list[str | None]):
@@ -225,7 +226,16 @@ def test_an_engine_is_told_all_stops_and_the_earliest_ends_the_text(engine: Engi
     backend = started()
     found = [a for pack in backend.answer(PROMPTS, [0], [free] * len(PROMPTS), 0) for a in pack]
     assert [(a.text, a.ids) for a in found] == [("y", (7,))]
-    assert backend.sampling(free).stop == ["s", "e"]
+    assert (backend.sampling(free).stop, backend.sampling(free).stop_token_ids) == (["s", "e"], [])
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_stop_that_is_a_special_token_ends_the_answer_though_the_engines_text_is_without_it():
+    backend = started()
+    backend.tokenizer = qwen_tokenizer()
+    end = backend.tokenizer.eos_token
+    assert backend.sampling(Free(("\n", end), 5)).stop_token_ids == [backend.tokenizer.eos_token_id]
+    assert backend.sampling(Free(("\n",), 5)).stop_token_ids == []
 
 
 @pytest.mark.usefixtures("cuda")
