@@ -599,7 +599,7 @@ class ServerBackend:
         """The content of a response. It is billed even if it is rejected.
 
         Raises ``CellError`` if it is not valid or another model's, and :class:`_ErrorBodyError` if it is an
-        error with status 200.
+        error with status 200 or an interrupted answer.
         """
         if (message := error_in(content)) is not None:
             raise _ErrorBodyError(message)
@@ -610,6 +610,8 @@ class ServerBackend:
             begin = self.connection.without_key(content[:2000].decode(errors="replace"))
             raise self._failure(_invalid_answer(error, kind, begin)) from None
         bill(said.billed)
+        if said.interruption is not None:
+            raise _ErrorBodyError(said.interruption)
         self._check_model(said.model)
         return said
 
@@ -683,7 +685,7 @@ class _FilteredError(CellError):
 
 
 class _ErrorBodyError(Exception):
-    """An error that a server reports with status 200, as gateways do."""
+    """A failure that a server reports with status 200, as gateways do."""
 
 
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "extra", "deprecated")

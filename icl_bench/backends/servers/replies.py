@@ -25,6 +25,13 @@ from icl_bench.prompts.written_labels import without_thoughts
 
 Tokens = Annotated[int, Field(ge=0, lt=2**31)]
 
+CUT = ("length", "model_length", "max_tokens")
+"""Finish reasons of an answer at a limit of tokens: everyone's, Mistral's, and Anthropic's, which gateways pass on."""
+
+INTERRUPTED = ("error", "abort", "insufficient_system_resource", "failed", "cancelled")
+"""Finish reasons and states of an answer that a failing server did not complete: OpenRouter's and Mistral's, vLLM's and
+SGLang's, DeepSeek's, and two states of OpenAI's responses."""
+
 
 class _PromptDetails(BaseModel):
     cached_tokens: Tokens | None = None
@@ -58,6 +65,7 @@ class _Choice(BaseModel):
     text: str | None = None
     message: _Message | None = None
     finish_reason: Any = None
+    error: Any = None
 
 
 class Completion(BaseModel):
@@ -100,14 +108,14 @@ class Completion(BaseModel):
         raw = message.content if chat else choice.text
         thoughts = message.reasoning_content or message.reasoning or ""
         ended, billed = choice.finish_reason, self.billed
-        written = _written(raw, thoughts, billed, cut=ended == "length")
+        written = _written(raw, thoughts, billed, cut=ended in CUT)
         if message.refusal:
             written = replace(written, reason=f"refused: {message.refusal}")
-        elif ended == "content_filter":
+        elif str(ended).startswith("content_filter"):  # Google adds its reason
             written = replace(written, reason="content_filter")
         elif raw is None and written.reason is None and ended is not None and choice.message:
             written = replace(written, reason=f"no text (finish_reason {ended})")
-        return Said(written, billed, _name(self.model))
+        return Said(written, billed, _name(self.model), _interruption("finish_reason", ended, choice.error))
 
 
 class _Part(BaseModel):
@@ -147,6 +155,7 @@ class Response(BaseModel):
     incomplete_details: _Incomplete | None = None
     usage: _ResponseUsage | None = None
     model: Any = None
+    error: Any = None
 
     def said(self) -> Said:
         """The texts of its messages, or why they are missing, and the tokens."""
@@ -173,7 +182,7 @@ class Response(BaseModel):
             written = replace(written, reason="content_filter")
         elif raw is None and written.reason is None:
             written = replace(written, reason=f"no text (status {ended or self.status})")
-        return Said(written, billed, _name(self.model))
+        return Said(written, billed, _name(self.model), _interruption("status", self.status, self.error))
 
 
 class _MessagesDetails(BaseModel):
@@ -233,6 +242,13 @@ def _written(raw: str | None, thoughts: str, billed: Billed, *, cut: bool, thoug
     return Written(whole, text, out, cut)
 
 
+def _interruption(name: str, ended: Any, error: Any) -> str | None:
+    """Why the server did not complete an answer; None if it did."""
+    if ended not in INTERRUPTED:
+        return None
+    return f"it interrupted the answer: {name} {ended}" + (f", {error}"[:300] if error else "")
+
+
 def _name(model: Any) -> str | None:
     return model if isinstance(model, str) and model else None
 
@@ -245,6 +261,8 @@ class Said:
     billed: Billed
     model: str | None
     """The model that the server reports."""
+    interruption: str | None = None
+    """Why a failing server did not complete the answer; None if it did."""
 
 
 @dataclass(frozen=True)

@@ -348,6 +348,16 @@ NO_ANSWER: dict[str, tuple[str, Reply, str]] = {
 }
 
 
+def test_a_response_that_failed_within_its_text_is_asked_again() -> None:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "card"}]}
+    failed = {"status": "failed", "error": {"code": "server_error", "message": "try again"}}
+    replies = iter([of_responses([message], **failed), of_responses([message])])
+    with serving(lambda _: next(replies)) as server:
+        made = server_backend(at(server.url, "responses"), endpoint="responses")
+        (found,) = answers(made, conversations(2, 1))
+    assert (found.text, len(server.requests)) == ("card", 2)
+
+
 @pytest.mark.parametrize("case", NO_ANSWER)
 def test_a_row_without_an_answer_has_its_reason(case: str) -> None:
     name, reply, reason = NO_ANSWER[case]

@@ -295,6 +295,7 @@ NO_ANSWER: dict[str, tuple[Reply, str]] = {
     ),
     "thoughts in the text": (of_chat("<think>It may be", finish="length"), "ran out of tokens while thinking"),
     "tools": (of_chat(None, finish="tool_calls"), "no text (finish_reason tool_calls)"),
+    "a filter with its reason": (of_chat("card lost", finish="content_filter: RECITATION"), "content_filter"),
 }
 
 
@@ -329,6 +330,39 @@ def test_an_error_with_status_200_is_asked_again_and_never_scored() -> None:
     assert found.text == "yes"
     with serving(lambda _: (200, {"error": "no workers"})) as server, pytest.raises(CellError, match="no workers"):
         answers(backend(server.url, patience_seconds=0.1), [0])
+
+
+INTERRUPTED: dict[str, dict[str, Any]] = {
+    # https://api-docs.deepseek.com/api/create-chat-completion
+    "DeepSeek": {"finish_reason": "insufficient_system_resource"},
+    # https://openrouter.ai/docs/api-reference/overview
+    "OpenRouter": {"finish_reason": "error", "error": {"code": 502, "message": "upstream failed"}},
+    "vLLM and SGLang": {"finish_reason": "abort"},
+}
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_answer_that_the_server_interrupts_is_asked_again_and_never_scored(name: str, endpoint: Any) -> None:
+    asked: list[int] = []
+
+    def answer(_: dict[str, Any]) -> Reply:
+        asked.append(1)
+        status, body = (chat if endpoint == "chat" else completion)("card lost" if len(asked) > 2 else "card")
+        if len(asked) <= 2:
+            body["choices"][0] |= INTERRUPTED[name]
+        return status, body
+
+    with serving(answer) as server:
+        (found,) = answers(backend(server.url, endpoint=endpoint), [0])
+    assert (found.text, len(server.requests)) == ("card lost", 3)
+
+
+@pytest.mark.parametrize("ended", ["length", "model_length", "max_tokens"])
+def test_an_answer_that_ends_at_a_limit_of_tokens_is_truncated(ended: str) -> None:
+    with serving(lambda _: of_chat("card", finish=ended)) as server:
+        (found,) = answers(backend(server.url, endpoint="chat"), [0])
+    assert found.truncated
 
 
 def test_an_account_without_credit_ends_at_once() -> None:
