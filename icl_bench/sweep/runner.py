@@ -771,7 +771,7 @@ class PredictionMaker:
     def __init__(
         self, task: TokenizedTask, group: PromptGroup, k: int, prompts: PromptSet, keep_scores: KeptScores
     ) -> None:
-        self._keep_scores, self._parts = keep_scores, task.parts
+        self._keep_scores, self._parts, self._tokenizer = keep_scores, task.parts, task.tokenizer
         self._samples, self._form = task.samples, task.answer_form
         self._queries, self._labels = group.queries(k), task.data.labels
         rule = task.data.spec.answer
@@ -817,6 +817,9 @@ class PredictionMaker:
     def _single(self, answer: Answer) -> Prediction:
         """The prediction of one answer."""
         row = self._queries[answer.index]
+        if answer.raw and not answer.answer_tokens:  # a server that does not report them
+            ids = self._tokenizer([answer.raw], add_special_tokens=False)["input_ids"][0]
+            answer = replace(answer, answer_tokens=len(ids))
         if self._parts is not None:
             answer = self._parts.of(answer)
         among = row.choices or self._labels

@@ -699,10 +699,12 @@ def _refused_argument(error: Any, arguments: Collection[str]) -> str | None:
     """
     body = getattr(error, "body", None)
     param = body.get("param") if isinstance(body, Mapping) else None
-    if isinstance(param, str):
-        return param if param in arguments else None
     text = str(error).lower()
-    if not any(word in text for word in _REFUSALS):
+    refuses = any(word in text for word in _REFUSALS)
+    if isinstance(param, str):
+        is_value = param.startswith("max_") and not refuses  # of a limit that is too large for the model or the prompt
+        return param if param in arguments and not is_value else None
+    if not refuses:
         return None
     named = [name for name in arguments if re.search(rf"\b{name}\b", text)]
     return named[0] if named else None

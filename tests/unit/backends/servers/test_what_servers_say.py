@@ -167,6 +167,14 @@ def test_without_the_servers_tokens_local_ones_are_stored_and_nothing_is_cached(
     assert set(frame["cached_tokens"]) == {0}
 
 
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 60}, {"prompt_tokens": 60, "completion_tokens": 0}])
+def test_tokens_of_answers_that_a_server_does_not_report_are_counted_here(tmp_path: Path, usage: Any) -> None:
+    status, body = completion(" card lost")
+    frame, outcome = computed(tmp_path, lambda _: (status, {**body, "usage": usage}))
+    assert (frame["answer_tokens"] > 0).all()
+    assert outcome.answer_tokens == frame["answer_tokens"].sum()
+
+
 # -- prompts that were cut ----------------------------------------------------------------------
 
 
@@ -418,6 +426,22 @@ def test_a_limit_of_another_name_is_sent_under_it() -> None:
     ]
     assert made.counters.notes == ["max_completion_tokens: the server refuses it; max_tokens is sent instead"]
     assert made.counters.served["left_out"] == "max_completion_tokens"
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 32832. This model supports at most 16384 completion tokens.",
+        "This model's maximum context length is 4096 tokens. However, you requested 64 output tokens.",
+    ],
+)
+def test_a_limit_whose_value_is_refused_is_not_left_out(message: str, endpoint: Any) -> None:
+    """Without it, all further answers would be longer than the task's."""
+    name = "max_completion_tokens" if endpoint == "chat" else "max_tokens"
+    with serving(refusing(name, message, name)) as server, pytest.raises(CellError, match=message[:20]):
+        answers(backend(server.url, endpoint=endpoint), [0])
+    assert len(server.requests) == 1
 
 
 def test_requests_under_way_while_an_argument_is_refused_are_repeated() -> None:
