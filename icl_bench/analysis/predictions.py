@@ -45,6 +45,18 @@ def samples_of(predictions: pd.DataFrame) -> pd.Series:
     return pd.Series(counts, index=predictions.index, dtype=float)
 
 
+def prompt_lengths(predictions: pd.DataFrame) -> pd.Series:
+    """Tokens of each prediction's prompt: ``(rows,)`` float, NaN if unknown.
+
+    The tokens of several samples, and those of a server's requests for the scores of all labels, are tokens of the same
+    prompt.
+    """
+    found = predictions.reindex(columns=["prompt_tokens", "local_prompt_tokens", "probability"]).astype(float)
+    in_requests = found["probability"].notna() & found["local_prompt_tokens"].notna()
+    each = found["prompt_tokens"] / samples_of(predictions)
+    return each.mask(in_requests, found["local_prompt_tokens"])
+
+
 def differing_prompts(predictions: pd.DataFrame) -> pd.DataFrame:
     """The number of test examples of each retrieval point whose prompts differ between draws.
 

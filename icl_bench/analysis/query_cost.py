@@ -11,7 +11,7 @@ import numpy as np
 
 from icl_bench.analysis.cell_cost import MAKING
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.predictions import samples_of
+from icl_bench.analysis.predictions import prompt_lengths
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
@@ -84,7 +84,7 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     mixed = across and prices.of_tokens_known and bool(servers)
     if here and math.isnan(prices.hour) and (prices.auto or mixed):
         raise no_hour(here)
-    lengths = stored.predictions["prompt_tokens"] / samples_of(stored.predictions)
+    lengths = prompt_lengths(stored.predictions)
     longest = lengths.groupby(stored.predictions["model"], observed=True).max()
     found = {}
     for model, tokens in zip(map(str, longest.index), longest, strict=True):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from icl_bench.results.cells import short_hash
-from icl_bench.results.stored_meta import TrainingMeta
-from icl_bench.wording import listed
+from icl_bench.results.stored_meta import CellMeta, TrainingMeta
+from icl_bench.wording import counted, listed
 
 LETTERS = 8
 """Letters of the identity after the name."""
@@ -55,4 +55,23 @@ def told_apart(named: Named) -> list[str]:
         f"model {model}: {len(names)} models with different files have this name; they are shown as "
         f"{listed(sorted(names))}; give their folders different names to choose your own"
         for model, names in by_name.items()
+    ]
+
+
+def changed_models(cells: Iterable[CellMeta]) -> list[str]:
+    """A message for each model of a server whose cells were answered by different models, as the server reported."""
+    found: dict[tuple[str, str | None, str | None], Counter[str]] = {}
+    for meta in cells:
+        if (served := (meta.served or {}).get("model")) is not None:
+            of_model = found.setdefault((meta.spec.model, meta.facts.server, meta.facts.endpoint), Counter())
+            of_model.update(served.split(", "))
+    return [
+        f"model {model}: {server} reported that "
+        + ", and ".join(
+            f"{name} {'answered ' if not place else ''}{counted(number, 'cell')}"
+            for place, (name, number) in enumerate(sorted(of_model.items()))
+        )
+        + ": differences between these cells may be differences between the models (served in the files)"
+        for (model, server, _), of_model in found.items()
+        if len(of_model) > 1
     ]

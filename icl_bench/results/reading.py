@@ -28,7 +28,7 @@ from icl_bench.results.cells import (
 )
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
 from icl_bench.results.facts import Facts, FactsOf
-from icl_bench.results.model_names import Named, names_apart, told_apart, with_base_apart
+from icl_bench.results.model_names import Named, changed_models, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import (
@@ -490,11 +490,11 @@ def models_apart(
     """Give each model in the files a distinct name, by the hash of its files among its facts.
 
     Also returns the stored names of renamed models. See :func:`icl_bench.results.model_names.names_apart`; ``say``
-    receives a message for each shared name.
+    receives a message for each shared name, and for each model of a server that changed.
     """
     metas = [file.meta for file in files if file.meta is not None]
     named = names_apart((meta.spec.model, meta.facts.fingerprint) for meta in metas)
-    for message in told_apart(named):
+    for message in [*told_apart(named), *changed_models(metas)]:
         say(message)
     if not named:
         return list(files), {}

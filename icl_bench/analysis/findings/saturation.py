@@ -12,7 +12,7 @@ import numpy as np
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.analysis.predictions import samples_of
+from icl_bench.analysis.predictions import prompt_lengths
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import means, resample
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
@@ -196,8 +196,7 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 def _curve(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean score and prompt tokens of each point, over existing predictions."""
     keys, points = grids(frame, POINT)
-    known = frame.reindex(columns=["score", "prompt_tokens"]).astype(float)
-    known["prompt_tokens"] /= samples_of(frame)
+    known = frame.reindex(columns=["score"]).astype(float).assign(prompt_tokens=prompt_lengths(frame))
     for name, values in known.assign(score=known["score"].clip(0, 1)).items():
         column = values.to_numpy()
         present = ~np.isnan(column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from support.predictions import cell, frame
 
-from icl_bench.analysis.predictions import have_common_labels, joined, prompted, unperturbed_predictions
+from icl_bench.analysis.predictions import have_common_labels, joined, prompt_lengths, prompted, unperturbed_predictions
 
 
 def test_copied_queries_and_perturbed_demonstrations_are_not_asked_for():
@@ -39,3 +39,14 @@ def test_parts_are_joined_and_an_empty_table_is_only_where_all_are():
     assert list(found.columns) == ["n"]
     assert joined([empty, one.iloc[:0]], empty) is empty
     assert joined([], empty) is empty
+
+
+def test_a_prompt_that_a_server_reads_once_for_each_label_is_as_long_as_one_of_them():
+    rows = cell("aab", "aab").assign(
+        prompt_tokens=[770, 30, 10],
+        local_prompt_tokens=[100, None, 9],
+        probability=[0.5, 0.5, None],
+        samples=[None, ["a", "b", "a"], None],
+    )
+    assert prompt_lengths(rows).tolist() == [100, 10, 10]
+    assert prompt_lengths(rows.drop(columns="prompt_tokens"))[1:].isna().all()

@@ -56,13 +56,14 @@ def identity(*, facts: Facts = FACTS, **axes: Any) -> Identity:
     return Identity(SPEC.model_copy(update=axes), facts)
 
 
-def finish(results: Path, ids: str = "ab", scores: Any = None, **axes: Any) -> str:
+def finish(results: Path, ids: str = "ab", scores: Any = None, served: str | None = None, **axes: Any) -> str:
     """A finished cell with predictions of these test rows; returns the name of its file."""
     with Store(results).claim(identity(**axes), len(ids)) as opened:
         assert opened is not None
         rows = [Prediction(i, "x", "x", i == "a", True, 20, 15, 2, f"h-{i}") for i in ids]
         opened.append(rows, 1.5)
-        return opened.finish(tuple(ids), CellMeta.of(opened.identity, task=TASK), scores)
+        by = None if served is None else {"model": served}
+        return opened.finish(tuple(ids), CellMeta.of(opened.identity, task=TASK, served=by), scores)
 
 
 def fail(results: Path, **axes: Any) -> None:
@@ -547,3 +548,23 @@ def test_identities_that_begin_alike_have_different_names():
     named = names_apart([("m", fingerprint) for fingerprint in prints])
     assert len(set(named.values())) == 3
     assert named["m", "weights-sha256:e"] == "m@e"
+
+
+def test_cells_that_different_models_of_a_server_answered_are_named(tmp_path: Path):
+    at = FACTS.with_more(server="https://host/v1", endpoint="chat")
+    for k, served in enumerate(["m-0101", "m-0101", "m-0202"], 1):
+        finish(tmp_path, k=k, facts=at, served=served)
+    finish(tmp_path, k=1, facts=at.with_more(server="https://other/v1"), served="m-0303")
+    with pytest.warns(UserWarning, match="model small") as caught:
+        read_stored(tmp_path)
+    assert [str(one.message) for one in caught] == [
+        "model small: https://host/v1 reported that m-0101 answered 2 cells, and m-0202 1 cell: differences between these "
+        "cells may be differences between the models (served in the files)"
+    ]
+
+
+def test_cells_that_one_model_of_a_server_answered_need_no_words(tmp_path: Path):
+    for k in (1, 2):
+        finish(tmp_path, k=k, facts=FACTS.with_more(server="https://host/v1"), served="m-0101")
+    finish(tmp_path, k=3, facts=FACTS.with_more(server="https://host/v1"))
+    read_stored(tmp_path)
