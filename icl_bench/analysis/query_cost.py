@@ -17,7 +17,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import pattern_of
 from icl_bench.models.prices import TOKENS, Prices, UnknownModelError, no_hour, table_prices
 from icl_bench.results.trained_methods import BASELINES
-from icl_bench.wording import short, whole
+from icl_bench.wording import listed, plain, short, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,12 +74,15 @@ class QueryCosts(NamedTuple):
 def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str, Prices]:
     """The prices of each model of a results folder, those of ``auto`` from the table.
 
-    Raises ``UserError`` if the table lacks a model of a server, or the price of an hour is missing: for models that ran
-    here and are priced by the table, or ``across`` models if a server has a token price.
+    Raises ``UserError`` if the table lacks a model of a server or has several prices of it, or the price of an hour is
+    missing: for models that ran here and are priced by the table, or ``across`` models if a server has a token price.
     """
     present = set(stored.predictions["cell"].astype(str))
     ran = [meta for cell, meta in stored.cells.items() if cell in present and meta.facts.are_of_a_run]
-    servers = {meta.spec.model: meta.facts.server for meta in ran if meta.facts.server is not None}
+    servers: dict[str, list[str]] = {}
+    for meta in ran:
+        if meta.facts.server is not None and meta.facts.server not in servers.setdefault(meta.spec.model, []):
+            servers[meta.spec.model].append(meta.facts.server)
     here = sorted({meta.spec.model for meta in ran if meta.facts.server is None})
     mixed = across and prices.of_tokens_known and bool(servers)
     if here and math.isnan(prices.hour) and (prices.auto or mixed):
@@ -89,7 +92,13 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     found = {}
     for model, tokens in zip(map(str, longest.index), longest, strict=True):
         if model in servers or model in here:
-            found[model] = prices.of_model(model, servers.get(model))
+            of_servers = [prices.of_model(model, server) for server in servers.get(model, [None])]
+            if any(one != of_servers[0] for one in of_servers):
+                raise UserError(
+                    f"--price auto: {plain(model)}: {listed(sorted(servers[model]))} have different prices in the "
+                    "table; give --price input=..,cached=..,output=.."
+                )
+            found[model] = of_servers[0]
         else:
             found[model] = _of_import(model, prices)
         found[model].check_length(model, float(tokens))

@@ -225,6 +225,24 @@ def test_a_model_that_the_table_lacks_is_refused_before_anything_is_shown(
     assert told == "error: --price auto: api: not in the table\n"
 
 
+def test_servers_of_one_model_with_different_prices_in_the_table_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, other = fakes.plan(tmp_path / "task", "1", draws=1), "https://other.example/v1"
+    run_at_server(plan, tmp_path / "results", Bill(writes=False))
+    monkeypatch.setitem(SERVED, "server", other)
+    run_at_server(plan, tmp_path / "results", Bill(writes=False))
+    priced = lambda _, server: Prices(9.0 if server == other else 1.0, 0.1, 2.0)  # noqa: E731
+    monkeypatch.setattr("icl_bench.models.prices.table_prices", priced)
+    with pytest.raises(
+        UserError, match=r"--price auto: .*https://api.example.com/v1 and https://other.example/v1 have"
+    ):
+        frontier_of_folder(tmp_path / "results", 10, Prices.parse("auto"))
+    assert len(frontier_of_folder(tmp_path / "results", 10, Prices(1.0, 0.1, 2.0))) == 2
+    monkeypatch.setattr("icl_bench.models.prices.table_prices", lambda *_: Prices(1.0, 0.1, 2.0))
+    assert len(frontier_of_folder(tmp_path / "results", 10, Prices.parse("auto"))) == 2
+
+
 def test_prices_of_the_table_are_shown_with_their_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Prices(1.0, 0.1, 2.0, origin="api of Maker in the table of 2026-03-01")
     monkeypatch.setattr("icl_bench.models.prices.table_prices", lambda *_: known)
