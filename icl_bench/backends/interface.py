@@ -273,6 +273,10 @@ class BackendLoader(ABC):
         """Raise ``UserError`` for other problems that are known before loading, such as a missing key."""
         return
 
+    def check_budget(self) -> None:
+        """Raise ``UserError`` for options without which requests have no maximum cost."""
+        return
+
     def check_batches(self, *, to_run: bool) -> None:  # noqa: ARG002 - a server is asked only then
         """Raise ``UserError`` if it takes no requests in batches."""
         raise UserError(f"--batch: is for OpenAI's and Anthropic's interfaces; this is --backend {self.name}")

@@ -192,6 +192,15 @@ class OpenAILoader(BackendLoader):
             )
         self._provider.secret()
 
+    def check_budget(self) -> None:
+        """See ``BackendLoader``."""
+        given = {name: self._arguments[name] for name in self._interface.limits if name in self._arguments}
+        if given and not any(type(size) is int for size in given.values()):
+            raise UserError(
+                f"--server-arg {next(iter(given))}=: a budget needs the limit of an answer's tokens; leave one of the "
+                "two out"
+            )
+
     def check_batches(self, *, to_run: bool) -> None:
         """See ``BackendLoader``: asks the server for its list of batches."""
         if self._interface.batches is None:

@@ -252,6 +252,9 @@ class Contest:
                     raise
                 raise UserError(f"{plain(model)}: {error}") from None
         check_prices([(one.sweep, one.prices) for one in entrants], spends_money=spec.spend.unit == "money")
+        if spec.spend.unit != "time":
+            for one in entrants:
+                one.sweep.loader.check_budget()
         names = [one.sweep.model.name for one in entrants]
         if same := {name for name in names if names.count(name) > 1}:
             raise UserError(f"--model: two models are called {min(same)} in results; race one of them")

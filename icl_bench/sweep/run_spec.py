@@ -233,6 +233,8 @@ class RunSpec(RunOptions):
                 )
         if self.budget is not None and not loader.spends:
             raise UserError(f"--budget {self.budget:g}: is for models behind a server; this is --backend {loader.name}")
+        if self.budget is not None:
+            loader.check_budget()
         check_able(loader, self.tokenizer, exact=self.scoring == "exact")
         if self.price is not None and self.budget is None and loader.spends and self.scoring == "exact":
             raise UserError(

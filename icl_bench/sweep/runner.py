@@ -827,8 +827,9 @@ class PredictionMaker:
         text = among[answer.label] if answer.label is not None else str(answer.text).strip()
         reason, valid, written = answer.reason, True, None if whole is None or whole.strip() == text else whole
         if self._classes and answer.label is None:
-            cut = bool(answer.truncated)
-            label = label_in(str(answer.text), among, cut=cut) if answer.reason is None else None
+            label = label_in(str(answer.text), among) if answer.reason is None else None
+            if answer.truncated and label is not None and label_in(str(answer.text), among, cut=True) is None:
+                label, reason = None, "the limit of tokens ended the answer, and another label begins alike"
             valid = label is not None
             if label is not None and label != text:
                 text, written = label, str(whole)

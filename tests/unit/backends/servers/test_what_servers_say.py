@@ -26,9 +26,10 @@ from icl_bench.backends.servers.replies import Billed, Completion
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError, UserError
 from icl_bench.prompts.encoding import PromptSet
+from icl_bench.results.label_scores import KEEP_ALL
 from icl_bench.results.reading import finished_cells, read_results
 from icl_bench.results.store import Store
-from icl_bench.sweep.runner import Outcome, Runner
+from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner
 
 packages("openai")
 
@@ -371,6 +372,35 @@ def test_an_answer_that_ends_at_a_limit_of_tokens_is_truncated(ended: str) -> No
     with serving(lambda _: of_chat("card", finish=ended)) as server:
         (found,) = answers(backend(server.url, endpoint="chat"), [0])
     assert found.truncated
+
+
+TRUNCATED = {
+    "card": False,
+    "The label is: card": False,
+    "card lost": True,
+    "**card": False,
+    "card_": False,
+    "card\nBecause it": True,  # the line of the label is complete
+    "**card**": True,
+    '{"label": "card"}': True,
+    "top up\n": True,
+}
+
+
+@pytest.mark.parametrize("text", TRUNCATED)
+def test_a_truncated_answer_that_may_be_the_beginning_of_another_label_is_invalid(text: str, tmp_path: Path) -> None:
+    labels = ("card", "card lost", "top up")
+    task = fakes.tokenized_task(tmp_path / "task", scoring="unconstrained")
+    (group,) = fakes.planned(task, "2", draws=1).groups
+    ((_, prompts),) = group.group.prompts([2])
+    maker = PredictionMaker(task, group.group, 2, prompts, KEEP_ALL)
+    maker._labels = labels
+    made = maker.make(Answer(0, 0, 3, text=text, raw=text, truncated=True))
+    assert made.valid == TRUNCATED[text]
+    assert made.reason == (
+        None if made.valid else "the limit of tokens ended the answer, and another label begins alike"
+    )
+    assert maker.make(Answer(0, 0, 3, text=text, raw=text, truncated=False)).valid
 
 
 def test_an_account_without_credit_ends_at_once() -> None:
