@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from icl_bench.backends.servers.thinking import Thinking
 from icl_bench.models.prices import Prices
+from icl_bench.results.cells import CellSpec
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.sweep import Sweep
 
@@ -63,8 +65,8 @@ def sweep_prices(sweep: Sweep, prices: Prices) -> Prices:
     return found
 
 
-def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:
-    """What each cell of a plan costs at its model's prices (:func:`sweep_prices`).
+def sweep_money(sweep: Sweep, prices: Prices, finished: Sequence[bool | None]) -> list[MoneyRange]:
+    """What each cell of a plan costs at its model's prices (:func:`sweep_prices`), given which are ``finished``.
 
     A server is priced per token. Without token prices, and for a model on this machine with a price per hour, the
     estimated seconds are priced; NaN without an estimate.
@@ -76,7 +78,23 @@ def sweep_money(sweep: Sweep, prices: Prices) -> list[MoneyRange]:
         ]
     limit, thinking = _limit(sweep), sweep.loader.spec.thinking
     thoughts = Thinking.parse(thinking).tokens if thinking else 0
-    return [money_range(cell, prices, answer_range(cell, limit, thoughts)) for cell in sweep.plan.cells]
+    each = [money_range(cell, prices, answer_range(cell, limit, thoughts)) for cell in sweep.plan.cells]
+    shares = shares_asked(sweep.plan.cells, finished)
+    return [
+        MoneyRange(*(PlannedMoney(*(share * amount for amount in money)) for money in one))
+        for one, share in zip(each, shares, strict=True)
+    ]
+
+
+def shares_asked(cells: Sequence[CellPlan], finished: Sequence[bool | None]) -> list[float]:
+    """The share of each cell's prompts that is asked: a run copies answers that an earlier draw gets in this run."""
+    shares, begun = [], set[tuple[str | None, CellSpec]]()
+    for cell, done in zip(cells, finished, strict=True):
+        point = cell.task.asked, cell.curve_point
+        shares.append(1 - cell.same_prompts / cell.queries if cell.same_prompts and point in begun else 1.0)
+        if not done and cell.problem is None:
+            begun.add(point)
+    return shares
 
 
 def answer_range(cell: CellPlan, limit: int = 0, thoughts: int = 0) -> tuple[int, int]:

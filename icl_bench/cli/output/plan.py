@@ -37,7 +37,7 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
     finished = finished_cells(sweep, results)
     money: Sequence[MoneyRange | None] = [None] * len(sweep.plan.cells)
     if prices is not None:
-        money = sweep_money(sweep, sweep_prices(sweep, prices))
+        money = sweep_money(sweep, sweep_prices(sweep, prices), finished)
     cells = [
         {
             **cell.spec.model_dump(),
@@ -108,7 +108,7 @@ def print_planned_money(sweep: Sweep, console: Console, finished: Sequence[bool 
     from icl_bench.sweep.plan_money import paid_by_hour, sweep_money, sweep_prices
 
     of_model = sweep_prices(sweep, prices)
-    of_cells = sweep_money(sweep, of_model)
+    of_cells = sweep_money(sweep, of_model, finished)
     left = [(sweep.plan.cells[at], of_cells[at]) for at in _left(sweep, finished)]
     of_points: dict[tuple[str, int], list[MoneyRange]] = {}
     for cell, money in left:
@@ -196,7 +196,7 @@ def plan_total(sweep: Sweep, finished: Sequence[bool | None], prices: Prices | N
 
     left, estimates = _left(sweep, finished), sweep.estimates()
     seconds = [estimate for at in left if (estimate := estimates[at]) is not None]
-    money = None if prices is None else sweep_money(sweep, sweep_prices(sweep, prices))
+    money = None if prices is None else sweep_money(sweep, sweep_prices(sweep, prices), finished)
     return PlanTotal(
         len(left),
         sum(sweep.plan.cells[at].new_tokens for at in left),

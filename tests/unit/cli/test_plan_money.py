@@ -13,7 +13,7 @@ from support import fakes, in_process
 import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices
-from icl_bench.sweep.plan_money import answer_range, money_range, planned_money
+from icl_bench.sweep.plan_money import answer_range, money_range, planned_money, shares_asked
 from icl_bench.wording import three_digits
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
@@ -93,6 +93,30 @@ def test_each_cell_and_the_whole_sweep_have_a_price_from_the_table(monkeypatch: 
         assert longer["money_cached_most"] == pytest.approx(row["money_cached"] + more)
     told = in_process.said(*words, "--server-arg", "max_completion_tokens=4000")
     assert "from answers without thoughts to answers at the limit of tokens" in " ".join(told.split())
+
+
+def test_prompts_that_later_draws_copy_are_paid_once(tmp_path: Path) -> None:
+    plan = fakes.plan(tmp_path / "task", k="2", draws=3, selects=["bm25"])
+    later = plan.cells[1:]
+    assert all(0 < cell.same_prompts <= cell.queries for cell in later)
+    none, kept = [None] * 3, [True, False, False]
+    assert shares_asked(plan.cells, none) == [1, *(1 - cell.same_prompts / cell.queries for cell in later)]
+    # what an earlier command stored is not copied
+    assert shares_asked(plan.cells, kept)[1:] == [1, 1 - later[1].same_prompts / later[1].queries]
+
+
+def test_a_retrievals_draws_cost_what_one_costs_in_a_plan() -> None:
+    words = plan_words(
+        "chat-1", *SERVED, "--unconstrained", "--price", "input=3,cached=1,output=10", "--select", "bm25"
+    )
+    records = json.loads(in_process.said(*words, "--json"))
+    told = " ".join(in_process.said(*words).split())
+    draws = [[row for row in records if row["draw"] == draw] for draw in (0, 1)]
+    for one, two in zip(*draws, strict=True):
+        assert two["money_cached"] == pytest.approx(one["money_cached"] * (1 - two["same_prompts"] / 5), rel=0.1)
+    assert any(row["same_prompts"] for row in records)
+    in_all = three_digits(sum(row["money_uncached"] for row in records))
+    assert f"{in_all} if it has nothing" in told
 
 
 def test_this_machine_is_paid_by_the_hour() -> None:
