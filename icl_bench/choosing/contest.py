@@ -329,10 +329,9 @@ class Contest:
             return learning_cost(setting.learner.cost, entrant.prices, entrant.speed)
         if not entrant.here and entrant.sweep.spec.scoring == "exact":  # may need the whole prompt for each label
             return unknown_cost(), unknown_cost()
-        tokens, served = planned_tokens([cell for _, cell in setting.cells]), entrant.served
-        if served.answers:  # thoughts are as long as they are, and not every server caches
-            tokens = tokens._replace(answer=served.answer_tokens / served.answers)
-        caches = not served.answers or bool(served.cached_tokens)
+        served = entrant.served
+        tokens = served.of(planned_tokens([cell for _, cell in setting.cells]))
+        caches = not served.answers or bool(served.cached_tokens)  # not every server does
         return query_cost(entrant.sweep, entrant.prices, tokens, setting.compute, entrant.speed, caches)
 
     def _price(self) -> None:
@@ -518,7 +517,7 @@ class Contest:
                     found = runner.answered(cell)
                     self._known[id(cell)] |= found.names
                     if not entrant.here and setting.calibration is None and not cell.same_prompts:
-                        entrant.served.add(len(found.names), found.answer_tokens, found.cached_tokens)
+                        entrant.served.add(found.tally)
         if any(one.served.answers for one in self.entrants):
             self._price()
 
@@ -811,7 +810,7 @@ class Contest:
     def _count(self, entrant: Entrant, cell: CellPlan, one: Outcome) -> None:
         """Count what one request to a runner did. Copies of an earlier draw's answers do not count."""
         if not entrant.here and not cell.same_prompts:
-            entrant.served.add(one.answers, one.answer_tokens, one.cached_tokens)
+            entrant.served.add(one.asked)
         self.outcome.add(one)
 
     def _spend(self, entrant: Entrant, one: Outcome, shared: int) -> None:

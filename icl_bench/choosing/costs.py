@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from icl_bench.models.prices import Prices, no_hour
 from icl_bench.sweep.compute_cost import ComputeCost
 from icl_bench.sweep.plan import CellPlan
 from icl_bench.sweep.plan_money import paid_by_hour
+from icl_bench.sweep.runner import Tally
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.time_estimate import EFFICIENCY
 from icl_bench.training.interface import LearningCost
@@ -24,20 +24,15 @@ PREFERRED = ("money", "operations", "tokens")
 """Settings are compared by the first of these measures that is known for all of them, and not 0 for all."""
 
 
-@dataclass
-class Served:
+class Served(Tally):
     """What a server billed so far, which tells more than the plan."""
 
-    answers: int = 0
-    answer_tokens: int = 0
-    """With thoughts."""
-    cached_tokens: int = 0
-
-    def add(self, answers: int, answer_tokens: int, cached_tokens: int) -> None:
-        """Count the answers of a request to a runner."""
-        self.answers += answers
-        self.answer_tokens += answer_tokens
-        self.cached_tokens += cached_tokens
+    def of(self, planned: QueryTokens) -> QueryTokens:
+        """Planned tokens of a query as the server counts them. Answers are as long as they are, with thoughts."""
+        if not self.answers:
+            return planned
+        ratio = self.prompt_tokens / self.local_prompt_tokens
+        return QueryTokens(ratio * planned.own, ratio * planned.shared, self.answer_tokens / self.answers)
 
 
 def check_prices(models: Sequence[tuple[Sweep, Prices | None]], *, spends_money: bool) -> None:

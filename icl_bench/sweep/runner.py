@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -78,15 +78,31 @@ class Watcher:
         """Only cells that other processes compute remain."""
 
 
+@dataclass
+class Tally:
+    """Answers and their tokens."""
+
+    answers: int = 0
+    answer_tokens: int = 0
+    """Tokens of answers and of thoughts before them."""
+    cached_tokens: int = 0
+    """Prompt tokens that were cached or shared."""
+    prompt_tokens: int = 0
+    local_prompt_tokens: int = 0
+    """The same by the local tokenizer."""
+
+    def add(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        for name, count in vars(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
+
 class Answered(NamedTuple):
     """The stored answers of a cell."""
 
     names: set[str]
     """Ids of the answered test rows."""
-    answer_tokens: int
-    """Tokens of answers and of thoughts before them."""
-    cached_tokens: int
-    """Prompt tokens that were cached or shared."""
+    tally: Tally
 
 
 @dataclass
@@ -116,6 +132,8 @@ class Outcome:
     """Notes of the backend for the user, each once."""
     answers: int = 0
     """Predictions of this run."""
+    asked: Tally = field(default_factory=Tally)
+    """Those that were not copied from an earlier draw."""
     invalid: int = 0
     """Predictions that are not a label, or from which no answer can be extracted."""
     samples: list[str] = field(default_factory=list)
@@ -167,6 +185,8 @@ class Outcome:
         self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
         self.answer_tokens += 0 if copied else sum(p.answer_tokens + (p.thought_tokens or 0) for p in predictions)
         self.answers += len(predictions)
+        if not copied:
+            self.asked.add(_tally(map(vars, predictions)))
         invalid = [p.reason or p.text or p.prediction for p in predictions if not p.valid]
         self.invalid += len(invalid)
         self.samples = list(dict.fromkeys([*self.samples, *invalid]))[:SAMPLES]
@@ -198,6 +218,7 @@ class Outcome:
         self.cached_tokens += other.cached_tokens
         self.answer_tokens += other.answer_tokens
         self.answers += other.answers
+        self.asked.add(other.asked)
         self.invalid += other.invalid
         self.samples = list(dict.fromkeys([*self.samples, *other.samples]))[:SAMPLES]
         self.thoughts += other.thoughts
@@ -372,13 +393,10 @@ class Runner:
         """The answered rows of a cell and their tokens. Raises ``CellError`` if another process computes the cell."""
         found = self._stored(cell)
         if isinstance(found, Mapping):
-            rows = found.values()
-            written = sum(row.answer_tokens + (row.thought_tokens or 0) for row in rows)
-            return Answered(set(found), written, sum(row.cached_tokens for row in rows))
-        names = [name for name in ("answer_tokens", "thought_tokens", "cached_tokens") if name in found.column_names]
-        sums = {name: sum(filter(None, found[name].to_pylist())) for name in names}
-        written = sums["answer_tokens"] + sums.get("thought_tokens", 0)
-        return Answered(set(found["test_id"].to_pylist()), written, sums["cached_tokens"])
+            return Answered(set(found), _tally(map(vars, found.values())))
+        named = ("answer_tokens", "thought_tokens", "cached_tokens", "prompt_tokens", "local_prompt_tokens")
+        rows = found.select([name for name in named if name in found.column_names]).to_pylist()
+        return Answered(set(found["test_id"].to_pylist()), _tally(rows))
 
     def _stored(self, cell: CellPlan) -> Mapping[str, Prediction] | pa.Table:
         """The answered rows of an unfinished cell by id, or the table of a finished one.
@@ -874,6 +892,16 @@ class PredictionMaker:
             thought_tokens=None if thought is None else thought.tokens,
             thought_truncated=None if thought is None else thought.truncated,
         )
+
+
+def _tally(rows: Iterable[Mapping[str, Any]]) -> Tally:
+    """The tally of predictions by column."""
+    tally = Tally()
+    for row in rows:
+        prompt, local = row["prompt_tokens"], row.get("local_prompt_tokens")
+        written = row["answer_tokens"] + (row.get("thought_tokens") or 0)
+        tally.add(Tally(1, written, row["cached_tokens"], prompt, prompt if local is None else local))
+    return tally
 
 
 def _counts(row: Prediction) -> tuple[int, int] | None:

@@ -99,6 +99,21 @@ def test_a_race_that_is_repeated_has_the_costs_of_what_was_billed(words: tuple[o
     assert again["budget"]["spent"] == 0
 
 
+def test_the_price_of_a_query_is_that_of_the_tokens_that_the_server_counts(
+    words: tuple[object, ...], server: Server, tmp_path: Path
+) -> None:
+    """Its tokenizer is another one than the local one, and it caches nothing, also where draws have copied answers."""
+    racing = ("--model", "weak", "--margin", "0.1", "--price", PRICE, "--json")
+    record = json.loads(choose(*words, *racing, results=tmp_path / "results").out)
+    rows = read_results(tmp_path / "results")
+    assert len(rows) == record["predictions"]
+    found = {one["setting"]: one for one in record["settings"]}
+    for (select, k), answers in rows.groupby(["select", "k"], observed=True):
+        billed = (10 * answers["prompt_tokens"].mean() + 20 * answers["answer_tokens"].mean()) / 1e6
+        name = f"{select}, k={k}" if k else "no demonstrations"
+        assert found[name]["money_per_query"] == pytest.approx(billed, rel=0.15)
+
+
 def test_several_models_race_on_the_same_rows_and_the_dear_one_is_not_chosen_where_it_is_no_better(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:
