@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,16 @@ class Rows:
     spec: TaskSpec
     train: Mapping[str, Example]
     test: Mapping[str, Example]
+
+    @cached_property
+    def test_questions(self) -> dict[str, str]:
+        """Id -> question of each test row, without demonstrations."""
+        return {name: query_text(self.spec.template, row) for name, row in self.test.items()}
+
+    @cached_property
+    def train_questions(self) -> dict[str, str]:
+        """Id -> question of each train row, which is a query of some cells."""
+        return {name: query_text(self.spec.template, row) for name, row in self.train.items()}
 
 
 def rows_of(spec: TaskSpec, stored: Mapping[str, str], data_dir: Path | None) -> Rows | str:
@@ -50,41 +62,49 @@ class ImportedQuestions:
         self, cells: Mapping[str, CellMeta], data_dir: Path | None, tasks: Mapping[str, TaskSpec] | None = None
     ) -> None:
         """``cells`` are the cells of the folder, ``tasks`` are known by name; others are shipped tasks."""
-        self._metas = {meta.spec.task: meta for meta in cells.values()}
+        self._given: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for meta in cells.values():
+            spec = meta.task_as_given
+            self._given.setdefault(meta.spec.task, {})[json.dumps(spec, sort_keys=True)] = spec
         self._data_dir, self._tasks = data_dir, tasks or {}
-        self._known: dict[str, Rows | None] = {}
+        self._known: dict[str, list[Rows]] = {}
 
     def of(self, record: Mapping[str, Any]) -> str | None:
         """The question of a prediction, without demonstrations; None if unknown.
 
-        A row of the task's data is its question only if it has the same correct answer.
+        A row of the task's data is its question only if it has the same correct answer. If the folder's cells have
+        several versions of the data with such rows, and these differ, the question is unknown.
         """
         if isinstance(stated := record.get(QUESTION), str):
             return stated
         name = str(record["task"])
         if name not in self._known:
-            self._known[name] = self._rows(name)
-        rows = self._known[name]
-        row = rows.test.get(str(record["test_id"])) if rows is not None else None
-        if rows is None or row is None:
-            return None
-        gold = str(record["gold"])
-        same = {gold, *golds_of(record.get("golds"), gold)} & {*(row.golds or (row.answer,))}
-        return query_text(rows.spec.template, row) if same else None
+            self._known[name] = list(self._versions(name))
+        gold, test_id = str(record["gold"]), str(record["test_id"])
+        golds = {gold, *golds_of(record.get("golds"), gold)}
+        found = [
+            (row.fields, query_text(rows.spec.template, row))
+            for rows in self._known[name]
+            if (row := rows.test.get(test_id)) is not None and golds & {*(row.golds or (row.answer,))}
+        ]
+        return found[-1][1] if found and all(fields == found[0][0] for fields, _ in found) else None
 
-    def _rows(self, task: str) -> Rows | None:
-        try:
-            rows = rows_of(self._spec(task), {}, self._data_dir)
-        except (UserError, ValueError):
-            return None
-        return None if isinstance(rows, str) else rows
+    def _versions(self, task: str) -> Iterator[Rows]:
+        """The rows of each version of a task whose data are available."""
+        for given in [*self._given.get(task, {}).values()] or [None]:
+            try:
+                rows = rows_of(self._spec(task, given), {}, self._data_dir)
+            except (UserError, ValueError):
+                continue
+            if isinstance(rows, Rows):
+                yield rows
 
-    def _spec(self, task: str) -> TaskSpec:
-        """The task as in a cell of the folder, else the shipped one. Raises ``UserError``."""
+    def _spec(self, task: str, given: Mapping[str, Any] | None) -> TaskSpec:
+        """The task as ``given`` in a cell of the folder, else the shipped one. Raises ``UserError``."""
         if task in self._tasks:
             return self._tasks[task]
-        if task in self._metas:
-            return TaskSpec.model_validate(self._metas[task].task_as_given)
+        if given is not None:
+            return TaskSpec.model_validate(given)
         if "/" in task or "\\" in task or task.lower().endswith((".yaml", ".yml")):
             raise UserError(f"task {task}: not the name of a task")  # paths in an import are not trusted
         return load_task(task)

@@ -92,6 +92,12 @@ class Prompts:
         found = {test: self._questions.of(record) for test, record in records}
         return {test: question for test, question in found.items() if question is not None}
 
+    def questions(self, meta: CellMeta) -> Mapping[str, str]:
+        """Test id -> question, of a cell's queries; empty if the data are unavailable."""
+        if isinstance(rows := self.task(meta), str):
+            return {}
+        return rows.test_questions if meta.facts.queries is None else rows.train_questions
+
     def computed(self, record: Mapping[str, Any]) -> bool:
         """Whether a prediction belongs to a run, whose further columns are known."""
         return record["cell"] in self._cells
@@ -114,7 +120,8 @@ class Prompts:
             self._of_last = meta, before
         if before.rows is None:
             return before.end
-        queries = before.rows.train if record.get("queries") == "copied" else before.rows.test
+        kind = record.get("queries")
+        queries = before.rows.test if missing(kind) else before.rows.train
         if (query := queries.get(record["test_id"])) is None:
             return _no_row(record["test_id"], before.end.count)
         return replace(before.end, query=query_text(before.rows.spec.template, query) + before.opening)

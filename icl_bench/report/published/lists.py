@@ -16,7 +16,7 @@ import numpy as np
 
 from icl_bench.errors import UserError
 from icl_bench.report.published.data_files import DataFiles
-from icl_bench.report.viewer.predictions import MOST_OPTIONS, Predictions
+from icl_bench.report.viewer.predictions import ASKED, MOST_OPTIONS, Predictions
 from icl_bench.results.cells import QUESTION
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Lists:
         """The examples (question and right answer): positions ``(examples,)`` of the first row of each, in order of
         appearance, and the number of each row's example ``(predictions,)``, both for rows in ``order``.
         """
-        named = [name for name in ("task", "test_id", "gold", QUESTION) if name in self.predictions.texts]
+        named = ["task", "test", "gold", ASKED, *([QUESTION] if QUESTION in self.predictions.texts else [])]
         _, first, which = np.unique(self._different(self.order, named), return_index=True, return_inverse=True)
         come = np.argsort(first)
         number = np.empty(len(first), dtype=np.int64)
@@ -107,11 +107,11 @@ class Lists:
         return (self._asked[example] for example in number)
 
     def _different(self, places: np.ndarray, names: Sequence[str]) -> np.ndarray:
-        """A number for each combination of these columns' texts, from 0: ``(places,)``."""
+        """A number for each combination of these columns' values, from 0: ``(places,)``."""
         numbers = np.zeros(len(places), dtype=np.int64)
         for name in names:
-            column = self.predictions.texts[name]
-            combined = numbers * (len(column.values) + 1) + column.codes[places] + 1
+            codes = self.predictions.codes(name)
+            combined = numbers * (int(codes.max(initial=0)) + 2) + codes[places] + 1
             numbers = np.unique(combined, return_inverse=True)[1]
         return numbers
 
@@ -147,7 +147,7 @@ class Lists:
     def _examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
         places, _ = self.examples
         texts = self.predictions.texts
-        tests = self._different(places, ["task", "test_id"])
+        tests = self._different(places, ["task", "test"])
         ranks = self.predictions.question_ranks(places)
         questions = self._asked
         for first, last in parts(np.array([*map(len, questions)]), ROWS, LETTERS):

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.errors import UserError
-from icl_bench.prompts.rendering import query_text
 from icl_bench.report.build import make_report, pending
 from icl_bench.report.page import page
 from icl_bench.report.prediction_sample import described
 from icl_bench.report.prompt_ends import Prompts
-from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions
+from icl_bench.report.viewer.predictions import HELD_COLUMNS, Predictions, Questions
 from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.cells import FAILED, FINISHED
 from icl_bench.results.kept_texts import kept_text
@@ -221,7 +220,7 @@ class Folder:
         self._shown = whole = self._those()
         before = self.now
         cells, variants = cells_of(whole), variants_of(whole)
-        questions = before.predictions.questions if before else {}
+        questions: Questions = before.predictions.questions if before else {}
         predictions = Predictions.of(_joined(whole), variants, questions)
         files = {cell["cell"]: file.name for file in whole for cell in file.cells()}
         revision = before.revision + 1 if before else 0
@@ -249,18 +248,17 @@ class Folder:
             raise nothing_in(self._storage)
         return those
 
-    def _questions(self, now: Now) -> dict[str, dict[str, str]]:
-        """Task -> test id -> its question, of the tasks whose data is at hand."""
-        questions: dict[str, dict[str, str]] = {}
-        for meta in now.cells.values():
-            task = meta.spec.task
-            if task not in questions and not isinstance(rows := now.prompts.task(meta), str):
-                template = rows.spec.template
-                questions[task] = {name: query_text(template, row) for name, row in rows.test.items()}
-        imported = set(now.predictions.texts["task"].values) - {meta.spec.task for meta in now.cells.values()}
-        for task in sorted(imported):
-            if of_task := now.prompts.imported_questions(task, now.predictions.golds_of(task)):
-                questions[task] = of_task
+    def _questions(self, now: Now) -> Questions:
+        """The questions of each task and variant whose data is at hand."""
+        metas = {(meta.spec.task, meta.variant): meta for meta in now.cells.values()}
+        questions: dict[tuple[str, str], Mapping[str, str]] = {}
+        for source in now.predictions.sources:
+            if meta := metas.get(source):
+                found = now.prompts.questions(meta)
+            else:
+                found = now.prompts.imported_questions(source[0], now.predictions.golds_of(*source))
+            if found:
+                questions[source] = found
         return questions
 
     # -- findings -------------------------------------------------------------------------------

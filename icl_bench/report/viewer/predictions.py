@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,10 @@ HELD_TEXTS = (*CURVE_COLUMNS, "test_id", "gold", "prediction", "cell", "text", Q
 
 
 HELD_NUMBERS = ("k", "draw", "correct")
+
+
+ASKED = "asked"
+"""The name of :attr:`Predictions.asked` among columns."""
 
 
 HELD_COLUMNS = (*HELD_TEXTS, *HELD_NUMBERS)
@@ -76,6 +80,13 @@ MOST_OPTIONS = 400
 
 MOST_SHOWN = 401
 """Letters of a question in the list; the page shows one fewer, and that there are more."""
+
+
+Questions: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+"""Task and variant -> test id -> its question, where the data is at hand. Variants may have other data."""
+
+
+NO_QUESTIONS: Mapping[str, str] = {}
 
 
 MISSING, NOWHERE = -1, -2
@@ -146,13 +157,10 @@ class Predictions:
     texts: Mapping[str, TextColumn]
     numbers: Mapping[str, np.ndarray]
     naming: Naming
-    questions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Task -> test id -> its question, where the data is at hand."""
+    questions: Questions = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, table: pa.Table, facts: FactsOf, questions: Mapping[str, Mapping[str, str]] | None = None
-    ) -> Predictions:
+    def of(cls, table: pa.Table, facts: FactsOf, questions: Questions | None = None) -> Predictions:
         """Take over a table of ``HELD_COLUMNS``; ``facts`` are those of its variants."""
         texts = {name: _column(table[name]) for name in HELD_TEXTS if name in table.column_names}
         numbers = {name: _numbers(table[name]) for name in HELD_NUMBERS}
@@ -223,12 +231,12 @@ class Predictions:
         own = self.texts[QUESTION].at(place) if QUESTION in self.texts else None
         if own is not None:
             return own
-        of_task = self.questions.get(self.texts["task"].at(place) or "", {})
-        return of_task.get(self.texts["test_id"].at(place) or "", "")
+        of_rows = self._distinct_questions[self.asked[place]]
+        return of_rows.get(self.texts["test_id"].at(place) or "", "")
 
     def question_ranks(self, positions: np.ndarray) -> np.ndarray:
         """A number for each question, in their alphabetical order: ``(positions,)``."""
-        asked = self._keys(positions, ["task", "test", *([QUESTION] if QUESTION in self.texts else [])])
+        asked = self._keys(positions, ["task", "test", ASKED, *([QUESTION] if QUESTION in self.texts else [])])
         _, first, which = np.unique(asked, return_index=True, return_inverse=True)
         texts = [self.question(int(positions[place])).casefold() for place in first]
         ranks = np.empty(len(texts), dtype=np.int64)
@@ -241,9 +249,34 @@ class Predictions:
         drawn = np.array([*map(is_drawn, column.values), False])
         return np.asarray(drawn[column.codes] & (self.numbers["k"] > 0))
 
-    def golds_of(self, task: str) -> dict[str, str]:
-        """Test id -> the right answer, of the test examples of a task."""
-        places = np.flatnonzero(self.texts["task"].equal(task))
+    @cached_property
+    def sources(self) -> list[tuple[str, str]]:
+        """Each task and variant."""
+        return [(self.texts["task"].at(at) or "", self.texts["variant"].at(at) or "") for at in self._sources[0]]
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """The number of each prediction's questions among the distinct ones; 0 if they are unknown."""
+        numbers = {id(of_rows): number for number, of_rows in enumerate(self._distinct_questions)}
+        of_source = [numbers[id(self.questions.get(source, NO_QUESTIONS))] for source in self.sources]
+        return np.array(of_source, dtype=np.int64)[self._sources[1]]
+
+    @cached_property
+    def _distinct_questions(self) -> list[Mapping[str, str]]:
+        """The questions of the sources, each once; variants with the same data share them."""
+        every = (NO_QUESTIONS, *self.questions.values())
+        return list({id(of_rows): of_rows for of_rows in every}.values())
+
+    @cached_property
+    def _sources(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first prediction of each task and variant, and the number of each prediction's."""
+        keys = self._keys(np.arange(len(self)), ["task", "variant"])
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        return first, which
+
+    def golds_of(self, task: str, variant: str) -> dict[str, str]:
+        """Test id -> the right answer, of the test examples of a task in a variant."""
+        places = np.flatnonzero(self.texts["task"].equal(task) & self.texts["variant"].equal(variant))
         _, first = np.unique(self.texts["test_id"].codes[places], return_index=True)
         rows = ((self.texts["test_id"].at(place), self.texts["gold"].at(place)) for place in places[first])
         return {test or "": gold or "" for test, gold in rows}
@@ -328,16 +361,16 @@ class Predictions:
         names = [name for name in ("test_id", "gold", "prediction", "text", QUESTION) if name in self.texts]
         kept = np.logical_or.reduce([self.texts[name].holding(word) for name in names])
         tests, lower = self.texts["test_id"], word.lower()
-        for task, of_task in self.questions.items():
+        for number, of_rows in enumerate(self._distinct_questions):
             hits = [
                 tests.places[test]
-                for test, question in of_task.items()
+                for test, question in of_rows.items()
                 if test in tests.places and lower in question.lower()
             ]
             if hits:
                 known = np.zeros(len(tests.values) + 1, dtype=bool)
                 known[hits] = True
-                kept |= known[tests.codes] & self.texts["task"].equal(task)
+                kept |= known[tests.codes] & (self.asked == number)
         return np.asarray(kept)
 
     def _matching(self, here: np.ndarray, beside: np.ndarray, same: Sequence[str]) -> np.ndarray:
@@ -355,10 +388,15 @@ class Predictions:
         """One number for each combination of these columns' values."""
         keys = np.zeros(len(positions), dtype=np.int64)
         for name in names:
-            of = self.numbers.get(name)
-            codes = self.texts[name].codes if of is None else of
+            codes = self.codes(name)
             keys = keys * (int(codes.max(initial=0)) + 2) + codes[positions] + 1
         return keys
+
+    def codes(self, name: str) -> np.ndarray:
+        """A number for each prediction's value in a column, -1 if it is missing: ``(predictions,)``."""
+        if name == ASKED:
+            return self.asked
+        return self.numbers[name] if name in self.numbers else self.texts[name].codes
 
 
 def _whole(text: str, usual: int) -> int:

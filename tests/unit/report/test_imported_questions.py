@@ -97,3 +97,15 @@ def test_a_shipped_tasks_rows_have_their_questions_from_the_data_folder(
     assert (exported.samples, exported.without_question) == (3, 0)
     assert export_evaluations("results", tmp_path / "out").without_question == 3
     assert run_command("show", "--task", "trec", "--k", "5")[0] == 2
+
+
+def test_a_question_that_versions_of_the_data_disagree_on_is_unknown(tmp_path: Path, own: pd.DataFrame):
+    runner(plan(tmp_path / "other", "2", draws=1), tmp_path / "results", FakeBackend()).run()
+    test = tmp_path / "other" / "test.jsonl"
+    rows = [json.loads(line) for line in test.read_text().splitlines()]
+    rows[0]["text"] = "another question"
+    test.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    theirs(tmp_path, own)
+    asked = [ends(tmp_path / "results")[name]["query"] for name in own["test_id"]]
+    assert asked[0] is None
+    assert all(text.startswith("query: ") for text in asked[1:])

@@ -116,6 +116,21 @@ def test_rows_that_an_import_mixes_stand_cell_by_cell(tmp_path: Path):
     assert listed == set(mixed[["k", "draw", "test_id", "prediction"]].itertuples(index=False, name=None))
 
 
+def test_imported_rows_of_other_right_answers_are_no_partners(tmp_path: Path):
+    """As in the viewer: one id names other rows of the two files."""
+    imported(tmp_path, cell("abab", "abab", model="m1"), name="one")
+    results = imported(tmp_path, cell("abab", "abba", model="m2"), name="two")
+    found = data(published(results, tmp_path / "site"))
+    (index,), (part,), (asked,) = found["index"], found["rows"], found["examples"]
+    models = [index["texts"][code] for code in index["cells"]["model"]]
+    of_model = {
+        model: [asked["test"][part["example"][place]] for place in range(first, first + 4)]
+        for model, first in zip(models, index["cells"]["first"], strict=True)
+    }
+    same = [one == other for one, other in zip(of_model["m1"], of_model["m2"], strict=True)]
+    assert same == [True, True, False, False]
+
+
 def test_the_same_folder_gives_the_same_files(tmp_path: Path):
     results = sweep(tmp_path)
     one, other = (published(results, tmp_path / name) for name in ("one", "other"))

@@ -105,3 +105,29 @@ def test_the_findings_of_an_unchanged_folder_are_kept(tmp_path: Path, monkeypatc
     sweep(tmp_path / "task", tmp_path / "results", "1,2")
     with pytest.raises(TypeError, match="not callable"):
         viewer_folder._page_of_findings(0, tmp_path / "results", {})
+
+
+def test_two_versions_of_a_tasks_data_have_their_own_questions(tmp_path: Path):
+    """Both have the ids of their rows in common, and are at hand."""
+    for version, rows in (("one", 6), ("two", 9)):
+        template = {"input": f"{version}: {{text}}", "output": "intent: {label}"}
+        made = plan(tmp_path / version, "1", draws=1, test_rows=rows, template=template)
+        Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend).run()
+    folder = Folder(tmp_path / "results", {})
+    now = folder.read()
+    rows = now.predictions.rows(range(len(now.predictions)))
+    assert [row["question"].partition(":")[0] for row in rows].count("two") == 9
+    for row in rows:
+        found = folder.prediction(row["cell"], row["test_id"])
+        assert found is not None
+        assert found["query"].startswith(row["question"])
+
+
+def test_queries_that_are_train_rows_have_the_questions_of_these(tmp_path: Path):
+    """Train and test rows may have the same ids."""
+    made = plan(tmp_path / "task", "2", draws=1, queries="copied")
+    Runner(made, Store(tmp_path / "results"), ENGINE, FakeBackend).run()
+    folder = Folder(tmp_path / "results", {})
+    now = folder.read()
+    rows = now.predictions.rows(range(len(now.predictions)))
+    assert all(row["question"].startswith("query: ") for row in rows)

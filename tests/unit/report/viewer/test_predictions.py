@@ -19,8 +19,11 @@ WORDS = ("aa", "ab", "Card", "ärger", "%_", "")
 
 
 def index(rows: pd.DataFrame, **questions: dict[str, str]) -> Predictions:
+    """``questions`` are those of a task in each of its variants."""
     table = pa.Table.from_pandas(rows.assign(perturbation=rows.get("perturbation")), preserve_index=False)
-    return Predictions.of(table, {}, questions)
+    found = Predictions.of(table, {})
+    known = {(task, variant): questions[task] for task, variant in found.sources if task in questions}
+    return Predictions.of(table, {}, known)
 
 
 def sweep() -> pd.DataFrame:
@@ -248,4 +251,17 @@ def test_rows_have_their_questions_own_ones_first():
     assert [row["question"] for row in listed[1:]] == ["", "", "of the import"]
     assert len(listed[0]["question"]) == MOST_SHOWN
     assert found.find({"word": "OF THE import"}).tolist() == [3]
-    assert found.golds_of("t") == {"0": "a", "1": "a", "2": "b", "3": "b"}
+    assert found.golds_of("t", "v") == {"0": "a", "1": "a", "2": "b", "3": "b"}
+
+
+def test_a_question_is_that_of_its_variants_data():
+    rows = frame(sweep(), sweep().assign(variant="w", cell="other"))
+    table = pa.Table.from_pandas(rows.assign(perturbation=None), preserve_index=False)
+    known = {("t", "v"): {"0": "Where is my card?"}, ("t", "w"): {"0": "What is a bank?"}}
+    found = Predictions.of(table, {}, known)
+    asked = {(found.texts["variant"].at(place), found.question(place)) for place in range(len(rows)) if place % 4 == 0}
+    assert asked == {("v", "Where is my card?"), ("w", "What is a bank?")}
+    assert {row["cell"] for row in found.rows(found.find({"word": "bank"}))} == {"other"}
+    places = found.find({"word": "?"})
+    first = places[found.order(places, "question")][0]
+    assert found.texts["variant"].at(first) == "w"
