@@ -8,6 +8,12 @@ function rowsOf(table, open) {
   }, open));
 }
 
+// How many rows a table has about what is open, also those that are not in the page.
+function countOf(table, open) {
+  const counted = table.counts.filter(([task, model]) => about({ task, model }, open));
+  return table.counts.length ? counted.reduce((sum, [, , count]) => sum + count, 0) : rowsOf(table, open).length;
+}
+
 function fill(box) {
   const table = data.tables[Number(box.dataset.table)];
   const body = make("tbody");
@@ -17,6 +23,8 @@ function fill(box) {
 
   function draw() {
     order = rowsOf(table, opened());
+    const count = countOf(table, opened());
+    more.textContent = order.length < count ? `${whole.format(order.length)} of ${whole.format(count)} rows: the first of each task and model.` : "";
     if (sorted) {
       const { column, down } = sorted;
       order.sort((a, b) => {
@@ -62,9 +70,6 @@ function fill(box) {
     save(`${table.caption}.csv`, "text/csv", lines.map((line) => line.map(cell).join(",") + "\n").join(""));
   });
   box.replaceChildren(scroll, csv, more);
-  if (table.rows.length < table.total) {
-    more.textContent = `Of the first ${whole.format(table.rows.length)} of ${whole.format(table.total)} rows.`;
-  }
   box.redraw = draw;
 }
 
@@ -79,7 +84,7 @@ function setTables() {
 function filterTables(open) {
   for (const box of $$("main .table")) {
     const table = data.tables[Number(box.dataset.table)];
-    const count = rowsOf(table, open).length;
+    const count = countOf(table, open);
     const folded = box.closest("details");
     if (box.closest("#failed")) {
       $("#failed").hidden = !count;
@@ -87,8 +92,7 @@ function filterTables(open) {
     }
     if (folded) {
       folded.hidden = !count && table.rows.length > 0;
-      const whole_ = table.rows.length < table.total && count === table.rows.length ? table.total : count;
-      $(".count", folded).textContent = ` · ${whole.format(whole_)} ${whole_ === 1 ? "row" : "rows"}`;
+      $(".count", folded).textContent = ` · ${whole.format(count)} ${count === 1 ? "row" : "rows"}`;
     }
     if (box.redraw) box.redraw();
   }
