@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from icl_bench.analysis.all_findings import Findings, read_findings
-from icl_bench.results.exporting import Origin, export_results, read_origins
+from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
+from icl_bench.results.stored_meta import Origin, read_origins
 from icl_bench.text_files import write_whole
 from icl_bench.wording import DASH, p_value, percent
 

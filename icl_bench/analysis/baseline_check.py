@@ -19,10 +19,11 @@ from icl_bench.analysis.summary import records
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import LARGEST_SCORE, columns_by_score, score_columns
 from icl_bench.results.cells import prediction_schema
-from icl_bench.results.exporting import NO_ORIGIN, Origin, imported_origins, origins, read_origins
+from icl_bench.results.exporting import NO_ORIGIN, imported_origins, origins
 from icl_bench.results.facts import OF_RESULTS
 from icl_bench.results.reading import EXPORT_META, nothing_in, read_stored
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import Origin, read_origins
 from icl_bench.table_files import data_frame, parquet_table
 from icl_bench.text_files import read_file
 from icl_bench.wording import counted, listed, one_line, plain, short

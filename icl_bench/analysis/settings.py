@@ -93,7 +93,10 @@ def _flat(facts: Facts) -> dict[str, Any]:
 
 
 def _named(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Name the variants of one task and model; empty if all are equal and run here."""
+    """Name the variants of one task and model; empty if all are equal, and run here or imported from one export."""
+    sources = {f.get(IMPORTED) for f in facts.values()}
+    if len(sources) == 1 and all(f.keys() > {IMPORTED} for f in facts.values()):
+        facts = {v: {key: value for key, value in f.items() if key != IMPORTED} for v, f in facts.items()}
     run_here = {v: f for v, f in facts.items() if IMPORTED not in f}
     named = {
         v: ", ".join(f"{key}={plain(value) if key in WHOLE else _brief(value)}" for key, value in differing.items())

@@ -91,9 +91,10 @@ class ImportedQuestions:
 
     def _versions(self, task: str) -> Iterator[Rows]:
         """The rows of each version of a task whose data are available."""
-        for given in [*self._given.get(task, {}).values()] or [None]:
+        given: list[Mapping[str, Any] | None] = [*self._given.get(task, {}).values()]
+        for spec in given or [None]:
             try:
-                rows = rows_of(self._spec(task, given), {}, self._data_dir)
+                rows = rows_of(self._spec(task, spec), {}, self._data_dir)
             except (UserError, ValueError):
                 continue
             if isinstance(rows, Rows):

@@ -18,11 +18,12 @@ from icl_bench.errors import UserError
 from icl_bench.escaping import in_markdown, no_formula
 from icl_bench.metrics.scores import corpus_numbers, score_columns, scored, title
 from icl_bench.results.cells import AXES, short_hash
-from icl_bench.results.exporting import Origin, imported_origins
+from icl_bench.results.exporting import imported_origins
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, imported_hashes, nothing_in, read_stored
 from icl_bench.results.storage import Place
+from icl_bench.results.stored_meta import Origin
 from icl_bench.results.trained_methods import UPPER
 from icl_bench.text_files import write_whole
 from icl_bench.wording import DASH, percent, plain

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import Field, TypeAdapter
 
 from icl_bench.errors import UserError
 from icl_bench.escaping import no_formula
 from icl_bench.results.cells import AXES, SCORES
-from icl_bench.results.facts import UNKNOWN, Facts, StoredModel
+from icl_bench.results.facts import UNKNOWN
 from icl_bench.results.label_scores import HOW_TO_STORE
 from icl_bench.results.reading import EXPORT_META, finished_cells, imports, read_table
 from icl_bench.results.storage import Place
-from icl_bench.results.stored_meta import CellMeta, as_json
+from icl_bench.results.stored_meta import CellMeta, Origin, as_json, read_origins
 from icl_bench.table_files import data_frame, parquet_bytes
 from icl_bench.text_files import write_whole, writing_whole
 from icl_bench.wording import plain
@@ -78,16 +77,6 @@ def _write_csv(table: pa.Table, out: Path, *, packed: bool) -> None:
         frame.to_csv(stream, index=False, lineterminator="\r\n", mode="wb", compression=packing)
 
 
-class Origin(StoredModel):
-    """Provenance of a variant's predictions: its facts and package versions."""
-
-    facts: Facts
-    versions: list[dict[str, str]] = Field(default_factory=list)
-    """Each distinct set of package versions that computed its cells."""
-    label_order: list[str] | None = None
-    """The labels in the order of stored label scores."""
-
-
 NO_ORIGIN = Origin(facts=UNKNOWN)
 """The origin of an import of another program's predictions."""
 
@@ -96,17 +85,13 @@ def origins(cells: Iterable[CellMeta]) -> dict[str, Origin]:
     """Variant -> its origin."""
     by_variant: dict[str, Origin] = {}
     for cell in cells:
+        metrics = list(cell.task.metrics) if cell.task is not None else None
         origin = by_variant.setdefault(
-            cell.variant, Origin(facts=cell.facts, versions=[], label_order=cell.label_order)
+            cell.variant, Origin(facts=cell.facts, versions=[], label_order=cell.label_order, metrics=metrics)
         )
         if cell.versions not in origin.versions:
             origin.versions.append(cell.versions)
     return by_variant
-
-
-def read_origins(stored: bytes) -> dict[str, Origin]:
-    """Parse the origins stored in an export. Raises ``ValueError``."""
-    return TypeAdapter(dict[str, Origin]).validate_json(stored)
 
 
 def stated_origins(raw: bytes) -> bytes | None:

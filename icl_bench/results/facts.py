@@ -134,7 +134,7 @@ class Facts(StoredModel):
     """The calibration of derived predictions (:mod:`icl_bench.results.calibration`); never stored."""
 
     imported: str | None = None
-    """The source file of an import, which has no other facts."""
+    """The source file of an import, which has other facts only if it is an export of this program."""
 
     @property
     def asks_test_rows(self) -> bool:
@@ -158,7 +158,7 @@ class Facts(StoredModel):
     @property
     def are_of_a_run(self) -> bool:
         """Whether this program computed the predictions and their facts are known."""
-        return self.imported is None and self != UNKNOWN
+        return not self.known().keys() <= {"imported"}
 
     @property
     def written_out(self) -> bool:

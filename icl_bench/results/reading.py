@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,7 +28,7 @@ from icl_bench.results.cells import (
     slug,
 )
 from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, with_calibrations
-from icl_bench.results.facts import Facts, FactsOf
+from icl_bench.results.facts import UNKNOWN, Facts, FactsOf
 from icl_bench.results.model_names import Named, changed_models, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
 from icl_bench.results.storage import Place, Storage, storage_at
@@ -36,11 +37,13 @@ from icl_bench.results.stored_meta import (
     FailureMeta,
     ImportMeta,
     Meta,
+    Origin,
     PriorMeta,
     RaceMeta,
     as_stored,
     checked,
     json_content,
+    read_origins,
 )
 from icl_bench.table_files import data_frame, parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
@@ -116,9 +119,12 @@ def _parsed(
         table = parquet_table(read(), columns, without=() if scores else (SCORES,))
         stored = table.schema.metadata or {}
         meta = imported = None
+        stated: dict[str, Origin] = {}
         if IMPORT_META in stored:
             imported = checked(stored[IMPORT_META], ImportMeta)
             rows = imported.rows
+            with suppress(ValueError):  # of another version
+                stated = read_origins(stored.get(EXPORT_META, b"{}"))
         elif EXPORT_META in stored:
             raise ExportError("is an export, not a result")
         else:
@@ -135,7 +141,7 @@ def _parsed(
         raise DamagedError(f"cannot be read ({first_line(error)[:120]})") from None
     if rows is not None and len(table) != rows:
         raise DamagedError(f"has {len(table)} predictions instead of {rows}")
-    return ResultFile(name, table, meta, imported)
+    return ResultFile(name, table, meta, imported, stated)
 
 
 def _each(
@@ -354,9 +360,26 @@ def read_table(place: Place, scores: bool = False) -> pa.Table:
     files = [file for file in result_files(place, warn, scores=scores) if file.asks_test_rows]
     if not files:
         raise nothing_in(place)
-    table = _joined(files)
+    table = _with_own_choices(_joined(files), variants_of(files))
     empty = {n for n in prediction_schema().names if n not in ALWAYS and table[n].null_count == len(table)}
     return table.drop_columns(sorted(empty))
+
+
+def _with_own_choices(table: pa.Table, variants: FactsOf) -> pa.Table:
+    """The table with the column ``own_choices`` of an import, if a run's answers are its rows' own choices, written
+    out.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    own = [variant for variant, facts in variants.items() if facts.written_out]
+    if not own:
+        return table
+    marked = pc.is_in(table["variant"].cast(pa.string()), pa.array(own))
+    if "own_choices" in table.column_names:
+        stated = pc.is_in(table["own_choices"].cast(pa.string()), pa.array(["true"]))
+        table, marked = table.drop_columns(["own_choices"]), pc.or_(marked, stated)
+    return table.append_column("own_choices", marked)
 
 
 def nothing_in(place: Place) -> UserError:
@@ -385,7 +408,7 @@ class Stored:
     cells: Mapping[str, CellMeta]
     """Cell -> metadata of its file; without imported cells."""
     variants: FactsOf
-    """Variant -> its facts; an import has only ``imported``."""
+    """Variant -> its facts; an import has ``imported``, and the others only if it is of an export."""
     failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
@@ -398,6 +421,8 @@ class Stored:
     """Finished cells of calibration queries, or of rows that the model labels, which are in no other field."""
     without_scores: Sequence[str] = ()
     """Cells that scored every label, but do not store all scores."""
+    stated_metrics: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Task -> the first metrics of its imports of exports."""
 
     @cached_property
     def own_predictions(self) -> pd.DataFrame:
@@ -413,7 +438,7 @@ class Stored:
     @property
     def first_scores(self) -> dict[str, str]:
         """Task -> the score of its first metric, for tasks with cells of this program that agree on it."""
-        named: dict[str, set[str]] = {}
+        named = {task: set(names) for task, names in self.stated_metrics.items()}
         for meta in self.cells.values():
             if meta.task is not None:
                 named.setdefault(meta.spec.task, set()).update(meta.task.metrics[:1])
@@ -454,7 +479,18 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
         pool_scores=derived.pool_scores,
         asked_cells=frozenset(asked),
         without_scores=derived.lacking,
+        stated_metrics=_stated_metrics(files),
     )
+
+
+def _stated_metrics(files: Iterable[ResultFile]) -> dict[str, set[str]]:
+    """The first metrics of each task in imports of exports."""
+    named: dict[str, set[str]] = {}
+    for file in files:
+        for cell in file.cells() if file.stated else ():
+            if (origin := file.stated.get(cell["variant"])) is not None and origin.metrics:
+                named.setdefault(cell["task"], set()).update(origin.metrics[:1])
+    return named
 
 
 def stated_priors(place: Place) -> Priors:
@@ -609,8 +645,10 @@ def variants_of(files: Iterable[ResultFile]) -> dict[str, Facts]:
         if file.meta is not None:
             facts[file.meta.variant] = file.meta.facts
         if file.imported is not None:
-            origin = Facts(imported=plain(file.imported.source))
-            facts |= {v: origin for v in file.table["variant"].unique().to_pylist() if v not in facts}
+            source = plain(file.imported.source)
+            for variant in file.table["variant"].unique().to_pylist():
+                known = file.stated[variant].facts if variant in file.stated else UNKNOWN
+                facts.setdefault(variant, known.with_more(imported=source))
     return facts
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.results.calibration import Calibration, of_queries
 from icl_bench.results.cells import AXES
-from icl_bench.results.stored_meta import CellMeta, ImportMeta
+from icl_bench.results.stored_meta import CellMeta, ImportMeta, Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,8 @@ class ResultFile:
     """Metadata of a cell's file."""
     imported: ImportMeta | None = None
     """Metadata of an import."""
+    stated: Mapping[str, Origin] = field(default_factory=dict)
+    """Variant -> its origin, in an import of an export."""
 
     @property
     def asked_for(self) -> Calibration | None:

@@ -215,6 +215,23 @@ class ImportMeta(StoredModel):
     protocol: int | None = None
 
 
+class Origin(StoredModel):
+    """Provenance of a variant's predictions, as in an export: its facts and package versions."""
+
+    facts: Facts
+    versions: list[dict[str, str]] = Field(default_factory=list)
+    """Each distinct set of package versions that computed its cells."""
+    label_order: list[str] | None = None
+    """The labels in the order of stored label scores."""
+    metrics: list[str] | None = None
+    """The task's metrics; points are compared by the first."""
+
+
+def read_origins(stored: bytes) -> dict[str, Origin]:
+    """Parse the origins stored in an export. Raises ``ValueError``."""
+    return TypeAdapter(dict[str, Origin]).validate_json(stored)
+
+
 class LossesMeta(StoredModel):
     """Metadata of a text's losses."""
 

@@ -15,7 +15,7 @@ from icl_bench.analysis.statistics.shares import share_interval, shares
 from icl_bench.analysis.words import USUAL_ORDERS
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.models.attention_patterns import FULL
-from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf
+from icl_bench.results.facts import NO_FACTS, UNKNOWN, Facts, FactsOf
 from icl_bench.wording import DASH
 
 if TYPE_CHECKING:
@@ -88,13 +88,17 @@ def _retrieves(select: object) -> bool:
     return choice is not None and choice.retrieves
 
 
+def _of_a_run(facts: Facts) -> bool:
+    return facts.imported is None or facts.are_of_a_run
+
+
 def _without_copies(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     """The predictions without those that a run copies from earlier draws of their point, which have the same prompt.
 
     A run copies (``icl_bench.sweep.runner.SameAnswers``) where queries retrieve all their demonstrations and read all
     of the prompt. Whether it was interrupted, and asked again, is not stored.
     """
-    own = by_name(frame["variant"], lambda variant: facts.get(variant, UNKNOWN).imported is None)
+    own = by_name(frame["variant"], lambda variant: _of_a_run(facts.get(variant, UNKNOWN)))
     may = by_name(frame["select"], _retrieves) & own & (frame["attention"] == str(FULL)) & frame["prompt_hash"].notna()
     places = np.flatnonzero(may)
     places = places[np.argsort(frame["draw"].to_numpy()[places], kind="stable")]
@@ -109,8 +113,8 @@ def noise_floor(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     Order sensitivity below this is not an effect of the order. Prompts are the same if their stored hash, task, model,
     attention, k and test row are equal, in any cell. Within a variant each further run is compared with the first.
     Between variants (another backend, another dtype), first runs are compared. Of the draws of a retrieval with the
-    same prompt only the first counts, because a run copies its answer to the others; an import (``facts``, those of
-    each variant) does not.
+    same prompt only the first counts, because a run copies its answer to the others; an import of another program's
+    predictions (``facts``, those of each variant) does not.
 
     Columns: task, model, attention, variant and other_variant (equal for runs within one), k, predictions (compared),
     changed, ci_low and ci_high (95%, draws and test examples random).

@@ -96,7 +96,8 @@ def _seconds(metas: Iterable[CellMeta]) -> float:
 
 def _of_import(facts: Facts) -> dict[str, str]:
     source = f"imported from {facts.imported}" if facts.imported is not None else NOT_STORED
-    return {**dict.fromkeys(FACTS, NOT_STORED), "command": source}
+    texts = {name: _distinct([fact]) for name, fact in _of_facts(facts)}
+    return {**dict.fromkeys(FACTS, NOT_STORED), **texts, "command": source}
 
 
 def _of_cells(metas: Iterable[CellMeta]) -> dict[str, str]:
@@ -111,17 +112,20 @@ def _of_cells(metas: Iterable[CellMeta]) -> dict[str, str]:
 
 
 def _of_cell(meta: CellMeta) -> Iterator[tuple[str, Any]]:
-    facts = meta.facts
     yield "command", meta.run.command
     yield "finished", meta.run.finished
     yield "hardware", meta.run.hardware or meta.versions.get("machine")
     packages = (f"{name} {version}" for name, version in meta.versions.items() if name != "machine")
     yield "versions", ", ".join(packages)
+    if meta.packs is not None:
+        yield "packs", ", ".join(f"{count:,} {name}" for name, count in meta.packs.items())
+    yield from _of_facts(meta.facts)
+
+
+def _of_facts(facts: Facts) -> Iterator[tuple[str, Any]]:
     yield "weights", facts.fingerprint
     yield "data", ", ".join(f"{name} sha256:{digest}" for name, digest in (facts.data or {}).items())
     yield "engine", facts.backend
-    if meta.packs is not None:
-        yield "packs", ", ".join(f"{count:,} {name}" for name, count in meta.packs.items())
     for name in ("seed", "test_rows", "pool_rows", "dtype"):
         yield name, getattr(facts, name)
 

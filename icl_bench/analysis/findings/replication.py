@@ -13,7 +13,7 @@ from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.analysis.words import points
-from icl_bench.results.facts import NO_FACTS, FactsOf
+from icl_bench.results.facts import NO_FACTS, Facts, FactsOf
 from icl_bench.results.reading import IMPORTED
 from icl_bench.wording import few, listed, percent
 
@@ -24,6 +24,12 @@ HERE = "here"
 
 SAME, DIFFERENT, UNDETERMINED = f"same within {100 * MARGIN:g} points", "different", "undetermined"
 """Verdicts on a point compared with the imported one."""
+
+OF_MACHINE = (
+    *("backend", "dtype", "quantization", "kv_cache_dtype", "server", "endpoint", "fingerprint"),
+    *("seed", "pool", "pool_rows"),
+)
+"""Facts in which an imported export may differ: another machine with other draws repeats the measurement."""
 
 
 def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
@@ -43,10 +49,15 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     imports = {variant for variant, known in facts.items() if known.imported is not None}
     imported = frame["variant"].astype(object).isin(imports)
     origin = imported.map({True: IMPORTED, False: HERE})
+    facts = {v: _of_any_machine(known) if v in imports else known for v, known in facts.items()}
     table = compare(frame.assign(made=origin), {"made": IMPORTED}, matched=False, facts=facts, about="draws")
     verdict = verdicts(*(table[name].where(table["withheld"].isna()).to_numpy() for name in ("ci_low", "ci_high")))
     agrees = [{SAME: True, DIFFERENT: False}.get(name) for name in verdict]
     return table.assign(verdict=verdict, agrees=np.array(agrees, dtype=object))
+
+
+def _of_any_machine(facts: Facts) -> Facts:
+    return Facts(**{name: fact for name, fact in facts.known().items() if name not in OF_MACHINE})
 
 
 def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:

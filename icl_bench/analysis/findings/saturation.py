@@ -260,7 +260,8 @@ def _closeness(full: str, half: str, facts: FactsOf) -> int:
         return 0
     if not all(side.are_of_a_run for side in sides):
         return 1
-    first, second = ({k: v for k, v in side.known().items() if k not in OF_LABELS} for side in sides)
+    apart = {*OF_LABELS, "imported"}
+    first, second = ({k: v for k, v in side.known().items() if k not in apart} for side in sides)
     return 2 if first == second else 0
 
 

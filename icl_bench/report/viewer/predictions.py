@@ -231,7 +231,7 @@ class Predictions:
         own = self.texts[QUESTION].at(place) if QUESTION in self.texts else None
         if own is not None:
             return own
-        of_rows = self._distinct_questions[self.asked[place]]
+        of_rows = self._distinct_questions[int(self.asked[place])]
         return of_rows.get(self.texts["test_id"].at(place) or "", "")
 
     def question_ranks(self, positions: np.ndarray) -> np.ndarray:
@@ -259,7 +259,7 @@ class Predictions:
         """The number of each prediction's questions among the distinct ones; 0 if they are unknown."""
         numbers = {id(of_rows): number for number, of_rows in enumerate(self._distinct_questions)}
         of_source = [numbers[id(self.questions.get(source, NO_QUESTIONS))] for source in self.sources]
-        return np.array(of_source, dtype=np.int64)[self._sources[1]]
+        return np.asarray(np.array(of_source, dtype=np.int64)[self._sources[1]])
 
     @cached_property
     def _distinct_questions(self) -> list[Mapping[str, str]]:

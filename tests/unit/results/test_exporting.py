@@ -8,21 +8,28 @@ import json
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.disks import files_no_larger_than
-from support.fakes import FakeBackend, plan, runner
+from support.fakes import FREE_TEXT, FakeBackend, model, plan, planned, runner, small_tokenizer, write_rows
 from support.stored import meta
 
+from icl_bench.analysis.all_findings import find
 from icl_bench.analysis.baseline_check import check_results, read_baseline
+from icl_bench.analysis.summary import summarise_folder
 from icl_bench.errors import UserError
-from icl_bench.results.exporting import FIRST, Origin, export_results, origins
+from icl_bench.results.exporting import FIRST, export_results, origins
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import EXPORT_META, finished_cells, read_results, read_table
+from icl_bench.results.reading import EXPORT_META, finished_cells, read_results, read_stored, read_table
+from icl_bench.results.stored_meta import Origin
+from icl_bench.sweep.tokenized_task import TokenizedTask
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.task_files import load_task
 
 
 @pytest.fixture
@@ -113,6 +120,7 @@ def test_a_parquet_export_says_what_decided_its_cells_in_their_own_letters(tmp_p
     said = (pq.read_schema(tmp_path / "all.parquet").metadata[EXPORT_META]).decode()
     cells = [meta for _, meta in finished_cells(tmp_path / "results")]
     expected = {cells[0].variant: {"facts": cells[0].facts.known(), "versions": [cells[0].versions]}}
+    expected[cells[0].variant]["metrics"] = ["accuracy", "macro_f1"]
     assert said == json.dumps(expected, sort_keys=True, ensure_ascii=False)
     assert "thème" in said
 
@@ -233,3 +241,71 @@ def test_an_export_of_imported_exports_keeps_their_origins(results: Path, tmp_pa
     assert first
     assert first == second
     assert check_results(tmp_path / "second.parquet", results).passed
+
+
+COMPARED = ("curves", "perturbations", "noise_floor", "demonstrations_gain", "label_bias", "confusions", "replication")
+
+
+@pytest.mark.filterwarnings("ignore:a selection")
+def test_findings_of_an_import_of_an_export_are_those_of_its_results(tmp_path: Path):
+    """Its facts tell which variants are comparable: other ways of scoring are no noise, and no base."""
+    shuffled = ["drawn", "shuffled:1"]
+    for made in (
+        plan(tmp_path / "cards", "0,1,4", orders=shuffled),
+        plan(tmp_path / "cards", "0,4", scoring="exact"),
+        plan(tmp_path / "cards", "4", selects=["bm25"]),
+        plan(tmp_path / "cards", "4", perturbation="labels:permuted"),
+        plan(tmp_path / "more", "1,4", test_rows=9),
+    ):
+        runner(made, tmp_path / "results", FakeBackend()).run()
+    export_results(tmp_path / "results", tmp_path / "all.parquet")
+    import_predictions(tmp_path / "all.parquet", tmp_path / "copy")
+    one, other = (find(read_stored(tmp_path / name)) for name in ("results", "copy"))
+    assert len(one.perturbations)
+    assert len(one.noise_floor)
+    for name in COMPARED:
+        tables = [getattr(findings, name).astype(object) for findings in (one, other)]
+        by = [column for column in tables[0] if column not in ("p", "p_holm")]
+        first, second = (table.sort_values(by, key=lambda of: of.astype(str), ignore_index=True) for table in tables)
+        pd.testing.assert_frame_equal(first, second, check_dtype=False, check_categorical=False)
+    assert one.summary.settings == other.summary.settings
+    weights, data = other.provenance[["weights", "data"]].iloc[0]
+    assert (weights, "test.jsonl sha256:" in data) == ("none", True)
+
+
+def test_an_export_states_by_which_metric_points_are_compared(tmp_path: Path):
+    free = {**FREE_TEXT, "metrics": ["f1", "exact_match"]}
+    runner(plan(tmp_path / "text", "1", name="texts", **free), tmp_path / "results", FakeBackend()).run()
+    export_results(tmp_path / "results", tmp_path / "all.parquet")
+    import_predictions(tmp_path / "all.parquet", tmp_path / "copy")
+    for name in ("results", "copy"):
+        assert set(summarise_folder(tmp_path / name).curves["metric"]) == {"f1"}
+
+
+@pytest.mark.parametrize("name", ["all.parquet", "all.csv"])
+def test_an_export_marks_answers_that_are_a_rows_own_choices(tmp_path: Path, name: str):
+    """They are no labels: findings about labels leave them out, also after an import."""
+    choices = [["red", "blue"], ["one", "two", "three"]]
+    rows = [{"text": f"row {i}", "choices": choices[i % 2], "label": choices[i % 2][0]} for i in range(12)]
+    fields = {name: name for name in ("text", "choices", "label")}
+    data = {"train": "train.jsonl", "test": "test.jsonl", "fields": fields}
+    (tmp_path / "task").mkdir()
+    write_rows(tmp_path / "task" / "train.jsonl", rows[:8])
+    write_rows(tmp_path / "task" / "test.jsonl", rows[8:])
+    spec = {
+        "name": "own",
+        "data": data,
+        "template": {"input": "{text}", "output": "{label}"},
+        "labels": {"choices": "choices"},
+        "metrics": ["accuracy"],
+    }
+    (tmp_path / "task" / "own.yaml").write_text(json.dumps(spec))
+    tokenizer: Any = small_tokenizer()
+    task = TokenizedTask(load_data(load_task(tmp_path / "task" / "own.yaml")), model(), tokenizer, 0, "greedy")
+    runner(planned(task, "1", draws=1), tmp_path / "results", FakeBackend()).run()
+    export_results(tmp_path / "results", tmp_path / name)
+    import_predictions(tmp_path / name, tmp_path / "copy")
+    for folder in ("results", "copy"):
+        found = read_stored(tmp_path / folder)
+        assert found.predictions["own_choices"].all()
+        assert find(found).confusions.empty

@@ -141,6 +141,13 @@ def test_what_is_better_here_does_not_agree_either():
     assert row["agrees"] is False
 
 
+def test_an_imported_export_of_another_machine_is_compared():
+    frame = pd.concat([drawn("here", 0.7, 3, 0, k=10), drawn("theirs", 0.7, 3, 1, k=10)])
+    here = FACTS["here"].with_more(dtype="float32", fingerprint="a")
+    theirs = FACTS["theirs"].with_more(dtype="bfloat16", fingerprint="b", seed=1, labels="a")
+    assert len(replication(frame, {"here": here, "theirs": theirs})) == 1
+
+
 def test_what_differs_in_a_fact_that_both_have_is_not_compared():
     frame = pd.concat([drawn("here", 0.7, 3, 0, k=10), drawn("theirs", 0.7, 3, 1, k=10)])
     assert len(replication(frame, FACTS)) == 1
