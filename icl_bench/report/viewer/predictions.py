@@ -20,7 +20,7 @@ from icl_bench.analysis.summary import settings_of
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
 from icl_bench.results.cells import QUESTION
-from icl_bench.results.facts import FactsOf
+from icl_bench.results.facts import UNKNOWN, FactsOf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -442,18 +442,37 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _tests(texts: Mapping[str, TextColumn], facts: FactsOf) -> TextColumn:
-    """The test row of each prediction: its id, apart where imported ones have another right answer."""
+    """The test row of each prediction: its id, apart where imported ones have another right answer, and where a task's
+    data are another version, which findings do not compare either.
+    """
     import pandas as pd
 
     columns = {name: texts[name] for name in ("task", "test_id", "variant", "gold")}
     frame = pd.DataFrame(
         {name: pd.Categorical.from_codes(of.codes, pd.Index(of.values)) for name, of in columns.items()}
     )
-    apart = with_rows_apart(frame, facts)
-    if apart is frame:
+    apart, version = with_rows_apart(frame, facts), _data_versions(texts, facts)
+    if apart is frame and not version.any():
         return texts["test_id"]
-    codes, values = pd.factorize(apart["test_id"])
+    ids = apart["test_id"].astype(object)
+    codes, values = pd.factorize(ids.where(version == 0, ids + [f" {number}" for number in version]))
     return TextColumn(codes.astype(np.int32), [str(value) for value in values])
+
+
+def _data_versions(texts: Mapping[str, TextColumn], facts: FactsOf) -> np.ndarray:
+    """The number of each prediction's data among those of its task; 0 if they are the first, or unknown."""
+    task, variant = texts["task"], texts["variant"]
+    keys = task.codes.astype(np.int64) * len(variant.values) + variant.codes
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    known: dict[str | None, list[Mapping[str, str]]] = {}
+    numbers = np.zeros(len(first), dtype=np.int64)
+    for source in np.argsort(first):
+        data = facts.get(variant.at(first[source]) or "", UNKNOWN).data
+        of_task = known.setdefault(task.at(first[source]), [])
+        if data is not None and data not in of_task:
+            of_task.append(data)
+        numbers[source] = 0 if data is None else of_task.index(data)
+    return np.asarray(numbers[which])
 
 
 def _series(texts: Mapping[str, TextColumn], facts: FactsOf) -> tuple[Naming, TextColumn]:

@@ -153,6 +153,18 @@ def test_imported_rows_of_other_right_answers_are_no_partners():
     assert [row["test_id"] for row in found.rows(pairs.here)] == ["0", "1"]
 
 
+@pytest.mark.parametrize(("hashes", "paired"), [("12", 0), ("11", 4), ("1?", 4)])
+def test_rows_of_other_versions_of_the_data_are_no_partners(hashes: str, paired: int):
+    """Their ids may name other rows. Of an import without facts, the data are unknown."""
+    rows = frame(cell("abab", k=1, cell="one", variant="v"), cell("bbab", k=5, cell="two", variant="w"))
+    data = [None if one == "?" else {"test.csv": one} for one in hashes]
+    facts = {name: Facts(data=of, seed=0) for name, of in zip("vw", data, strict=True)}
+    found = Predictions.of(pa.Table.from_pandas(rows.assign(perturbation=None), preserve_index=False), facts)
+    series = {k: found.texts["series"].at(int(found.find({"k": k})[0])) or "" for k in "15"}
+    pairs = found.pairs({"k": "1", "series": series["1"]}, {"k": "5", "series": series["5"]})
+    assert (pairs.counts["total"], pairs.counts["unpaired"]) == (paired, 4 - paired)
+
+
 def test_filters_of_rows_say_nothing_of_the_other_side():
     found = index(sweep())
     pairs = found.pairs({**POINT, "correct": "wrong", "prediction": "b"}, {"series": "bm25"})
