@@ -10,9 +10,9 @@ Every number is one of the program's findings on ``results/headlines.parquet``, 
 ``results/headlines-half-labels.parquet``, imported into one folder. Blocks are those of
 ``results/headlines-blocks.parquet`` alone, curves sorted by label those of ``results/headlines-sorted.parquet`` where
 it has them, summaries those of ``results/headlines-samsum.parquet``, and trainings those of
-``results/headlines-finetuned.parquet`` beside the prompts of ``results/headlines.parquet``. A claim on growing k holds where the 95% intervals at the smallest and the largest k of
-the row are apart in its direction, does not hold where they are apart in the other one, and cannot be determined where
-they overlap.
+``results/headlines-finetuned.parquet`` beside the prompts of ``results/headlines.parquet``. A claim on growing k
+holds where the 95% intervals at the smallest and the largest k of the row are apart in its direction, does not hold
+where they are apart in the other one, and cannot be determined where they overlap.
 """
 
 from __future__ import annotations

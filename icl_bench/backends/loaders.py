@@ -259,9 +259,10 @@ class OpenAILoader(BackendLoader):
         if importlib.util.find_spec(self.package) is None:
             return None
         try:
-            return listed_models(self._interface, self._connection, seconds=20, retries=0).get(model)
+            listed = listed_models(self._interface, self._connection, seconds=20, retries=0).get(model)
         except (CellError, UserError):
             return None  # plan needs no key; the first cell of a run reports the problem
+        return None if listed is None else listed.window
 
     def identity(self) -> dict[str, str]:
         """See ``BackendLoader``. The server's address distinguishes models with the same name."""

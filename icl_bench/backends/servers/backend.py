@@ -125,8 +125,10 @@ class ServerBackend:
         """The temperature of samples; None without sampling."""
         self._before: tuple[Question, End] | None = None
         """A prompt of the last cell, and where its shared part ends."""
-        self._models = list(listed_models(interface, connection))
+        self._models = listed_models(interface, connection)
         """The models that the server lists. Raises ``CellError``."""
+        if PENALTY not in self._further and (listed := self._models.get(model)) is not None:
+            self.counters.notes += [note for owner, note in _CHANGED_DEFAULTS.items() if owner == listed.owner]
         self._together: Together | None = None
 
     def beside(self, together: Together) -> ServerBackend:
@@ -405,7 +407,7 @@ class ServerBackend:
     def _refusal(self, error: Any) -> CellError | UserError:
         """The error of a refused request: ``UserError`` for an unknown model or a refused ``--temperature``."""
         if getattr(error, "status_code", None) == 404 and self._models and self._model not in self._models:
-            lists = few(self._models, LISTED)
+            lists = few(list(self._models), LISTED)
             said = f"--model {self._model}: the server does not know it ({failure_reason(error)}); it lists {lists}"
             return UserError(self.connection.without_key(said))
         if self._temperature is not None and _refused_argument(error, {"temperature"}):
@@ -638,6 +640,16 @@ class ServerBackend:
         return CellError(self.connection.without_key(reason))
 
 
+PENALTY = "repetition_penalty"
+_OF_MODEL = (
+    "the server applies the sampling settings of the model's generation_config.json, if it has any; a repetition "
+    f"penalty makes labels in the prompt less probable: start the server with {{}}, or add --server-arg {PENALTY}=1"
+)
+_CHANGED_DEFAULTS = {
+    "vllm": _OF_MODEL.format("--generation-config vllm"),
+    "sglang": _OF_MODEL.format("--sampling-defaults openai"),
+}
+"""Who provides the model, in a server's list -> a note on defaults of requests."""
 _NO_BOS = (
     "the server counts one token fewer than --tokenizer: it puts no beginning-of-text token before prompts, so its "
     "answers may differ from those of the same model run here"

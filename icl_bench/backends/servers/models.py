@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from icl_bench.backends.servers.bodies import TooLargeError, limited_blocking
 from icl_bench.backends.servers.failures import error_in, failure_reason
@@ -24,10 +24,19 @@ _WORDS = ("zirconium", "quokka")
 """Labels of the probe, which no model generates without a constraint."""
 
 
+class Listed(NamedTuple):
+    """A model in a server's list."""
+
+    window: int | None
+    """In tokens; None if the server does not report it."""
+    owner: Any
+    """Who provides the model: for vLLM and SGLang, their own names."""
+
+
 def listed_models(
     interface: Interface, connection: Connection, seconds: float = _SECONDS, retries: int = 2
-) -> dict[str, int | None]:
-    """The server's models with their windows in tokens, None if it does not report one; empty if it lists no models.
+) -> dict[str, Listed]:
+    """The server's models by name; empty if it lists no models.
 
     Raises ``CellError`` if it does not answer or refuses the key.
     """
@@ -48,7 +57,7 @@ def listed_models(
     data = body.get("data") if isinstance(body, Mapping) else None
     rows = data if isinstance(data, list) else []
     named = [row for row in rows if isinstance(row, Mapping) and isinstance(row.get("id"), str)]
-    return {row["id"]: _window(row) for row in named}
+    return {row["id"]: Listed(_window(row), row.get("owned_by")) for row in named}
 
 
 def _window(row: Mapping[str, Any]) -> int | None:

@@ -655,7 +655,29 @@ def test_a_held_answer_is_asked_for_in_the_words_of_each_kind_of_server() -> Non
 )
 def test_a_models_window_is_read_from_the_servers_list(entry: dict[str, Any], window: int | None) -> None:
     with serving(lambda _: chat(""), models=(200, {"data": [{"id": "m", **entry}, "odd", {"id": 3}]})) as server:
-        assert listed_models(Chat(), Connection(server.url, KEY, "X")) == {"m": window}
+        (listed,) = listed_models(Chat(), Connection(server.url, KEY, "X")).items()
+    assert listed == ("m", (window, None))
+
+
+@pytest.mark.parametrize(
+    ("owner", "given", "remedy"),
+    [
+        ("vllm", {}, "--generation-config vllm"),
+        ("sglang", {}, "--sampling-defaults openai"),
+        ("vllm", {"repetition_penalty": 1}, None),
+        ("openai", {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_a_server_that_applies_the_models_own_sampling_settings_is_noted(
+    owner: Any, given: dict[str, Any], remedy: str | None
+) -> None:
+    """As in vLLM's ``--generation-config auto`` and SGLang's ``--sampling-defaults model``, their defaults."""
+    with serving(lambda _: chat("card"), models=(200, {"data": [{"id": "m", "owned_by": owner}]})) as server:
+        made = server_backend(server.url, arguments=given)
+    notes = [note for note in made.counters.notes if "generation_config.json" in note]
+    assert [remedy in note for note in notes if remedy] == [True] * bool(remedy)
+    assert len(notes) == bool(remedy)
 
 
 @pytest.mark.parametrize(
