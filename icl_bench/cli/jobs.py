@@ -319,7 +319,7 @@ def run_and_print(
             print_lines(console(), f"next: {next_step(summaries, stored)}")
     if json and shown:
         each = [summarise_folder(CellsOf(results, finished.outcome.names)).as_json() for finished in shown]
-        print_json(each[0] if len(each) == 1 else each)
+        print_json(each[0] if len(done) == 1 and problem is None else each)
     if problem is not None:
         raise problem
     if any(finished.outcome.failed or finished.outcome.stopped for finished in done):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from icl_bench.cli import options as o
+from icl_bench.errors import UserError
 from icl_bench.studies.options import MachineOptions
 
 File = Annotated[
@@ -60,6 +61,10 @@ def study(
     from icl_bench.studies.workers import LocalWorkers, WorkerSpec
 
     if file is None:
+        if plan or only is not None:
+            raise UserError(
+                f"{'--plan' if plan else '--only'}: needs a study; without these options, studies are listed"
+            )
         _list_shipped(json)
         return
     display = Display(quiet=quiet or json)

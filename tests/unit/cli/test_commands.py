@@ -143,6 +143,9 @@ def test_several_tasks_run_with_several_models_and_a_bad_name_stops_none_of_them
     assert [cell["task"] for cell in cells] == ["cards"] * 4 + ["others"] * 4
     again = icl("run", "--task", f"{sweep[1]},{other}", *sweep[2:], "--json")
     assert [found["curves"][0]["task"] for found in json.loads(again.out)] == ["cards", "others"]
+    one_bad = icl("run", "--task", f"{sweep[1]},cardz", *sweep[2:], "--json")
+    assert one_bad.code == 2
+    assert [found["curves"][0]["task"] for found in json.loads(one_bad.out)] == ["cards"]
     trained = icl(
         "finetune",
         "--task",

@@ -274,6 +274,8 @@ def test_the_command_plans_runs_and_says_how_far_it_is(folder: Path, tmp_path: P
 
 def test_without_a_file_the_command_lists_the_shipped_studies_and_what_they_are():
     text = " ".join(said("study").split())
+    for option in (["--plan"], ["--only", "k=1"]):
+        assert f"{option[0]}: needs a study" in said("study", *option, code=2)
     records = json.loads(said("study", "--json"))
     assert [one["name"] for one in records] == list(known_studies())
     for one in records:
