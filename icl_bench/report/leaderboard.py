@@ -224,7 +224,7 @@ def _numbers() -> Mapping[str, Callable[[Mapping[str, Any]], str]]:
 def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
     """Name, whether it is numeric, and values of each displayed column, in percent.
 
-    Empty numeric columns are left out.
+    Empty numeric columns are left out. If tasks have different scores, a column names the score of each interval.
     """
     rows = records(table)
     words = ["task", "model", "select", "order"]
@@ -234,6 +234,8 @@ def columns(table: pd.DataFrame) -> list[tuple[str, bool, list[str]]]:
         values = [shown(row) for row in rows]
         if name == "saturated at k" or set(values) != {DASH}:
             texts.append((name, True, values))
+        if name == "95% interval" and len({row["metric"] for row in rows}) > 1:
+            texts.append(("interval of", False, [_word(row["metric"] and title(row["metric"])) for row in rows]))
     made_by = [name for name in ("dtype", "backend", "hardware") if any(row[name] for row in rows)]
     for key, name in (*zip(made_by, made_by, strict=True), *NAMES):
         texts.append((name, False, [_word(row[key]) for row in rows]))

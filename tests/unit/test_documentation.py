@@ -62,6 +62,7 @@ OF_OTHERS = {
     *("--no-deps", "--upgrade", "--force-reinstall", "--require-hashes"),  # pip
     *("--nodes", "--ntasks", "--ntasks-per-node", "--gres", "--exclude", "--array"),  # Slurm
     *("--head", "--block", "--address", "--num-gpus", "--query-gpu", "--format"),  # Ray, nvidia-smi
+    *("--generation-config", "--sampling-defaults"),  # vLLM, SGLang
 }
 NO_COMMANDS = {"measures", "itself", "looks", "needs", "that", "never", "cannot", "draws"}
 """Words behind the program's name in sentences."""

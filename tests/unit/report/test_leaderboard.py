@@ -200,8 +200,9 @@ STORED = Path(__file__).parents[3] / "results"
 
 
 def test_the_projects_leaderboard_is_what_the_stored_predictions_make(tmp_path: Path):
-    """``icl-bench leaderboard results/headlines.parquet --out results/leaderboard.csv`` (docs/replication.md)."""
-    done = board(STORED / "headlines.parquet", "--out", tmp_path / "leaderboard.csv", "--quiet")
+    """``icl-bench leaderboard FILE FILE --out results/leaderboard.csv`` (docs/replication.md)."""
+    files = [STORED / f"headlines{part}.parquet" for part in ("", "-samsum")]
+    done = board(*files, "--out", tmp_path / "leaderboard.csv", "--quiet")
     assert done == Ended(0, "", "")
     for name in ("leaderboard.csv", "leaderboard.md"):
         assert (tmp_path / name).read_text() == (STORED / name).read_text()
