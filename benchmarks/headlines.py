@@ -317,7 +317,7 @@ def training(_: Findings) -> list[Row]:
 
 
 def summaries(_: Findings) -> list[Row]:
-    """Table 2 and section 3.2: ROUGE-1 of generated summaries, and the share that the token limit cut."""
+    """Table 2 and section 3.2: ROUGE-1 of generated summaries."""
     with TemporaryDirectory() as folder:
         table = drawn(findings_on(Path(folder), (SAMSUM,)).curves)
     return by_k(table, "score", (1, 10, 50), lambda points: rises(points[points["k"] >= FIRST]))

@@ -79,10 +79,10 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     """
     present = set(stored.predictions["cell"].astype(str))
     ran = [meta for cell, meta in stored.cells.items() if cell in present and meta.facts.are_of_a_run]
-    servers: dict[str, list[str]] = {}
+    servers: dict[str, set[str]] = {}
     for meta in ran:
-        if meta.facts.server is not None and meta.facts.server not in servers.setdefault(meta.spec.model, []):
-            servers[meta.spec.model].append(meta.facts.server)
+        if meta.facts.server is not None:
+            servers.setdefault(meta.spec.model, set()).add(meta.facts.server)
     here = sorted({meta.spec.model for meta in ran if meta.facts.server is None})
     mixed = across and prices.of_tokens_known and bool(servers)
     if here and math.isnan(prices.hour) and (prices.auto or mixed):
@@ -92,13 +92,13 @@ def prices_of(stored: Stored, prices: Prices, across: bool = False) -> dict[str,
     found = {}
     for model, tokens in zip(map(str, longest.index), longest, strict=True):
         if model in servers or model in here:
-            of_servers = [prices.of_model(model, server) for server in servers.get(model, [None])]
-            if any(one != of_servers[0] for one in of_servers):
+            addresses = sorted(servers.get(model, ()))
+            found[model], *others = (prices.of_model(model, address) for address in addresses or (None,))
+            if any(one != found[model] for one in others):
                 raise UserError(
-                    f"--price auto: {plain(model)}: {listed(sorted(servers[model]))} have different prices in the "
+                    f"--price auto: {plain(model)}: {listed(addresses)} have different prices in the "
                     "table; give --price input=..,cached=..,output=.."
                 )
-            found[model] = of_servers[0]
         else:
             found[model] = _of_import(model, prices)
         found[model].check_length(model, float(tokens))

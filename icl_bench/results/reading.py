@@ -360,22 +360,25 @@ def read_table(place: Place, scores: bool = False) -> pa.Table:
     files = [file for file in result_files(place, warn, scores=scores) if file.asks_test_rows]
     if not files:
         raise nothing_in(place)
-    table = _with_own_choices(_joined(files), variants_of(files))
+    table, variants = _joined(files), variants_of(files)
+    if any(facts.written_out for facts in variants.values()):
+        table = _with_own_choices(table, variants)
     empty = {n for n in prediction_schema().names if n not in ALWAYS and table[n].null_count == len(table)}
     return table.drop_columns(sorted(empty))
 
 
 def _with_own_choices(table: pa.Table, variants: FactsOf) -> pa.Table:
-    """The table with the column ``own_choices`` of an import, if a run's answers are its rows' own choices, written
-    out.
+    """The table with a complete column ``own_choices`` if some predictions are their row's own choices, written out.
+
+    An import may state it for its rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     own = [variant for variant, facts in variants.items() if facts.written_out]
-    if not own:
+    if not own and "own_choices" not in table.column_names:
         return table
-    marked = pc.is_in(table["variant"].cast(pa.string()), pa.array(own))
+    marked = pc.is_in(table["variant"].cast(pa.string()), pa.array(own, pa.string()))
     if "own_choices" in table.column_names:
         stated = pc.is_in(table["own_choices"].cast(pa.string()), pa.array(["true"]))
         table, marked = table.drop_columns(["own_choices"]), pc.or_(marked, stated)
@@ -467,10 +470,10 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     else:
         files = [file for file in files if file.asks_test_rows]
     cells = cells_of(files)
-    frame = data_frame(_joined(files)) if files else no_results()
     variants = variants_of(files)
+    frame = data_frame(_with_own_choices(_joined(files), variants)) if files else no_results()
     return Stored(
-        _marked(frame, variants),
+        frame,
         cells,
         variants,
         failed,
@@ -553,19 +556,6 @@ def _renamed(file: ResultFile, named: Named) -> ResultFile:
         table = table.set_column(place, "model", column)
     meta = file.meta.model_copy(update={"spec": spec.model_copy(update={"model": name}), "training": training})
     return replace(file, table=table, meta=meta)
-
-
-def _marked(frame: pd.DataFrame, variants: FactsOf) -> pd.DataFrame:
-    """Complete the column ``own_choices`` if some predictions are their row's own choices, written out.
-
-    An import may state it for its rows.
-    """
-    own = [variant for variant, facts in variants.items() if facts.written_out]
-    if not own and "own_choices" not in frame:
-        return frame
-    of_runs = frame["variant"].astype(object).isin(own)
-    stated = frame["own_choices"].isin([True]) if "own_choices" in frame else False
-    return frame.assign(own_choices=of_runs | stated)
 
 
 def no_results() -> pd.DataFrame:

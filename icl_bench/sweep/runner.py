@@ -124,10 +124,6 @@ class Outcome:
     """Names of cells that were opened and have not ended."""
     prompt_tokens: int = 0
     """Prompt tokens of this run's predictions."""
-    cached_tokens: int = 0
-    """Prompt tokens that were cached or shared."""
-    answer_tokens: int = 0
-    """Tokens of answers and of thoughts before them."""
     notes: list[str] = field(default_factory=list)
     """Notes of the backend for the user, each once."""
     answers: int = 0
@@ -144,6 +140,16 @@ class Outcome:
     """Predictions whose thought was truncated at its limit."""
     unmarked: int = 0
     """Predictions without an answer, because the server's text has no end mark."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were cached, shared or copied."""
+        return self.asked.cached_tokens + self.prompt_tokens - self.asked.prompt_tokens
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of answers and of thoughts before them."""
+        return self.asked.answer_tokens
 
     @property
     def has_results(self) -> bool:
@@ -180,10 +186,7 @@ class Outcome:
 
     def count(self, predictions: Sequence[Prediction], copied: bool = False) -> None:
         """Add the tokens of these predictions. ``copied`` predictions needed no computation."""
-        prompt_tokens = sum(p.prompt_tokens for p in predictions)
-        self.prompt_tokens += prompt_tokens
-        self.cached_tokens += prompt_tokens if copied else sum(p.cached_tokens for p in predictions)
-        self.answer_tokens += 0 if copied else sum(p.answer_tokens + (p.thought_tokens or 0) for p in predictions)
+        self.prompt_tokens += sum(p.prompt_tokens for p in predictions)
         self.answers += len(predictions)
         if not copied:
             self.asked.add(_tally(map(vars, predictions)))
@@ -215,8 +218,6 @@ class Outcome:
         self.names |= other.names
         self.unfinished |= other.unfinished
         self.prompt_tokens += other.prompt_tokens
-        self.cached_tokens += other.cached_tokens
-        self.answer_tokens += other.answer_tokens
         self.answers += other.answers
         self.asked.add(other.asked)
         self.invalid += other.invalid

@@ -91,6 +91,27 @@ def test_trainings_are_as_the_page_says(headlines: ModuleType):
     }
 
 
+def test_what_the_page_says_of_summaries_is_that_of_the_stored_ones(headlines: ModuleType, tmp_path: Path):
+    origins = headlines.origins(headlines.SAMSUM).values()
+    assert {(o.facts.dtype, o.facts.test_rows) for o in origins} == {("float32", 250)}
+    findings: Findings = headlines.findings_on(tmp_path, (headlines.SAMSUM,))
+    page = " ".join((ROOT / "docs" / "replication.md").read_text(encoding="utf-8").split())
+    gain = findings.demonstrations_gain.set_index("k")
+    for k in (10, 50):
+        low, high = (f"{100 * gain[name][k]:+.1f}" for name in ("ci_low", "ci_high"))
+        assert f"{100 * gain['difference'][k]:.1f}" in page
+        assert f"({low} to {high}, p {gain['p_holm'][k]:.3f})" in page
+    cut = findings.truncated_answers.set_index("k")
+    assert (cut["truncated"][0], cut["answers"][0]) == (250, 250)
+    assert "{:.0%}, {:.0%} and {:.0%}".format(*cut["share"][[1, 10, 50]]).replace("%", "", 2) in page
+    curves = findings.curves.set_index("k")
+    zero, *shown = (
+        f"{100 * curves[name][k]:.1f}" for name, k in (("score", 0), *(("bertscore", k) for k in (1, 10, 50)))
+    )
+    assert f"Without demonstrations it is {zero} (" in page
+    assert "({}, {} and {})".format(*shown) in page
+
+
 def test_the_halves_of_labels_are_of_as_many_labels_and_of_the_ks_that_the_page_names(
     headlines: ModuleType, found: Findings
 ):
