@@ -32,13 +32,13 @@ SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "2")
 
 
 def respond(body: dict[str, Any]) -> Any:
-    """``good`` is right with a demonstration, ``weak`` one time in four."""
+    """``good`` is right with a demonstration, the others one time in four. ``finer`` has more tokens a word."""
     prompt = body["prompt"]
     texts = re.findall(r"query: (.*)\nintent:", prompt)
     number = int(texts[-1].split()[-1])
-    right = len(texts) > 1 and (body["model"] != "weak" or number % 4 == 0)
+    right = len(texts) > 1 and (body["model"] not in ("weak", "finer") or number % 4 == 0)
     label = fakes.LABELS[number % 3 if right else (number + 1) % 3].replace("_", " ")
-    return completion(f" {label}", prompt_tokens=3 * len(prompt.split()), cached=0)
+    return completion(f" {label}", prompt_tokens=(9 if body["model"] == "finer" else 3) * len(prompt.split()), cached=0)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_price_of_a_query_is_that_of_the_tokens_that_the_server_counts(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:
     """Its tokenizer is another one than the local one, and it caches nothing, also where draws have copied answers."""
-    racing = ("--model", "weak", "--margin", "0.1", "--price", PRICE, "--json")
+    racing = ("--model", "finer", "--margin", "0.1", "--price", PRICE, "--json")
     record = json.loads(choose(*words, *racing, results=tmp_path / "results").out)
     rows = read_results(tmp_path / "results")
     assert len(rows) == record["predictions"]
