@@ -114,6 +114,18 @@ def test_the_price_of_a_query_is_that_of_the_tokens_that_the_server_counts(
         assert found[name]["money_per_query"] == pytest.approx(billed, rel=0.15)
 
 
+@pytest.mark.parametrize("spend", ["$5", "20000tokens"])
+def test_what_a_race_may_spend_needs_the_limit_of_an_answers_tokens(
+    words: tuple[object, ...], server: Server, spend: str, tmp_path: Path
+) -> None:
+    """A request without it is not sent: nobody knows what its answer may cost."""
+    racing = ("--model", "good", "--price", PRICE, "--server-arg", "max_tokens=")
+    ended = choose(*words, *racing, "--spend", spend, results=tmp_path / "results")
+    assert ended.code == 2
+    assert "max_tokens=: a budget needs the limit of an answer's tokens" in ended.err
+    assert not server.requests
+
+
 def test_several_models_race_on_the_same_rows_and_the_dear_one_is_not_chosen_where_it_is_no_better(
     words: tuple[object, ...], server: Server, tmp_path: Path
 ) -> None:
