@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from icl_bench.errors import UserError
 from icl_bench.models import tokenizers
 from icl_bench.models.adapters import CONFIG as ADAPTER
 from icl_bench.models.adapters import Adapter
+from icl_bench.models.cache_folder import cache_dir
 from icl_bench.models.config import read_config
 from icl_bench.models.fingerprints import folder_fingerprint
+from icl_bench.models.fixed_positions import fixed_folder
 from icl_bench.models.folders import refuse_odd_files
 from icl_bench.models.hub import TOKENIZER_FILES, cached_file, fetch
 from icl_bench.models.in_memory import stated_fingerprint
@@ -37,6 +39,8 @@ class ModelSpec:
     revision: str | None = None
     packaged: PackagedModel | None = None
     """The Python package that has the weights, for models that do not need the hub."""
+    fixed_at: int | None = None
+    """If positions depend on a prompt's length, they are those of this number of tokens (``fixed_positions``)."""
 
 
 LLAMA2 = "01c7f73d771dfac7d292323805ebc428287df4f9"
@@ -62,7 +66,9 @@ _SPECS = (
     ModelSpec(
         "llama2-32k", "Llama 2 7B, continued to 32k by Together", 32768, "togethercomputer/LLaMA-2-7B-32K", LLAMA2_32K
     ),
-    ModelSpec("llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920, "yaofu/llama-2-7b-80k"),
+    ModelSpec(
+        "llama2-80k", "Llama 2 7B, continued to 80k (Fu et al. 2024)", 81920, "yaofu/llama-2-7b-80k", fixed_at=81920
+    ),
     ModelSpec("mistral", "Mistral 7B Instruct v0.2, 32k", 32768, "mistralai/Mistral-7B-Instruct-v0.2", MISTRAL),
     ModelSpec("qwen2.5", "Qwen 2.5 7B, base, 128k", 131072, "Qwen/Qwen2.5-7B", QWEN),
 )
@@ -128,7 +134,8 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, 
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)
-        return _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
+        model = _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
+        return model if spec.fixed_at is None else _with_fixed_positions(model, spec.fixed_at)
     if is_folder:
         return _from_folder(folder, context_tokens)
     if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
@@ -254,6 +261,16 @@ def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | N
     _check_weights(folder, f"model {name}: {hub}")
     window = _window(str(folder), revision, name, context_tokens)
     return Model(name, name, str(folder), None, window, f"{FROM_HUB}{hub}@{folder.name}")
+
+
+def _with_fixed_positions(model: Model, tokens: int) -> Model:
+    try:
+        folder = fixed_folder(Path(model.source), tokens)
+    except OSError as error:
+        raise UserError(f"model {model.name}: {cache_dir()} cannot be written ({first_line(error)})") from None
+    if folder is None:
+        return model
+    return replace(model, source=str(folder), fingerprint=f"positions-{tokens}:{model.fingerprint}")
 
 
 def _check_weights(folder: Path, subject: str) -> None:

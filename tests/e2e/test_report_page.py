@@ -245,6 +245,32 @@ def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
         )
 
 
+def test_a_table_that_is_longer_than_the_page_says_how_many_rows_it_has(opened: Opened):
+    """Rows of the chosen task and model are counted, whether the page holds them or not."""
+    driver = opened()
+    driver.execute_script(
+        """
+        const of = (box) => data.tables[Number(box.dataset.table)];
+        const box = [...document.querySelectorAll("#accuracy .table")].find((one) => of(one).rows.length);
+        const table = of(box);
+        const column = (name) => table.columns.findIndex((one) => one.name === name);
+        const [task, model] = [table.rows[0][column("task")], table.rows[0][column("model")]];
+        table.counts = [[task, model, 3000], [task, "another", 500], ["another", model, 70]];
+        box.closest("details").open = true;
+        window.tableSeen = () => [
+          box.closest("details").querySelector(".count").textContent, box.querySelector("tbody").rows.length,
+          box.querySelector(".found")?.textContent,
+        ];
+        window.tableOf = [task, model].map(encodeURIComponent);
+        """
+    )
+    for chosen, count in (("task=*", "3,570"), ("task={}", "3,500"), ("task={}&model={}", "3,000")):
+        driver.execute_script("location.hash = arguments[0]", chosen.format(*driver.execute_script("return tableOf")))
+        wait(driver, f"tableSeen()[0] === ' · {count} rows' && tableSeen()[1]")
+        _, rows, told = driver.execute_script("return tableSeen()")
+        assert told == f"{rows} of {count} rows: the first of each task and model."
+
+
 def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
     driver = opened()
     focus(driver, "e.getAttribute('role') === 'listbox'")
