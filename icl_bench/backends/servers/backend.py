@@ -24,7 +24,15 @@ from icl_bench.backends.interface import Answer, Counters, Decoding, Exact, Free
 from icl_bench.backends.servers.bodies import TooLargeError, limited
 from icl_bench.backends.servers.budget import Budget
 from icl_bench.backends.servers.cut_prompts import CutPrompts
-from icl_bench.backends.servers.failures import CANCELLED, RowError, code_of, content_type, error_in, failure_reason
+from icl_bench.backends.servers.failures import (
+    CANCELLED,
+    RowError,
+    code_of,
+    content_type,
+    error_in,
+    failure_reason,
+    was_sent,
+)
 from icl_bench.backends.servers.interface import End, Held, Interface, Question, shared_end
 from icl_bench.backends.servers.models import listed_models
 from icl_bench.backends.servers.providers import Connection
@@ -215,7 +223,8 @@ class ServerBackend:
         return kind(
             **self.connection.client_arguments,
             timeout=_TIMEOUT_SECONDS,
-            max_retries=2,
+            # within a budget each request that is sent has its own reservation
+            max_retries=2 if self.budget is None else 0,
             http_client=limited(self._library.DefaultAsyncHttpxClient),
         )
 
@@ -356,6 +365,8 @@ class ServerBackend:
                 if isinstance(error.__cause__, TooLargeError):  # some versions of the libraries wrap it
                     billed.append(Billed())
                     raise error.__cause__ from None
+                if was_sent(error):
+                    billed.append(Billed())
                 if code_of(error) == "insufficient_quota":
                     raise self._no_credit(error) from None
                 if time.monotonic() > deadline:

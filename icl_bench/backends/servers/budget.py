@@ -73,7 +73,7 @@ class Budget:
         self.purse.under_way -= 1
 
     def settle(self, reserved: float, counted: int, billed: Billed | None) -> None:
-        """Replace a reservation by the billed amount. A request without a response is not billed."""
+        """Replace a reservation by the billed amount; ``billed`` is None for a request that no server worked on."""
         purse = self.purse
         purse.reserved = max(purse.reserved - reserved, 0.0)
         if billed is None:

@@ -29,6 +29,18 @@ def code_of(error: Any) -> str:
     return str(kind if kind == "insufficient_quota" else code or "")
 
 
+_NOT_SENT = {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "LocalProtocolError", "UnsupportedProtocol"}
+"""Errors of the libraries' HTTP clients (httpx, httpx2) before a server has a request."""
+
+
+def was_sent(error: BaseException) -> bool:
+    """Whether a server has a request that it did not answer: the connection ended, or the time. It may bill it."""
+    if isinstance(error, TimeoutError):
+        return True
+    ended = type(error).__name__ in ("APIConnectionError", "APITimeoutError")
+    return ended and type(error.__cause__).__name__ not in _NOT_SENT
+
+
 def error_in(content: bytes) -> str | None:
     """The message of an error in a response with status 200, as gateways send it; None if the response is not an
     error.

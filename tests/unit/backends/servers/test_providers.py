@@ -461,6 +461,55 @@ def test_a_response_that_is_rejected_is_billed_and_counted_as_it_says_or_as_the_
     assert (round(purse.reserved, 12), purse.under_way) == (0, 0)
 
 
+BROKEN = (200, Body(b'{"choices": ', lacking=100))
+
+
+@pytest.mark.parametrize("name", ["anthropic", "chat"])
+@pytest.mark.parametrize(("reply", "charged"), [("late", True), (BROKEN, True), ((500, {}), False), ((429, {}), False)])
+def test_a_request_that_a_server_has_and_never_answered_may_be_billed(
+    name: str, reply: Reply | str, charged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one that was sent costs the most that it may: the client's library repeats none of them unseen."""
+    ended = threading.Event()
+    if reply == "late":
+        monkeypatch.setattr("icl_bench.backends.servers.backend._WHOLE_SECONDS", 3)
+    backend, endpoint, _, _ = INTERFACES[name]
+
+    def never(_: dict[str, Any]) -> Reply:
+        if isinstance(reply, str):
+            ended.wait(60)
+            return (500, {})
+        return reply
+
+    purse = Purse(1.0)
+    with serving(never) as server:
+        made = server_backend(
+            at(server.url, name),
+            provider=backend,
+            endpoint=endpoint,
+            concurrency=1,
+            patience_seconds=0,
+            budget=Budget(purse, PRICES.of_tokens),
+        )
+        with pytest.raises(CellError, match="the server kept failing"):
+            answers(made, conversations(2, 1))
+        ended.set()
+    assert len(server.requests) == 1
+    most = Budget(Purse(1.0), PRICES.of_tokens).most(3 + 2 * WORDS + 3, 64)
+    assert purse.spent == pytest.approx(most if charged else 0.0, rel=0.3)
+    assert purse.requests == charged
+    assert (round(purse.reserved, 12), purse.under_way) == (0, 0)
+
+
+def test_a_server_that_is_gone_bills_nothing() -> None:
+    purse = Purse(1.0)
+    with serving(lambda _: chat("card lost")) as server:
+        made = server_backend(server.url, endpoint="chat", patience_seconds=0, budget=Budget(purse, PRICES.of_tokens))
+    with pytest.raises(CellError, match="the server kept failing"):
+        answers(made, conversations(2, 1))
+    assert (purse.spent, purse.requests) == (0.0, 0)
+
+
 @pytest.mark.parametrize("name", ["anthropic", "chat", "responses"])
 def test_a_users_own_limit_of_tokens_is_what_an_answer_may_cost(name: str) -> None:
     backend, endpoint, answer, _ = INTERFACES[name]
