@@ -30,6 +30,7 @@ from icl_bench.tasks.drafts import task_name
 from icl_bench.tasks.examples import Example, load_data
 from icl_bench.tasks.file_readers import kind_of
 from icl_bench.tasks.in_memory import MEMORY
+from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.spec import TaskSpec, TestRows
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.templates import JinjaTemplate
@@ -137,7 +138,9 @@ def find_prediction(
     known = {example.id: example for example in data.train}
     shown, writing = as_shown(meta, [known[name] for name in ids])
     if queries in (CONTEXTUAL, DOMAIN):
-        known |= {one.id: one for one in inputs_of(queries, spec, data.train, meta.facts.seed or 0)}
+        half = HalfLabels.parse(meta.facts.label_space or "all")
+        train = data.train if half is None else half.train_of(data)
+        known |= {one.id: one for one in inputs_of(queries, spec, train, meta.facts.seed or 0)}
     query = data.test[0] if queries is None else known[row["test_id"]]  # pool rows are train rows
     trained = meta.facts.scoring == CLASSIFIER  # trained on these examples, which are not in the prompt
     form = _form(meta, spec, writing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from icl_bench.errors import UserError
 from icl_bench.seeds import generator
-from icl_bench.tasks.examples import TaskData
+from icl_bench.tasks.examples import Example, TaskData
 from icl_bench.wording import short
 
 
@@ -35,24 +35,30 @@ class HalfLabels:
 
         Raises ``UserError`` if fewer than two labels or no test row remain.
         """
-        removed = len(data.labels) // 2
-        remaining = len(data.labels) - removed
-        if remaining < 2:
-            raise UserError(f"--labels {self}: of {len(data.labels)} labels only {remaining} is left")
-        indices = generator(self.seed, "half of the labels").permutation(len(data.labels))[removed:]
-        labels = {data.labels[i] for i in indices}
+        labels = self._remaining(data)
+        if len(labels) < 2:
+            raise UserError(f"--labels {self}: of {len(data.labels)} labels only {len(labels)} is left")
         test = tuple(row for row in data.test if row.answer in labels)
         if not test:
             raise UserError(
                 f"--labels {self}: none of the {len(data.test):,} test rows has one of the labels "
                 "that are left; ask for more rows (--test-size) or take another seed"
             )
-        note = f"{self}: {remaining} of {len(data.labels)} labels, with {len(test):,} of {len(data.test):,} test rows"
+        note = f"{self}: {len(labels)} of {len(data.labels)} labels, with {len(test):,} of {len(data.test):,} test rows"
         return replace(
             data,
-            train=tuple(row for row in data.train if row.answer in labels),
+            train=self.train_of(data),
             test=test,
             test_pool=tuple(row for row in data.test_pool if row.answer in labels),
             labels=tuple(label for label in data.labels if label in labels),
             notes=(*data.notes, note),
         )
+
+    def train_of(self, data: TaskData) -> tuple[Example, ...]:
+        """The train rows of the remaining labels. ``data`` have all labels."""
+        labels = self._remaining(data)
+        return tuple(row for row in data.train if row.answer in labels)
+
+    def _remaining(self, data: TaskData) -> set[str]:
+        order = generator(self.seed, "half of the labels").permutation(len(data.labels))
+        return {data.labels[i] for i in order[len(data.labels) // 2 :]}

@@ -23,6 +23,7 @@ from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import Plan, make_plan
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.task_files import load_task
 
 CELL = {"task": "cards", "k": 3, "draw": 1}
@@ -194,3 +195,14 @@ def test_a_query_that_is_copied_from_its_demonstrations_is_found_again(tmp_path:
     assert shown.prompt.count(row.fields["text"] + "\n") == 2
     assert row.id in [example.id for example in shown.demonstrations]
     assert "hash checked" in shown.checked
+
+
+def test_random_words_that_calibrate_half_of_the_labels_are_found_again(tmp_path: Path):
+    changes: dict[str, Any] = {"half": HalfLabels(1), "scoring": "exact", "calibrations": ["domain"]}
+    asked = plan(tmp_path / "task", "3", draws=1, test_rows=1, **changes)
+    runner(asked, tmp_path / "results", FakeBackend(scored=True)).run()
+    (cell,) = (meta.cell for _, meta in finished_cells(tmp_path / "results") if meta.facts.queries == "domain")
+    for row in asked.groups[1].group.task.data.test:
+        shown = find_prediction(tmp_path / "results", {"task": "cards", "k": 3, "cell": cell}, row.id)
+        assert row.fields["text"] in shown.prompt
+        assert "hash checked" in shown.checked
