@@ -19,7 +19,7 @@ from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import StudyCell
 from icl_bench.studies.file import Job
 from icl_bench.sweep.notes import headline, notes
-from icl_bench.sweep.plan import Plan, PlannedGroup
+from icl_bench.sweep.plan import Plan, PlannedGroup, shares_asked
 from icl_bench.sweep.runner import Outcome, Watcher
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -75,7 +75,7 @@ class PlannedCell:
 
     identity: Identity
     tokens: int | None = None
-    """Prompt tokens to compute; None for a training."""
+    """Prompt tokens to compute, without prompts that an earlier draw answers; None for a training."""
     seconds: float | None = None
     """Estimated; None if unknown."""
 
@@ -274,14 +274,12 @@ class PromptPart(Part):
 
     def cells(self) -> list[PlannedCell]:
         """See ``Part``."""
-        fitting = [
-            (cell, seconds)
-            for cell, seconds in zip(self.sweep.plan.cells, self.sweep.estimates(), strict=True)
-            if cell.problem is None
-        ]
+        cells = self.sweep.plan.cells
+        planned = zip(cells, self.sweep.estimates(), shares_asked(cells, [None] * len(cells)), strict=True)
+        fitting = [(cell, seconds, share) for cell, seconds, share in planned if cell.problem is None]
         return [
-            PlannedCell(identity, cell.new_tokens, seconds)
-            for identity, (cell, seconds) in zip(self.identities(), fitting, strict=True)
+            PlannedCell(identity, round(share * cell.new_tokens), None if seconds is None else share * seconds)
+            for identity, (cell, seconds, share) in zip(self.identities(), fitting, strict=True)
         ]
 
     def problems(self) -> list[str]:

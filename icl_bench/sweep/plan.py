@@ -385,6 +385,17 @@ def _with_same_prompts(draws: list[PlannedGroup]) -> list[PlannedGroup]:
     return draws
 
 
+def shares_asked(cells: Sequence[CellPlan], finished: Sequence[bool | None]) -> list[float]:
+    """The share of each cell's prompts that is asked: a run copies answers that an earlier draw gets in this run."""
+    shares, begun = [], set[tuple[str | None, CellSpec]]()
+    for cell, done in zip(cells, finished, strict=True):
+        point = cell.task.asked, cell.curve_point
+        shares.append(1 - cell.same_prompts / cell.queries if cell.same_prompts and point in begun else 1.0)
+        if not done and cell.problem is None:
+            begun.add(point)
+    return shares
+
+
 def _why_not(groups: Sequence[PromptGroup], k: int) -> str | None:
     """Why some draw cannot select this number of demonstrations; None if all can."""
     try:

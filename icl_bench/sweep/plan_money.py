@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from icl_bench.backends.servers.thinking import Thinking
 from icl_bench.models.prices import Prices
-from icl_bench.results.cells import CellSpec
-from icl_bench.sweep.plan import CellPlan
+from icl_bench.sweep.plan import CellPlan, shares_asked
 from icl_bench.sweep.sweep import Sweep
 
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
@@ -72,29 +71,19 @@ def sweep_money(sweep: Sweep, prices: Prices, finished: Sequence[bool | None]) -
     estimated seconds are priced; NaN without an estimate.
     """
     if paid_by_hour(sweep, prices):
-        return [
+        each = [
             MoneyRange(*[PlannedMoney(*[_of_seconds(prices, cell, seconds)] * 2)] * 2)
             for cell, seconds in zip(sweep.plan.cells, sweep.estimates(), strict=True)
         ]
-    limit, thinking = _limit(sweep), sweep.loader.spec.thinking
-    thoughts = Thinking.parse(thinking).tokens if thinking else 0
-    each = [money_range(cell, prices, answer_range(cell, limit, thoughts)) for cell in sweep.plan.cells]
+    else:
+        limit, thinking = _limit(sweep), sweep.loader.spec.thinking
+        thoughts = Thinking.parse(thinking).tokens if thinking else 0
+        each = [money_range(cell, prices, answer_range(cell, limit, thoughts)) for cell in sweep.plan.cells]
     shares = shares_asked(sweep.plan.cells, finished)
     return [
         MoneyRange(*(PlannedMoney(*(share * amount for amount in money)) for money in one))
         for one, share in zip(each, shares, strict=True)
     ]
-
-
-def shares_asked(cells: Sequence[CellPlan], finished: Sequence[bool | None]) -> list[float]:
-    """The share of each cell's prompts that is asked: a run copies answers that an earlier draw gets in this run."""
-    shares, begun = [], set[tuple[str | None, CellSpec]]()
-    for cell, done in zip(cells, finished, strict=True):
-        point = cell.task.asked, cell.curve_point
-        shares.append(1 - cell.same_prompts / cell.queries if cell.same_prompts and point in begun else 1.0)
-        if not done and cell.problem is None:
-            begun.add(point)
-    return shares
 
 
 def answer_range(cell: CellPlan, limit: int = 0, thoughts: int = 0) -> tuple[int, int]:

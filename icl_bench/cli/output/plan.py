@@ -191,15 +191,17 @@ def total_in_words(cells: int, tokens: int, seconds: float | None) -> str:
 
 
 def plan_total(sweep: Sweep, finished: Sequence[bool | None], prices: Prices | None = None) -> PlanTotal:
-    """Totals of the cells that can run and are not ``finished``."""
+    """Totals of the cells that can run and are not ``finished``, without prompts that an earlier draw answers."""
+    from icl_bench.sweep.plan import shares_asked
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
-    left, estimates = _left(sweep, finished), sweep.estimates()
-    seconds = [estimate for at in left if (estimate := estimates[at]) is not None]
+    cells, left, estimates = sweep.plan.cells, _left(sweep, finished), sweep.estimates()
+    shares = shares_asked(cells, finished)
+    seconds = [shares[at] * estimate for at in left if (estimate := estimates[at]) is not None]
     money = None if prices is None else sweep_money(sweep, sweep_prices(sweep, prices), finished)
     return PlanTotal(
         len(left),
-        sum(sweep.plan.cells[at].new_tokens for at in left),
+        sum(round(shares[at] * cells[at].new_tokens) for at in left),
         sum(seconds) if len(seconds) == len(left) else None,
         None if money is None else tuple(money[at] for at in left),
     )

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from support import fakes, in_process
+from support.models import llama_tokenizer, tiny_checkpoint
+from support.program import as_words
 
 import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices
-from icl_bench.sweep.plan_money import answer_range, money_range, planned_money, shares_asked
+from icl_bench.sweep.plan import shares_asked
+from icl_bench.sweep.plan_money import answer_range, money_range, planned_money
 from icl_bench.wording import three_digits
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
@@ -117,6 +120,26 @@ def test_a_retrievals_draws_cost_what_one_costs_in_a_plan() -> None:
     assert any(row["same_prompts"] for row in records)
     in_all = three_digits(sum(row["money_uncached"] for row in records))
     assert f"{in_all} if it has nothing" in told
+
+
+def test_the_total_of_a_plan_counts_prompts_that_later_draws_copy_once(tmp_path: Path) -> None:
+    model = tiny_checkpoint(tmp_path / "tiny", tokenizer=llama_tokenizer())
+    task = fakes.write_task(tmp_path / "task")
+    words = [*as_words("plan --select dense --k 2 --price hour=7200 --task"), str(task), "--model", str(model)]
+
+    def total(draws: int) -> str:
+        told = " ".join(in_process.said(*words, "--draws", str(draws)).split())
+        return told.partition(" in all: ")[2].partition(",")[2].partition(" to compute")[0]
+
+    records = json.loads(in_process.said(*words, "--draws", "3", "--json"))
+    assert [row["same_prompts"] for row in records] == [0, 6, 6]
+    assert total(3) == total(1) == f" {records[0]['new_tokens']:,} tokens"
+    assert [row["money_cached"] > 0 for row in records] == [True, False, False]
+    settings = [{"name": "dense", "select": "dense", "k": 2, "draws": 3, "dtype": "float32"}]
+    study = {"tasks": [str(task)], "models": [str(model)], "settings": settings}
+    (tmp_path / "study.yaml").write_text(json.dumps(study))  # JSON is YAML
+    told = in_process.said("study", tmp_path / "study.yaml", "--plan", "--json")
+    assert [row["new_tokens"] for row in json.loads(told)] == [records[0]["new_tokens"], 0, 0]
 
 
 def test_this_machine_is_paid_by_the_hour() -> None:
