@@ -297,7 +297,7 @@ class PromptGroup:
     def _room(self) -> np.ndarray:
         """Tokens of the window that remain for demonstrations, per query: ``(queries,)``."""
         task, data = self.task, self.task.data
-        queries = data.test if task.queries == "test" else data.train
+        queries = data.test if task.queries == "test" else [data.train[i] for i in task.pool.rows]
         bare = task.encoder.own_prompts([[] for _ in queries], queries)
         own = np.array(list(map(len, bare.suffixes))) + len(bare.prefix)
         return task.model.context_tokens - task.written_tokens - own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -420,6 +421,18 @@ def test_auto_begins_and_ends_where_a_choice_does(tmp_path: Path, select: str, l
     numbers = [cell.spec.k for cell in plan(tmp_path, "auto", draws=1, selects=[select]).cells]
     least = 7 if select == "hybrid:7" else 1
     assert numbers == [k for k in (1, 5, 10, 25) if least <= k < largest] + [largest]
+
+
+def test_a_row_that_is_too_long_for_the_pool_leaves_no_room_for_itself_as_a_copy(tmp_path: Path):
+    def largest(folder: Path, longest: int) -> int:
+        path = fakes.write_task(folder, pool={"drop_longest": 0.05})
+        with (folder / "train.jsonl").open("a") as rows:
+            rows.write(json.dumps({"text": "card " * longest, "label": "top_up"}) + "\n")
+        tokenizer: Any = small_tokenizer()
+        task = TokenizedTask(load_data(load_task(path)), fakes.model(600), tokenizer, queries="copied")
+        return PromptGroup(task, SelectorSpec.parse("random"), DRAWN, 0).largest()
+
+    assert largest(tmp_path / "long", 300) == largest(tmp_path / "short", 30) > 10
 
 
 def test_orders_and_readings_for_what_is_all_retrieved_are_refused_for_a_hybrid(tmp_path: Path):
