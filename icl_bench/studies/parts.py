@@ -12,6 +12,7 @@ from pathlib import Path
 
 from icl_bench.backends.device import device_name
 from icl_bench.backends.interface import Backend
+from icl_bench.errors import UserError
 from icl_bench.models.registry import Model, resolve
 from icl_bench.results.cells import CellSpec, Identity
 from icl_bench.results.storage import Place
@@ -227,11 +228,15 @@ class Part(ABC):
         store, outcome = Store(results), Outcome()
         for identity in self.identities_of(number):
             outcome.names[identity.name] = identity.spec
-            if store.has(identity):
-                outcome.kept.append(identity.spec)
+            if not store.has(identity):
+                store.mark_failed(identity, reason)
+                outcome.failed[identity.name] = reason
                 continue
-            store.mark_failed(identity, reason)
-            outcome.failed[identity.name] = reason
+            try:
+                store.is_current(identity)
+                outcome.kept.append(identity.spec)
+            except UserError as error:  # its task had other settings
+                outcome.failed[identity.name] = str(error)
         return outcome
 
     def records(self) -> Iterator[StudyCell]:

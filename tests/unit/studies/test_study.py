@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fakes import write_rows, write_task
 from support.in_process import said
 from support.models import tiny_checkpoint
 
@@ -247,6 +248,26 @@ def test_what_failed_is_told_with_its_reason(folder: Path, tmp_path: Path):
     points = read_findings(tmp_path).study_points.set_index("k")
     assert points.loc[cells[0].spec.k, ["failed", "reason"]].tolist() == [1, "out of memory"]
     assert points.loc[cells[1].spec.k, ["failed", "missing"]].tolist() == [0, 1]
+
+
+def test_finished_cells_of_a_changed_task_are_not_kept_when_their_group_is_given_up(folder: Path, tmp_path: Path):
+    def part(column: str) -> PromptPart:
+        data = {"train": "train.jsonl", "test": "test.jsonl", "fields": {"text": column, "label": "label"}}
+        task = write_task(tmp_path, data=data)
+        for split in ("train", "test"):
+            rows = [{"text": f"{split} {n}", "title": f"lost {n}", "label": "ab"[n % 2]} for n in range(8)]
+            write_rows(tmp_path / f"{split}.jsonl", rows)
+        return PromptPart.of(
+            Sweep.prepare(RunSpec(task=str(task), model=str(folder / "first"), k="1", draws=1, dtype="float32"))
+        )
+
+    results = tmp_path / "results"
+    part("text").sweep.run(results)
+    assert len(part("text").give_up(0, results, "lost").kept) == 1
+    outcome = part("title").give_up(0, results, "lost")
+    assert outcome.kept == []
+    (reason,) = outcome.failed.values()
+    assert "was computed with data.fields.text: 'text', and task cards now has 'title'" in reason
 
 
 def test_a_damaged_record_is_left_out_with_a_warning(folder: Path, tmp_path: Path):
