@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from icl_bench.results.cells import own_slug, slug
 from icl_bench.results.reading import readable
@@ -13,15 +13,23 @@ FOLDER = "_studies"
 """Folder of the files, one for each study; no task has this name."""
 
 
-def write_study(place: Place, name: str, cells: Sequence[StudyCell], *, whole: bool) -> None:
+def write_study(
+    place: Place,
+    name: str,
+    cells: Sequence[StudyCell],
+    *,
+    whole: bool,
+    replaces: Callable[[StudyCell], bool] = lambda _: False,
+) -> None:
     """Store the cells of a study.
 
-    Cells of a part (not ``whole``) are added to those stored before. Raises ``UserError`` if the file
-    cannot be written.
+    Cells of a part (not ``whole``) are added to those stored before, except those that the part ``replaces``. Raises
+    ``UserError`` if the file cannot be written.
     """
     storage, (file, *earlier) = storage_at(place), _files_of(name)
-    before = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
-    by_name = {cell.cell: cell for cell in (*before, *cells)}
+    stored = [] if whole else [cell for study in read_studies(place) if study.study == name for cell in study.cells]
+    before = [cell for cell in stored if not replaces(cell)]
+    by_name = {(cell.setting, cell.cell): cell for cell in (*before, *cells)}
     put_or_refuse(storage, file, json_content(as_stored(StudyMeta(study=name, cells=list(by_name.values())))))
     for old in earlier:
         if any(study.study == name for study in readable(storage, [old], StudyMeta, _ending)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from icl_bench.models.trained import own_pattern
 from icl_bench.results.cells import AXES, CellSpec
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
+from icl_bench.results.stored_meta import StudyCell
 from icl_bench.results.studies import write_study
 from icl_bench.studies.cluster import Cluster
 from icl_bench.studies.file import Job, Problems, StudyFile
@@ -165,8 +167,17 @@ class Study:
 
     def record(self, results: Place) -> None:
         """Store the study's cells, so that a report can list missing ones. Raises ``UserError``."""
-        cells = [record for part in self.parts for record in part.records()]
-        write_study(results, self.file.name, cells, whole=self.wanted.only is None)
+        jobs = Counter(map(_block, self.file.jobs))
+        cells, renewed = [], set()
+        for part in self.parts:
+            records = list(part.records())
+            cells += records
+            if jobs[_block(part.job)] == 1:  # blocks with one name may have the same points in different cells
+                renewed.update(map(_point, records))
+        # cells of an earlier version of the data or the task are no longer the study's
+        write_study(
+            results, self.file.name, cells, whole=self.wanted.only is None, replaces=lambda cell: _point(cell) in renewed
+        )
 
     def run(self, results: Place, listener: Listener, cluster: Cluster | None = None) -> Outcome:
         """Compute what is missing in the results folder, here or on a cluster. Raises ``UserError``."""
@@ -175,6 +186,14 @@ class Study:
         if cluster is not None:
             return cluster.run(self.parts, results, listener)
         return run_here(self.parts, results, listener)
+
+
+def _block(job: Job) -> tuple[str, ...]:
+    return job.setting, job.task, job.model
+
+
+def _point(cell: StudyCell) -> tuple[str | int, ...]:
+    return cell.setting, *(getattr(cell, axis) for axis in AXES)
 
 
 def check(

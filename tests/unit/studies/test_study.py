@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,38 @@ def test_a_part_asked_for_later_is_added_to_what_is_recorded(folder: Path, tmp_p
     assert (study.study, len(study.cells)) == ("mine", 6)
     prepared(folder).record(tmp_path)
     assert len(read_studies(tmp_path)[0].cells) == 12
+
+
+OWN = """\
+tasks: [./rows.csv]
+models: [./first]
+options: {test_size: 4, dtype: float32, draws: 2}
+settings:
+  - {name: small, k: [2, 3]}
+  - {name: large, k: [3, 4]}
+  - {name: several, k: 2}
+  - {name: several, k: 2, perturbation: "labels:permuted"}
+"""
+
+
+def test_a_setting_has_its_own_cells_also_if_another_has_them_and_no_cells_of_replaced_data(
+    folder: Path, tmp_path: Path
+):
+    def recorded(word: str, *only: str) -> dict[str, int]:
+        rows = [f"{word} {n},{'ab'[n % 2]}\n" for n in range(40)]
+        (folder / "rows.csv").write_text("text,label\n" + "".join(rows), encoding="utf-8")
+        file = load_study(folder / "own.yaml")
+        Study.prepare(file, PointFilter(file.exclude, Rule.parse(only) if only else None)).record(tmp_path)
+        (study,) = read_studies(tmp_path)
+        return Counter(cell.setting for cell in study.cells)
+
+    (folder / "own.yaml").write_text(OWN, encoding="utf-8")
+    every = {"small": 4, "large": 4, "several": 4}
+    assert recorded("one") == every
+    assert recorded("one", "setting=small") == every
+    assert recorded("two", "setting=small") == every
+    assert recorded("two", "setting=large", "k=3") == every
+    assert recorded("two", "perturbation=none") == every | {"several": 6}  # which block the others are of is not stored
 
 
 def test_of_one_task_or_model_nothing_of_others_is_said_to_be_missing(folder: Path, tmp_path: Path):
