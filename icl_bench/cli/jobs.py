@@ -158,8 +158,10 @@ def _finish(part: Part, results: Place, display: Display, on_finished: Callable[
 
 
 def _divided(parts: Sequence[Part], outcome: Outcome, on_finished: Callable[[Finished], None]) -> list[Finished]:
-    """The outcome of parts that were computed together, by task and model."""
-    done = [Finished(part.task, part.model, outcome.of(part.task, part.model)) for part in parts]
+    """The outcome of parts that were computed together, each with its own cells: parts may share task and model."""
+    done = [
+        Finished(part.task, part.model, outcome.of({identity.name for identity in part.identities()})) for part in parts
+    ]
     for finished in done:
         on_finished(finished)
     return done
@@ -192,9 +194,6 @@ def _on_cluster(
         assert connection is not None, "a cluster was requested"
         prepared = partial(_prepared, display=display, results=results, purse_of=purse)
         parts, problem = do_each(spec, options, prepared, display.problem)
-        for part in parts:
-            for text in part.problems():
-                display.note(f"  {text}")
         with StudyDisplay(display) as listener:
             outcome = connection.run(parts, results, listener)
     display.outcome(outcome, results)

@@ -256,6 +256,7 @@ class RayCluster:
         share_room(parts)
         for part in parts:
             part.settle()
+        listener.parts_shared(parts)
         return _Run(self, list(parts), _anywhere(results), listener).run()
 
 

@@ -33,6 +33,9 @@ class Listener:
     def part_started(self, part: Part, number: int, parts: int) -> None:
         """A part starts; ``number`` counts from 1."""
 
+    def parts_shared(self, parts: Sequence[Part]) -> None:
+        """Several processes start to compute these parts together."""
+
     def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
         """The watcher of a plan's cells while they are computed."""
         del plan
@@ -137,12 +140,21 @@ def share_room(parts: Sequence[Part]) -> None:
 
 
 def run_here(parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
-    """Compute the missing cells of parts, one after another, in this process. Raises ``UserError``."""
+    """Compute the missing cells of parts, one after another, in this process.
+
+    A part that cannot be computed does not stop the others. A single part raises its ``UserError``.
+    """
     share_room(parts)
     engines, total = Engines(), Outcome()
     for number, part in enumerate(parts, 1):
         listener.part_started(part, number, len(parts))
-        outcome = part.run(results, engines, listener)
+        try:
+            outcome = part.run(results, engines, listener)
+        except UserError as error:
+            if len(parts) == 1:
+                raise
+            total.stopped.append(f"{part.job}: {error}")
+            continue
         listener.part_ended(part, outcome)
         total.add(outcome)
     return total

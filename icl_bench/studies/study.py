@@ -176,7 +176,11 @@ class Study:
                 renewed.update(map(_point, records))
         # cells of an earlier version of the data or the task are no longer the study's
         write_study(
-            results, self.file.name, cells, whole=self.wanted.only is None, replaces=lambda cell: _point(cell) in renewed
+            results,
+            self.file.name,
+            cells,
+            whole=self.wanted.only is None,
+            replaces=lambda cell: _point(cell) in renewed,
         )
 
     def run(self, results: Place, listener: Listener, cluster: Cluster | None = None) -> Outcome:

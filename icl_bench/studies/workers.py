@@ -170,12 +170,22 @@ class LocalWorkers:
     spec: WorkerSpec
 
     def run(self, parts: Sequence[Part], results: Place, listener: Listener) -> Outcome:
-        """See ``Cluster``: one model after another."""
+        """See ``Cluster``: one model after another, also after one that cannot be computed."""
         total = Outcome()
         for team in self.spec.teams(parts, results, listener.note):
-            alone = team.workers == 1
-            total.add(run_here(team.parts, results, listener) if alone else team.run(results, listener))
+            try:
+                total.add(self._computed(team, results, listener))
+            except UserError as error:
+                if len(parts) == 1:
+                    raise
+                total.stopped.append(f"{'; '.join(str(part.job) for part in team.parts)}: {error}")
         return total
+
+    def _computed(self, team: Team, results: Place, listener: Listener) -> Outcome:
+        if team.workers == 1:
+            return run_here(team.parts, results, listener)
+        listener.parts_shared(team.parts)
+        return team.run(results, listener)
 
 
 @dataclass

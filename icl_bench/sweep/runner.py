@@ -156,19 +156,17 @@ class Outcome:
         """Whether a cell has ended and results can be shown."""
         return bool(self.computed or self.kept or self.failed)
 
-    def of(self, task: str, model: str) -> Outcome:
-        """The cells of one task and one model, without token counts."""
-
-        def mine(spec: CellSpec) -> bool:
-            return (spec.task, spec.model) == (task, model)
-
+    def of(self, cells: Collection[str]) -> Outcome:
+        """Only these cells, by file name, without token counts."""
+        names = {name: spec for name, spec in self.names.items() if name in cells}
+        specs = set(names.values())
         return Outcome(
-            list(filter(mine, self.computed)),
-            list(filter(mine, self.kept)),
-            {name: reason for name, reason in self.failed.items() if mine(self.names[name])},
+            [spec for spec in self.computed if spec in specs],
+            [spec for spec in self.kept if spec in specs],
+            {name: reason for name, reason in self.failed.items() if name in names},
             list(self.stopped),
             self.spent,
-            {name: spec for name, spec in self.names.items() if mine(spec)},
+            names,
         )
 
     def check(self, store: Store) -> None:

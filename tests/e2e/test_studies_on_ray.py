@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,16 @@ class Told(Listener):
         self.notes: list[str] = []
         self.states: list[StudyProgress] = []
         self.ended: list[tuple[Part, Outcome]] = []
+        self.shared: list[Part] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
     def cluster_progress(self, state: StudyProgress) -> None:
         self.states.append(state)
+
+    def parts_shared(self, parts: Sequence[Part]) -> None:
+        self.shared += parts
 
     def part_ended(self, part: Part, outcome: Outcome) -> None:
         self.ended.append((part, outcome))
@@ -138,7 +142,7 @@ def test_a_study_on_ray_is_the_study_without(cluster: None, folder: Path, tmp_pa
     # one process answers prompts that draws have in common once
     assert outcome.answer_tokens >= alone.answer_tokens
     pd.testing.assert_frame_equal(predictions(tmp_path / "shared"), predictions(tmp_path / "alone"))
-    assert len(told.ended) == 3
+    assert len(told.ended) == len(told.shared) == 3
     assert sum(len(one.computed) for _, one in told.ended) == 18
     assert [one.name for one in (tmp_path / "shared" / "_studies").iterdir()] == ["mine.json"]
     again, _ = carried_out(folder / "mine.yaml", tmp_path / "shared", engines=1)

@@ -90,7 +90,12 @@ def study(
             print_plan(laid_out, console())
     else:
         display.outcome(outcome, results)
-        points = read_findings(results).study_points
+        try:
+            points = read_findings(results).study_points
+        except UserError:
+            if outcome.stopped:  # nothing was computed, for the printed reasons
+                raise typer.Exit(1) from None
+            raise
         points = points[points["study"] == read.name]
         if json:
             print_json(records(points))

@@ -89,9 +89,13 @@ class Display(Listener):
 
     def part(self, part: Part) -> None:
         """The next run, and notes on its data, unless quiet."""
+        self.headed(part.headline, part)
+
+    def headed(self, heading: str, part: Part) -> None:
+        """A heading, cells of a part that cannot run, and notes on its data, unless quiet."""
         if self._quiet:
             return  # some notes need an encoder
-        self.note(part.headline)
+        self.note(heading)
         for text in part.problems():
             self.note(f"  {text}")
 
@@ -374,7 +378,7 @@ class _Scores:
     def __init__(self, cells: Sequence[CellPlan]) -> None:
         self.text = Text()
         self._measure = ""
-        self._planned = Counter(map(_point, cells))
+        self._planned = Counter(_point(cell) for cell in cells if cell.task.asked is None)  # others have no score
         self._done: dict[str, list[Sequence[float]]] = {}
 
     def add(self, cell: CellPlan, measure: str, scores: Sequence[float]) -> None:

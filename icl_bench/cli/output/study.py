@@ -42,9 +42,12 @@ class StudyDisplay(Listener):
     def part_started(self, part: Part, number: int, parts: int) -> None:
         """Print its name, problems and notes."""
         self._part = part
-        self._display.note(f"{number} of {parts}: {_named(part)}")
-        for text in part.problems():
-            self._display.note(f"  {text}")
+        self._display.headed(f"{number} of {parts}: {_named(part)}", part)
+
+    def parts_shared(self, parts: Sequence[Part]) -> None:
+        """Print their names, problems and notes."""
+        for part in parts:
+            self._display.headed(_named(part), part)
 
     def running(self, plan: Plan) -> AbstractContextManager[Watcher]:
         """The progress bars of ``run``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.fakes import write_rows, write_task
-from support.in_process import said
+from support.in_process import run_command, said
 from support.models import tiny_checkpoint
 
 from icl_bench.analysis.all_findings import read_findings
@@ -19,10 +19,12 @@ from icl_bench.models import registry
 from icl_bench.results.reading import read_results
 from icl_bench.results.studies import FOLDER, read_studies
 from icl_bench.studies.file import known_studies, load_study
-from icl_bench.studies.parts import Engines, Listener, PromptPart
+from icl_bench.studies.parts import Engines, Listener, PromptPart, run_here
 from icl_bench.studies.rules import PointFilter, Rule
 from icl_bench.studies.study import Study, check_rules
+from icl_bench.studies.workers import LocalWorkers, Team, WorkerSpec
 from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.runner import Outcome
 from icl_bench.sweep.sweep import Sweep
 from icl_bench.tasks.task_files import load_task
 
@@ -301,6 +303,47 @@ def test_finished_cells_of_a_changed_task_are_not_kept_when_their_group_is_given
     assert outcome.kept == []
     (reason,) = outcome.failed.values()
     assert "was computed with data.fields.text: 'text', and task cards now has 'title'" in reason
+
+
+@pytest.mark.parametrize("by", [None, LocalWorkers(WorkerSpec(None)), LocalWorkers(WorkerSpec(2))], ids=str)
+def test_a_part_that_cannot_be_computed_leaves_the_others(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: LocalWorkers | None
+):
+    def load_unless_damaged(self: Engines, part: PromptPart) -> Any:
+        if part.model == "first":
+            raise UserError("the model is damaged")
+        return load(self, part)
+
+    load = Engines.load
+    monkeypatch.setattr(Engines, "load", load_unless_damaged)
+    monkeypatch.setattr(Team, "run", lambda self, *others: run_here(self.parts, *others))
+    outcome = prepared(folder, "setting=shuffled").run(tmp_path, Listener(), by)
+    assert outcome.stopped == ["shuffled: stdlib_six with " + str(folder / "first") + ": the model is damaged"]
+    assert [cell.model for cell in outcome.computed] == ["second"]
+    with pytest.raises(UserError, match="the model is damaged"):
+        prepared(folder, "setting=shuffled", "model=first").run(tmp_path, Listener(), by)
+
+
+def test_a_study_of_which_nothing_can_be_computed_ends_with_the_reasons(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def damaged(self: Engines, part: PromptPart) -> Any:
+        raise UserError("the model is damaged")
+
+    monkeypatch.setattr(Engines, "load", damaged)
+    ended = run_command("study", folder / "mine.yaml", "--only", "setting=shuffled", "--results", tmp_path)
+    assert ended.code == 1
+    assert ended.err.count("\nstopped: shuffled: stdlib_six with ") == 2
+    assert "error" not in ended.err
+
+
+def test_what_workers_leave_out_is_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Team, "run", lambda *_: Outcome())
+    (folder / "long.yaml").write_text(STUDY.replace("k: [2, 4]", "k: [2, 4, 50000]"), encoding="utf-8")
+    words = ("study", folder / "long.yaml", "--only", "setting=plain", "--results", tmp_path, "--workers", 2)
+    told = " ".join(run_command(*words).err.split())
+    assert "plain, stdlib_six with second" in told
+    assert told.count("skipped: k=50000 is more than the pool's") == 3  # second has bm25 in a part of its own
 
 
 def test_a_damaged_record_is_left_out_with_a_warning(folder: Path, tmp_path: Path):

@@ -194,6 +194,21 @@ def test_a_task_that_fails_in_one_process_leaves_the_others_their_tables(
     assert "1 of 2 not finished" in str(problem)
 
 
+def test_tasks_of_one_name_have_their_own_cells(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As two versions of a file in two folders."""
+    monkeypatch.setattr(workers.Team, "run", lambda self, *others: workers.run_here(self.parts, *others))
+    tasks = []
+    for word in ("one", "two"):
+        (tmp_path / word).mkdir()
+        tasks.append(tmp_path / word / "rows.csv")
+        tasks[-1].write_text("text,label\n" + "".join(f"{word} {n},{'ab'[n % 2]}\n" for n in range(40)))
+    options = {"task": tasks, "model": model, "k": "1", "draws": 2, "test_size": 2, "dtype": "float32"}
+    display, said = Display(quiet=True), lambda _: None
+    done, _ = jobs.carry_out(RunSpec, options, MachineOptions(workers="2"), tmp_path / "results", display, said)
+    first, second = (set(one.outcome.names) for one in done)
+    assert [len(first), len(second), len(first | second)] == [2, 2, 4]
+
+
 @pytest.mark.parametrize(("keep", "groups"), [("all", 2), ("top:2", 0), (None, 0)])
 def test_cells_that_lack_the_requested_scores_are_not_kept_by_workers(
     keep: str | None, groups: int, model: str, tmp_path: Path

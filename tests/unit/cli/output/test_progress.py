@@ -190,11 +190,12 @@ def test_without_a_terminal_a_study_on_a_cluster_says_which_groups_are_done(log:
 
 
 def test_scores_so_far_are_means_of_finished_cells_and_say_so():
-    def cell(draw: int, k: int = 10, attention: str = str(FULL)) -> Any:
+    def cell(draw: int, k: int = 10, attention: str = str(FULL), asked: str | None = None) -> Any:
         spec = SimpleNamespace(select="random", order="by-label", attention=attention, k=k, draw=draw)
-        return SimpleNamespace(spec=spec)
+        return SimpleNamespace(spec=spec, task=SimpleNamespace(asked=asked))
 
     planned = [cell(draw, k) for draw in (0, 1) for k in (10, 1000)] + [cell(0, 5, "block:50")]
+    planned += [cell(draw, 10, asked="calibration") for draw in (0, 1)]  # queries without a score
     shown = _Scores(planned)
     assert shown.text.plain == ""
     shown.add(cell(0), "accuracy", [1.0, 0.0, 0.0, 0.0])
