@@ -31,7 +31,7 @@ from icl_bench.results.cells import CellSpec
 from icl_bench.results.reading import warn
 from icl_bench.results.store import OpenCell
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
-from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner, served_by
+from icl_bench.sweep.runner import Outcome, PredictionMaker, Runner, Timed, served_by
 from icl_bench.sweep.scoring_again import score_again
 from icl_bench.wording import counted
 
@@ -239,7 +239,7 @@ class BatchRunner(Runner):
         work = _Work(cell, prompts, cell.task.decodings(queries), maker, opened, outcome, indices, maker.hashes, state)
         self._register(state)
         self._server.leave_out(state.refused)
-        self._server.resumed = opened.model
+        self._server.begin(opened.model)
         queue = deque(state.batches)
         asked = {row for record in state.batches for row in record.rows}
         unanswered = [(queries[at].id, work.hashes[queries[at].id]) for at in todo]
@@ -475,9 +475,12 @@ class BatchRunner(Runner):
         if not answers:
             return
         predictions = [work.maker.make(answer) for answer in answers]
-        work.opened.append(predictions, model=self._served_model)
+        model = self._server.answering
+        work.opened.append(predictions, model=model)
         for answer, prediction in zip(answers, predictions, strict=True):
-            self._same_answers.keep(work.cell, prediction.test_id, prediction.prompt_hash, (answer,), 0.0)
+            self._same_answers.keep(
+                work.cell, prediction.test_id, prediction.prompt_hash, Timed((answer,), 0.0, model=model)
+            )
         work.outcome.count(predictions)
         computed = sum(one.prompt_tokens - one.cached_tokens for one in predictions)
         self.watcher.predicted(len(predictions), computed)

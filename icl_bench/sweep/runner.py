@@ -231,8 +231,10 @@ class Timed(NamedTuple):
 
     answers: tuple[Answer, ...]
     seconds: float
-    prefix_seconds: float | None
+    prefix_seconds: float | None = None
     """The part of ``seconds`` for shared tokens; None if unknown."""
+    model: str | None = None
+    """The models that a server reported."""
 
 
 @dataclass
@@ -255,18 +257,10 @@ class SameAnswers:
         """The answers to a test example's prompt, by its hash."""
         return self._answers.get((cell.curve_point, row, prompt))
 
-    def keep(
-        self,
-        cell: CellPlan,
-        row: str,
-        prompt: str,
-        answers: tuple[Answer, ...],
-        seconds: float,
-        prefix_seconds: float | None = None,
-    ) -> None:
+    def keep(self, cell: CellPlan, row: str, prompt: str, found: Timed) -> None:
         """Keep the answer or all samples to a prompt, if a later draw may have the same prompt."""
         if cell.curve_point in self.points:
-            self._answers[cell.curve_point, row, prompt] = Timed(answers, seconds, prefix_seconds)
+            self._answers[cell.curve_point, row, prompt] = found
 
 
 @dataclass
@@ -638,7 +632,7 @@ class Runner:
             return {}
         backend, decodings = self._loaded(), cell.task.decodings(queries)
         if isinstance(backend, ServerBackend):
-            backend.resumed = opened.model
+            backend.begin(opened.model)
         counters, reports = backend.counters, backend.peak_prefix_bytes is not None
         start, tokens, before = counters.seconds, counters.prompt_tokens, counters.prefix_seconds
         answer = backend.answer if (thinking := cell.task.thinking) is None else partial(thinking.answer, backend)
@@ -652,10 +646,11 @@ class Runner:
         for pack in asked(ask, prompts, todo, decodings, cell.task.samples, [row.id for row in queries]):
             seconds, prefix = counters.seconds - start, counters.prefix_seconds - before
             predictions = [maker.make(*answers) for answers in pack]
-            opened.append(predictions, seconds, prefix if reports else None, counters.served.get("model"))
+            model = backend.answering if isinstance(backend, ServerBackend) else None
+            opened.append(predictions, seconds, prefix if reports else None, model)
             for answers, prediction in zip(pack, predictions, strict=True):
                 each = seconds / len(pack), prefix / len(pack) if reports else None
-                same.keep(cell, prediction.test_id, prediction.prompt_hash, answers, *each)
+                same.keep(cell, prediction.test_id, prediction.prompt_hash, Timed(answers, *each, model))
             outcome.count(predictions)
             self.watcher.predicted(len(pack), counters.prompt_tokens - tokens)
             start, tokens, before = counters.seconds, counters.prompt_tokens, counters.prefix_seconds
@@ -691,7 +686,7 @@ class Runner:
                 predictions,
                 sum(found.seconds for _, found in copied),
                 sum(prefix) if len(prefix) == len(copied) else None,
-                self._served_model,
+                ", ".join(dict.fromkeys(found.model for _, found in copied if found.model)) or None,
             )
             outcome.count(predictions, copied=True)
             self.watcher.predicted(len(predictions), 0)
@@ -728,11 +723,6 @@ class Runner:
         backend = self._loaded()
         assert isinstance(backend, ServerBackend), "refused before"
         return backend
-
-    @property
-    def _served_model(self) -> str | None:
-        """The models that the server has reported in this run."""
-        return None if self._backend is None else self._backend.counters.served.get("model")
 
     def _loaded(self) -> Backend:
         if self._refusal is not None:
@@ -778,8 +768,9 @@ def lacks_scores(
 
 
 def served_by(backend: Backend) -> dict[str, Any]:
-    """What a server reports about the model that answered, as metadata of a cell."""
-    return {"served": dict(backend.counters.served)} if backend.counters.served else {}
+    """What a server reports, as metadata of a cell; which models answered it is stored with its answers."""
+    served = {name: said for name, said in backend.counters.served.items() if name != "model"}
+    return {"served": served} if served else {}
 
 
 class PredictionMaker:

@@ -124,6 +124,8 @@ class ServerBackend:
         self.budget, self._on_model_change, self._scores = budget, on_model_change, scores
         self.resumed: str | None = None
         """The models that answered the stored rows of this cell, separated by commas."""
+        self._answering: dict[str, None] = {}
+        """The models that answer this cell now."""
         self._lost = False
         self.cut_prompts = CutPrompts()
         self._refused: set[str] = set()
@@ -143,7 +145,17 @@ class ServerBackend:
         """The same server for one of several threads, with counters of its own, except what the server reports."""
         other = copy(self)
         other.counters, other._before, other._together = Counters(served=self.counters.served), None, together
+        other._answering = {}
         return other
+
+    def begin(self, resumed: str | None) -> None:
+        """Answer another cell, whose stored rows were answered by the models ``resumed``."""
+        self.resumed, self._answering = resumed, {}
+
+    @property
+    def answering(self) -> str | None:
+        """The models that the server reported since the cell began, separated by commas; None for none."""
+        return ", ".join(self._answering) or None
 
     def identity(self) -> dict[str, str]:
         """See ``Backend.identity``."""
@@ -634,6 +646,7 @@ class ServerBackend:
         if model is None:
             return
         model = model[:300]
+        self._answering[model] = None
         already = served.setdefault("model", model)
         before = next((one for one in (self.resumed, already) if one and model not in one.split(", ")), None)
         if before is None:

@@ -528,6 +528,27 @@ def test_answers_of_another_model_are_kept_until_the_user_accepts_them(plan: Pla
     assert set(server.answered.values()) == {1}
 
 
+@pytest.mark.parametrize("run", [single, lambda *given, **more: runner(*given, **more).run()], ids=["single", "batch"])
+@pytest.mark.parametrize("retrieved", [False, True], ids=["drawn", "retrieved"])
+def test_a_cell_names_the_models_that_answered_it_and_no_earlier_ones(
+    run: Callable[..., Outcome], retrieved: bool, plan: Plan, tmp_path: Path
+) -> None:
+    class Changes(OpenAIServer):
+        def completed(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            return super().completed(body, text) | {"model": "old" if self.answered.total() <= 8 else "new"}
+
+    if retrieved:  # the second draw has the prompts of the first
+        plan = fakes.plan(tmp_path / "other", k="2,4,6", draws=2, scoring="unconstrained", selects=["bm25"])
+    store = Results()
+    with serving_batches(Changes()) as server:
+        assert run(plan, store, server, on_model_change="mark", concurrency=1).failed == {}
+    by_cell = {str(meta.spec): meta.served["model"] for _, meta in finished_cells(store.storage) if meta.served}
+    assert len(by_cell) == len(plan.cells)
+    assert {"old", "new"} <= {*by_cell.values()}
+    # a draw of a retrieval may have a prompt of its own, because of a tie
+    assert sum(", " in names for names in by_cell.values()) <= (3 if retrieved else 1)
+
+
 def test_a_server_that_stays_away_ends_the_run_and_the_next_one_goes_on(plan: Plan) -> None:
     store, away = Results(), [False]
     with serving_batches(
