@@ -168,7 +168,8 @@ class Study:
     def record(self, results: Place) -> None:
         """Store the study's cells, so that a report can list missing ones. Raises ``UserError``."""
         jobs = Counter(map(_block, self.file.jobs))
-        cells, renewed = [], set()
+        cells: list[StudyCell] = []
+        renewed: set[tuple[str | int, ...]] = set()
         for part in self.parts:
             records = list(part.records())
             cells += records
