@@ -35,7 +35,7 @@ def neighbours(
 ) -> tuple[Fitted, int]:
     """What the examples' votes say of the test rows, and the number of neighbours that vote; of ``count`` labels.
 
-    Votes are weighted by cosine similarity. The number maximises leave-one-out accuracy on the
+    Votes are weighted by cosine similarity (:func:`weight`). The number maximises leave-one-out accuracy on the
     examples; the smallest wins a tie. ``keep`` is a folder for the classifier.
     """
     from sklearn.neighbors import KNeighborsClassifier
@@ -48,7 +48,7 @@ def neighbours(
     for tried in (n for n in NEIGHBOUR_COUNTS if n < len(train)):
         nearest = order[:, :tried]
         votes = np.zeros((len(train), count))
-        weights = np.take_along_axis(similar, nearest, axis=1) + 0.001
+        weights = _positive(np.take_along_axis(similar, nearest, axis=1) + 0.001)
         for column in range(tried):
             votes[np.arange(len(train)), labels[nearest[:, column]]] += weights[:, column]
         right = float((votes.argmax(axis=1) == labels).mean())
@@ -61,5 +61,13 @@ def neighbours(
 
 
 def weight(distances: np.ndarray) -> np.ndarray:
-    """The weights of neighbours at these cosine distances; a named function, so that the classifier can be stored."""
-    return 1.001 - distances
+    """The weights of neighbours at these cosine distances; a named function, so that the classifier can be stored.
+
+    Similarities below 0 are the smallest weights.
+    """
+    return _positive(1.001 - distances)
+
+
+def _positive(similar: np.ndarray) -> np.ndarray:
+    """Positive weights in the order of the similarities: sums of negative ones would turn votes around."""
+    return np.maximum(similar, 1e-6 * (2 + similar))

@@ -648,6 +648,31 @@ def test_neighbours_choose_their_number_by_leaving_one_out():
     assert (found[:, 3] == 0).all()
 
 
+def test_examples_unlike_a_query_do_not_turn_the_votes_around():
+    pytest.importorskip("sklearn")
+    from icl_bench.training.methods.nearest_neighbours import neighbours
+
+    rng = np.random.default_rng(0)
+    centres = np.repeat(np.eye(4)[:3], 20, axis=0)
+    points = centres + 0.05 * rng.normal(size=centres.shape)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    labels = np.repeat([0, 1, 2], 20)
+    labels[::7] = (labels[::7] + 1) % 3
+    # from beside all clusters to opposite them: fewer and fewer examples are similar
+    queries = np.eye(4)[3] - np.linspace(0, 0.3, 200)[:, None] * [1, 1, 1, 0]
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    said, number = neighbours(points, labels, queries, 3)
+    assert number > 1
+    assert said.probabilities.min() >= 0
+    np.testing.assert_allclose(said.probabilities.sum(axis=1), 1)
+    similar = queries @ points.T
+    nearest = np.argsort(-similar, axis=1)[:, :number]
+    ranked = np.take_along_axis(similar, nearest, axis=1)
+    single = (ranked[:, 0] > 0.01) & (ranked[:, 1] < -0.001)
+    assert single.any()
+    assert (said.probabilities.argmax(axis=1) == labels[nearest[:, 0]])[single].all()
+
+
 def test_states_are_those_of_the_last_token(tmp_path: Path, tiny: Path):
     from transformers import AutoModel
 
