@@ -288,9 +288,9 @@ def adaptation_course(context: Context) -> pd.DataFrame:
     """
     import pandas as pd
 
-    models = set(_in_cells(context))
+    models = {model for model in _in_cells(context) if model.adapted is not None}
     if context.results is not None:
-        models |= {model for model, _, _ in _in_losses(context.results)}
+        models |= {model for model, _, _ in _in_losses(context.results) if model.adapted is not None}
     rows = [
         {
             "base": model.base[0],

@@ -21,6 +21,7 @@ from icl_bench.results.perplexity_losses import losses_name, write_losses
 from icl_bench.results.reading import Stored
 from icl_bench.results.storage import storage_at
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
+from icl_bench.results.trained_methods import BASELINES
 
 WINDOWS = 6
 
@@ -229,16 +230,19 @@ def in_cells(*models: tuple[str, str, dict[str, Any] | None], k: int = 5) -> Sto
     """A cell of each model at two ks, the later one's answers the better."""
     cells, rows = {}, []
     for i, (model, attention, training) in enumerate(models):
+        method = (training or {}).get("method")
+        select = method if method in BASELINES else "random"
         for shots, said in ((k, "ab" * i + "aa" * (4 - i)), (2 * k, "ab" * 4)):
-            name = f"{model} {attention} {shots}"
+            name = f"{model} {select} {attention} {shots}"
             cells[name] = meta(
+                select=select,
                 model=model,
                 attention=attention,
                 facts={"fingerprint": model},
                 training=training,
                 compute={"query_flops": 10.0 * shots, "cache_bytes": 1.0 * i},
             )
-            axes = {"model": model, "attention": attention, "k": shots, "cell": name}
+            axes = {"model": model, "select": select, "attention": attention, "k": shots, "cell": name}
             rows.append(cell(said, "ab" * 4, **axes))
     return Stored(frame(*rows), cells, {}, ())
 
@@ -422,6 +426,15 @@ def test_courses_are_told_of_cells_and_of_losses_by_base_and_name(tmp_path: Path
     table = find(read).adaptation_course
     assert table["pattern"].tolist() == ["full", "full", "grouped:4,2"]
     assert table["base"].tolist() == ["k", "m", "m"]
+
+
+def test_a_course_is_told_of_a_model_that_classifiers_were_trained_on_too():
+    """Their cells have the training of the classifier, and may be read first."""
+    training = adapted("grouped:4,2") | {"losses": [{"step": 0, "validation": 3.5}]}
+    of_model, of_probe = (("z", "grouped:4,2", made) for made in (training, {"method": "probe", "seconds": 1.0}))
+    for models in ((of_model, of_probe), (of_probe, of_model)):
+        found = find(in_cells(*models)).adaptation_course
+        assert found[["model", "step", "validation"]].to_numpy().tolist() == [["z", 0, 3.5]]
 
 
 def test_without_a_folder_there_are_no_losses():
