@@ -160,21 +160,24 @@ class Finetuning:
         rows = len(self.task.data.test)
         where = f"{method.name}, k={examples.k:,}, draw {examples.draw + 1} of {self.spec.draws}"
         keeps = self.spec.keep_checkpoints is not None
-        for select in (method.name, f"{method.name}{UPPER}"):
-            named = self.identity(select, examples)
-            outcome.names[named.name] = named.spec
+        bound = self.identity(f"{method.name}{UPPER}", examples)
+        outcome.names |= {named.name: named.spec for named in (identity, bound)}
         with store.claim(identity, rows) as opened:
             again = opened is None and store.has(identity) and keeps and not self._has_kept(identity)
+            damaged = False
             if opened is None:
                 score_again(store, identity, self.task)
                 outcome.kept.append(identity.spec)
-                if not again:
+                damaged = store.has(bound) and not store.is_current(bound) and bound.name not in store.scored_otherwise
+                score_again(store, bound, self.task)
+                if not (again or damaged):
                     if self._has_kept(identity):
                         say(f"classifier already written: {self._kept(identity)}")
                     return
             unseen = len(examples.missing)
             without = f" ({unseen} of {len(self.task.data.labels)} labels have no example)"
-            say(f"{where}: training{' again, to keep what it learns' if again else ''}{without if unseen else ''}")
+            why = ", to keep what it learns" if again else f", because {bound.spec.select} is damaged"
+            say(f"{where}: training{f' again{why}' if opened is None else ''}{without if unseen else ''}")
             try:
                 learned = self._learn(method, examples, identity)
             except CellError as error:
@@ -185,13 +188,14 @@ class Finetuning:
                 return
             if self._has_kept(identity):
                 say(f"classifier written: {self._kept(identity)}")
-            if opened is None:
+            if opened is None and not damaged:
                 return
             # the upper bound first, so that the method's cell implies both
             for learnt in sorted(learned, key=lambda learnt: learnt.select == method.name):
                 if learnt.select == method.name:
-                    self._finish(opened, method, learnt, examples)
-                    outcome.computed.append(identity.spec)
+                    if opened is not None:
+                        self._finish(opened, method, learnt, examples)
+                        outcome.computed.append(identity.spec)
                     continue
                 upper = self.identity(learnt.select, examples)
                 with store.claim(upper, rows) as other:

@@ -433,6 +433,30 @@ def test_finished_cells_are_kept(tmp_path: Path, tiny: Path, monkeypatch):
     assert len(again.kept) == 2
 
 
+def test_an_upper_bound_has_the_metrics_of_its_training(tmp_path: Path, tiny: Path):
+    for metrics in (["accuracy"], ["macro_f1", "accuracy"]):
+        task = write_task(tmp_path / "task", metrics=metrics)
+        spec = FinetuneSpec(task=str(task), model=str(tiny), k="12", method=("full",), draws=1, epochs=1, device="cpu")
+        Finetuning.prepare(spec).run(tmp_path / "results")
+        stored = {meta.spec.select: meta.task.metrics for _, meta in finished_cells(tmp_path / "results")}
+        assert stored == {"full": metrics, "full-paper": metrics}
+
+
+def test_a_damaged_upper_bound_is_trained_again(tmp_path: Path, tiny: Path):
+    made = prepared(tmp_path, tiny)
+    made.run(tmp_path / "results")
+    before = read_results(tmp_path / "results")
+    (name,) = [name for name, meta in finished_cells(tmp_path / "results") if meta.spec.select == "full-paper"]
+    file = tmp_path / "results" / name
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.warns(UserWarning, match=r"full-paper.*set aside"):
+        outcome = made.run(tmp_path / "results")
+    assert [cell.select for cell in outcome.computed] == ["full-paper"]
+    after = read_results(tmp_path / "results")
+    assert after["prediction"].tolist() == before["prediction"].tolist()
+    assert not made.run(tmp_path / "results").computed
+
+
 def test_a_cells_answers_are_all_of_one_training(tmp_path: Path, tiny: Path):
     made = prepared(tmp_path, tiny, method=("probe",))
     identity = made.identity("probe", Examples(made.task, 0, 12))
