@@ -177,14 +177,26 @@ class DemonstrationSequences:
         sizes[rows] = self.task.encoder.demonstration_lengths([train[i] for i in rows])
         return sizes
 
+    @cached_property
+    def _room(self) -> int:
+        """Tokens for demonstrations. Raises ``UserError`` if none fits."""
+        encoder, rows = self.task.encoder, self.task.pool.rows
+        start = encoder.whole(encoder.form.start) if encoder.form.start else encoder.bos
+        room = self.length - len(start) - 8  # tokens that may be added at joins
+        if not (self._sizes[rows] <= room).any():
+            raise UserError(f"--length {self.length}: no demonstration of {self.task.data.spec.name} fits")
+        return room
+
+    def check(self) -> None:
+        """Raise ``UserError`` if no demonstration fits."""
+        _ = self._room
+
     def sequence(self, number: int) -> Lesson:
         """Sequence ``number``. Raises ``UserError`` if no demonstration fits."""
-        rows = self.task.pool.rows
+        room, rows = self._room, self.task.pool.rows
         order = generator(self.seed, "demonstrations", number).permutation(rows)
-        room = self.length - len(self.task.encoder.bos) - 8  # tokens that may be added at joins
+        order = order[np.argmax(self._sizes[order] <= room) :]  # the first that fits begins
         count = int(np.searchsorted(np.cumsum(self._sizes[order]), room, side="right"))
-        if count < 1:
-            raise UserError(f"--length {self.length}: no demonstration of {self.task.data.spec.name} fits")
         train = self.task.data.train
         ids, ends, learnt = self.task.encoder.lesson([train[i] for i in order[:count]])
         return Lesson(ids[: self.length], tuple(learnt), ends)

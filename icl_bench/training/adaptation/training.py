@@ -176,8 +176,9 @@ class Adaptation(LongTraining):
             task_spec = load_task(name)
             refuse_thoughts(task_spec, "adaptation")
             data = load_data(task_spec, data_dir=spec.data_dir)
-            task = TokenizedTask(data, model, tokenizer, spec.seed)
-            tasks.append(DemonstrationSequences(task, spec.length, spec.seed))
+            sequences = DemonstrationSequences(TokenizedTask(data, model, tokenizer, spec.seed), spec.length, spec.seed)
+            sequences.check()
+            tasks.append(sequences)
         device = device_name(spec.device)
         dtype = dtype_name(spec.dtype, device)
         if dtype == "float16":

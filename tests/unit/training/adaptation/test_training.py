@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.fakes import row, write_rows, write_task
 from support.models import tiny_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from unit.sweep.test_vectors_of_prompts import passages_task
@@ -137,6 +138,44 @@ def test_demonstrations_are_spread_evenly_and_train_their_answers(tmp_path: Path
             whole = tokenizer.decode(lesson.ids[begin:end])
             row = next(r for r in pool if f"Q: {r.fields['question']}\n" in whole)
             assert answer == f" {row.answer}{template.separator}"
+
+
+def of_cards(tmp_path: Path, rows: list[str], **task: Any) -> Path:
+    """A task whose rows have these texts."""
+    file = write_task(tmp_path / "cards", train_rows=len(rows), **task)
+    write_rows(file.parent / "train.jsonl", [row(i) | {"text": text} for i, text in enumerate(rows)])
+    return file
+
+
+def test_a_row_longer_than_a_sequence_is_skipped_wherever_it_is_drawn(tmp_path: Path, tiny: Path, texts: Path):
+    few = [f"card {i}" for i in range(5)]
+    file = of_cards(tmp_path, [" ".join(["where is my card"] * 30), *few])
+    spec = asked(tmp_path, tiny, texts, demonstrations_too=(str(file),), share=1.0, length=48)
+    training = Adaptation.prepare(spec)
+    for number in range(20):
+        lesson = training.examples.sequence(number)
+        assert lesson.ends
+        assert "where" not in training.tokenizer.decode(lesson.ids)
+    only = of_cards(tmp_path, [" ".join(["where is my card"] * (30 + i)) for i in range(4)])
+    with pytest.raises(UserError, match="--length 48: no demonstration of cards fits"):
+        Adaptation.prepare(asked(tmp_path, tiny, texts, demonstrations_too=(str(only),), share=1.0, length=48))
+
+
+def test_sequences_after_a_tasks_start_are_whole(tmp_path: Path, tiny: Path, texts: Path):
+    form = {
+        "engine": "jinja",
+        "input": "query: {{text}}\nintent:",
+        "output": "{{label}}",
+        "start": "Say which one.\n\n",
+    }
+    data = {"train": "train.jsonl", "test": "test.jsonl"}
+    file = of_cards(tmp_path, [f"card {i}" for i in range(20)], template=form, data=data)
+    training = Adaptation.prepare(asked(tmp_path, tiny, texts, demonstrations_too=(str(file),), share=1.0, length=128))
+    for number in range(20):
+        lesson = training.examples.sequence(number)
+        assert lesson.learnt is not None
+        assert len(lesson.learnt) > 1
+        assert lesson.ends[-1] == lesson.learnt[-1][1] == len(lesson.ids) <= 128
 
 
 def test_one_task_after_another_is_asked(tmp_path: Path):
