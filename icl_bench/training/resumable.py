@@ -20,6 +20,8 @@ from icl_bench.errors import CellError, UserError
 from icl_bench.models.cache_folder import UNFINISHED
 from icl_bench.models.hub import TOKENIZER_FILES
 from icl_bench.models.trained import LOG
+from icl_bench.results.cells import short_hash
+from icl_bench.tasks.spec import TaskSpec
 from icl_bench.text_files import write_whole
 from icl_bench.training.trainer import on_one_device, with_batches
 
@@ -35,6 +37,9 @@ SAVE_STEPS = 200
 """Maximum number of steps between checkpoints."""
 
 AGAIN = "take a smaller --learning-rate"
+
+LATER = frozenset({"prompt_form"})
+"""Settings that earlier versions did not store. A folder without them is accepted."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class TrainingFolder:
                 other = stored["settings"] if file.name == LOG else stored
             except (OSError, ValueError, KeyError, TypeError):
                 continue
-            if other == self.settings:
+            if other == {n: value for n, value in self.settings.items() if n in other or n not in LATER}:
                 return file.name == LOG
             raise UserError(
                 f"--out {out}: holds another training ({self._differs(other)}); "
@@ -109,6 +114,12 @@ class TrainingFolder:
     def remove_unfinished(self) -> None:
         """Remove unfinished work, including leftovers of a process that was killed while removing it."""
         shutil.rmtree(self.unfinished, ignore_errors=True)
+
+
+def prompt_form(task: TaskSpec) -> str:
+    """Hash of the settings of a task that decide its training rows, given its data files."""
+    deciding = {"template": True, "labels": True, "answer": True, "pool": True, "data": {"fields", "passages"}}
+    return short_hash(task.model_dump(mode="json", include=deciding, exclude_defaults=True))
 
 
 def _has_files(folder: Path) -> bool:

@@ -42,7 +42,7 @@ from icl_bench.training.adaptation.instructions import Instructions
 from icl_bench.training.adaptation.spec import LEAST_RATE, AdaptationSpec
 from icl_bench.training.head_loss import HEAD_TOKENS, IGNORED, summed_loss
 from icl_bench.training.operations import Adapters, forward_flops, keys_of_layers, step_flops
-from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, trainer_of, watcher
+from icl_bench.training.resumable import Course, LongTraining, Say, TrainingFolder, prompt_form, trainer_of, watcher
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 WARM_UP, LOOKS = 100, 10
@@ -189,11 +189,13 @@ class Adaptation(LongTraining):
     @cached_property
     def folder(self) -> TrainingFolder:
         """Its folder, with the settings that decide the trained weights."""
+        tasks = [of.task.data for of in self.examples.tasks]
         settings = {
             **self.spec.decisive(),
             "dtype": self.dtype,
             "instructions" if self.spec.instructions else "texts": list(self.examples.texts.hashes),
-            "data": [dict(of.task.data.files) for of in self.examples.tasks],
+            "data": [dict(data.files) for data in tasks],
+            "prompt_form": [prompt_form(data.spec) for data in tasks],
             "fingerprint": self.model.fingerprint,
         }
         return TrainingFolder(self.spec.out, settings)

@@ -37,6 +37,7 @@ from icl_bench.training.resumable import (
     LongTraining,
     Say,
     TrainingFolder,
+    prompt_form,
     read_weights,
     save_weights,
     trainer_of,
@@ -124,6 +125,7 @@ class VectorTraining(LongTraining):
             **self.spec.decisive(),
             "dtype": self.dtype,
             "data": dict(self.task.data.files),
+            "prompt_form": prompt_form(self.task.data.spec),
             "fingerprint": self.task.model.fingerprint,
             "encoder_fingerprint": self.encoder.fingerprint,
         }

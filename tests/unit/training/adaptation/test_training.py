@@ -28,7 +28,7 @@ from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
 from icl_bench.training.adaptation.training import Adaptation, collated
 from icl_bench.training.examples import LabelledQuery
 from icl_bench.training.head_loss import IGNORED
-from icl_bench.training.resumable import CHECKPOINTS
+from icl_bench.training.resumable import CHECKPOINTS, STARTED
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
 
 
@@ -356,6 +356,21 @@ def test_another_adaptations_folder_is_left_alone(tmp_path: Path, tiny: Path, te
     with pytest.raises(UserError, match=r"holds another training .attention 'grouped:2,9' instead"):
         Adaptation.prepare(asked(tmp_path, tiny, texts, attention="full")).folder.is_done()
     assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_a_folder_of_a_task_with_another_template_is_left_alone(tmp_path: Path, tiny: Path, texts: Path):
+    rows = [f"card {i}" for i in range(20)]
+    spec = asked(tmp_path, tiny, texts, demonstrations_too=(str(of_cards(tmp_path, rows)),), length=64)
+    started = Adaptation.prepare(spec).folder
+    started.begin()
+    assert not Adaptation.prepare(spec).folder.is_done()
+    of_cards(tmp_path, rows, template={"input": "text: {text}", "output": "intent: {label}"})
+    with pytest.raises(UserError, match=r"holds another training .prompt_form"):
+        Adaptation.prepare(spec).folder.is_done()
+    # an earlier version did not store the form
+    before = {name: value for name, value in started.settings.items() if name != "prompt_form"}
+    (started.unfinished / STARTED).write_text(json.dumps(before))
+    assert not Adaptation.prepare(spec).folder.is_done()
 
 
 def test_a_model_of_another_pattern_is_refused(tmp_path: Path, tiny: Path, texts: Path):

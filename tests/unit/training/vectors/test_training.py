@@ -418,6 +418,18 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == files
 
 
+def test_a_folder_of_a_task_with_another_template_is_left_alone(tmp_path: Path, tiny: Path):
+    spec = asked(tmp_path, tiny)
+    VectorTraining.prepare(spec).folder.begin()
+    assert not VectorTraining.prepare(spec).folder.is_done()
+    file = Path(spec.task)
+    told = json.loads(file.read_text())
+    told["template"]["input"] = f"Please. {told['template']['input']}"
+    file.write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"holds another training .prompt_form"):
+        VectorTraining.prepare(spec).folder.is_done()
+
+
 def test_losses_that_are_no_numbers_end_it_in_one_line(tmp_path: Path, tiny: Path):
     spec = asked(tmp_path, tiny, learning_rate=1e30)
     with pytest.raises(UserError, match=r"is infinite or NaN.*smaller --learning-rate"):
