@@ -32,6 +32,10 @@ MAKING = [
 """Costs of writing the rationales in demonstrations, and whether another model wrote them."""
 
 
+OF_MODEL = [f"model_training_{name}" for name in TRAINING]
+"""Costs of the trainings of the model before a cell's own training."""
+
+
 @dataclass(frozen=True)
 class CellCost:
     """The cost of a cell, as stored in its file; None for missing values."""
@@ -86,6 +90,15 @@ class CellCost:
         took = (np.nan if one is None else one for one in (made.seconds, made.flops))
         values = (new, made.cached_tokens, made.written_tokens, *took, float(self.made_elsewhere))
         return dict(zip(MAKING, values, strict=True))
+
+    def of_model(self) -> dict[str, float]:
+        """The columns of ``OF_MODEL``; 0 without such a training, NaN if unknown."""
+        costs, training = dict.fromkeys(OF_MODEL, 0.0), self.training
+        while training is not None and (training := training.of_model) is not None:
+            for column, name in zip(OF_MODEL, TRAINING, strict=True):
+                cost = getattr(training, name)
+                costs[column] += np.nan if cost is None else cost
+        return costs
 
     def row(self, prompt_tokens: float, answer_tokens: float) -> dict[str, float]:
         """The columns of ``OF_CELL``, given the mean tokens of its queries; NaN if unknown."""

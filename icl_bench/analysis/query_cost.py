@@ -141,9 +141,9 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     - money at each price alone: of a million new, cached, answer and written tokens, and of an hour.
       Trainings have no token price (NaN). :func:`_by_hour` decides which of them a point pays.
 
-    One-time costs are a training, calibration queries, shared demonstrations, and writing their rationales with a
-    model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not counted (NaN). The cost
-    of an unknown training is NaN, not 0.
+    One-time costs are a training (with that of its model), calibration queries, shared demonstrations, and writing
+    their rationales with a model. Retrieved demonstrations are a query's own, except reused ones, whose tokens are not
+    counted (NaN). The cost of an unknown training is NaN, not 0.
 
     If a server counted tokens, they are the billed ones, including written ones. If a cell found nothing in the cache,
     the costs of its queries and the one-time costs sum to the server's bill.
@@ -155,9 +155,12 @@ def cost_parts(costs: pd.DataFrame) -> QueryCosts:
     own = np.array([choice is not None and choice.retrieves for choice in choices], dtype=bool)
     own &= ~reuses
     trained = costs["select"].astype(str).isin(BASELINES).to_numpy()
-    training = {n: np.nan_to_num(number[f"training_{n}"]) for n in ("tokens", "flops", "seconds")}
-    vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
     nothing, unknown = np.zeros(len(costs)), np.full(len(costs), np.nan)
+    training = {
+        name: np.nan_to_num(number[f"training_{name}"]) + number.get(f"model_training_{name}", nothing)
+        for name in ("tokens", "flops", "seconds")
+    }
+    vectors = np.array([p is not None and p.reads_vectors for p in patterns], dtype=bool)
     asked = {n: np.nan_to_num(number.get(f"calibration_{n}", nothing)) for n in ("tokens", "flops", "seconds")}
     made = {name: number.get(name, nothing) for name in MAKING}
     new, cached, written, making_seconds, making_flops, elsewhere = made.values()

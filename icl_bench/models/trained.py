@@ -18,6 +18,10 @@ ADAPTED_PATTERN = "icl_bench_attention"
 """The field of ``config.json`` with the pattern that a model was adapted to."""
 
 
+BEFORE = "of_model"
+"""The field of a training's cost with that of the training before it."""
+
+
 @dataclass(frozen=True)
 class TrainingRecord:
     """A checkpoint's training."""
@@ -25,7 +29,8 @@ class TrainingRecord:
     cost: Mapping[str, Any]
     """Its cost as stored in results: ``method``, ``seconds``, ``tokens``, ``flops`` and
     ``trainable_parameters``. For an adaptation also ``base`` and ``base_fingerprint`` of the adapted
-    model, ``attention``, and ``losses`` on the validation texts, by step."""
+    model, ``attention``, and ``losses`` on the validation texts, by step. :data:`BEFORE` is the cost of the training of
+    the model that was trained further."""
     decoder: bool
     """Whether the decoder was trained too, so that it affects answers without vectors."""
 
@@ -36,12 +41,20 @@ def training_of(source: str) -> TrainingRecord | None:
         log = json_file(Path(source) / LOG)
         names = ("seconds", "tokens", "flops", "trainable_parameters")
         cost = {"method": log.get("method", "vectors"), **{name: log[name] for name in names}}
+        if BEFORE in log:
+            cost[BEFORE] = log[BEFORE]
         if cost["method"] == "adaptation":
             adaptation_names = ("base", "base_fingerprint", "attention", "losses")
             cost |= {name: log[name] for name in adaptation_names if name in log}
         return TrainingRecord(cost, cost["method"] != "vectors" or log["settings"]["train"] == "all")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def before(source: str) -> dict[str, Any]:
+    """The cost of a model's own training, as a field of a further training's cost; empty without one."""
+    record = training_of(source)
+    return {BEFORE: record.cost} if record is not None and record.decoder else {}
 
 
 def adapted_to(source: str) -> Pattern | None:

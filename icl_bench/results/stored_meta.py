@@ -83,6 +83,8 @@ class TrainingMeta(StoredModel):
     base_fingerprint: str | None = None
     attention: str | None = None
     losses: list[StepLoss] = Field(default_factory=list)
+    of_model: TrainingMeta | None = None
+    """The training by this program of the model that was trained further."""
 
     @property
     def is_adaptation(self) -> bool:

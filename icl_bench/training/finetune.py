@@ -18,12 +18,13 @@ from icl_bench.backends.device import device_name, dtype_name
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.registry import load_tokenizer, resolve
-from icl_bench.models.trained import own_pattern
+from icl_bench.models.trained import before, own_pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.cells import CellSpec, Identity, Prediction
 from icl_bench.results.storage import Place
 from icl_bench.results.store import OpenCell, Store
+from icl_bench.results.stored_meta import TrainingMeta
 from icl_bench.results.trained_methods import CLASSIFIER, UPPER
 from icl_bench.sweep.facts import cell_meta, facts, settings, versions
 from icl_bench.sweep.runner import Outcome
@@ -267,13 +268,18 @@ class Finetuning:
             examples.shown,
             self._versions,
             demonstration_ids=[example.id for example in examples.shown],
-            training=learnt.training,
+            training=self._with_the_models(method, learnt.training),
             architecture=method.run.architecture if method.has_architecture else None,
             compute=None
             if learnt.query_flops is None
             else {"prefix_flops": 0.0, "query_flops": learnt.query_flops, "whole_flops": learnt.query_flops},
         )
         opened.finish([row.id for row in data.test], meta, scores)
+
+    def _with_the_models(self, method: TrainingMethod, training: TrainingMeta) -> TrainingMeta:
+        """A training with that of the model, if this program trained the model and the method runs it."""
+        earlier = before(self.task.model.source) if method.has_architecture else {}
+        return TrainingMeta(**training.model_dump(exclude_none=True), **earlier)
 
     @cached_property
     def _versions(self) -> dict[str, str]:

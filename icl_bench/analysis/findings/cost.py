@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icl_bench.analysis.cell_cost import MAKING, OF_CELL, CellCost
+from icl_bench.analysis.cell_cost import MAKING, OF_CELL, OF_MODEL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import samples_of
@@ -66,7 +66,8 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     :meth:`icl_bench.models.architecture.Architecture.flops`, and no bytes); prefill_seconds and peak_cache_bytes as
     measured; training_seconds, training_tokens and training_flops; calibration_seconds, calibration_tokens and
     calibration_flops, of calibration queries; for demonstrations with rationales written by a model, ``MAKING``, their
-    cost; ``served`` is the share of cells that a server answered. Unknown values are NaN.
+    cost; for a training of a model trained by this program, ``OF_MODEL``, the cost of the earlier training;
+    ``served`` is the share of cells that a server answered. Unknown values are NaN.
 
     If a server counted tokens, all means are of billed tokens, with cache_write_tokens and reasoning_tokens (of the
     prompt and of the answer). The columns ``WARMED``, means over cells, have the tokens of filling its cache: in this
@@ -100,9 +101,11 @@ def cost(frame: pd.DataFrame, cells: Mapping[str, CellCost]) -> pd.DataFrame:
     counts = zip(costs, means["prompt_tokens"], means["answer_tokens"], strict=True)
     rows = [c.row(prompt, answer) for c, prompt, answer in counts]
     making = pd.DataFrame([c.making() for c in costs], columns=MAKING, dtype=float)
-    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float)).join(making)
-    if (making != 0).any(axis=None):
-        table[MAKING] = means.groupby(POINT, observed=True)[MAKING].mean()
+    earlier = pd.DataFrame([c.of_model() for c in costs], columns=OF_MODEL, dtype=float)
+    means = means[POINT].join(pd.DataFrame(rows, columns=OF_CELL, dtype=float)).join(making).join(earlier)
+    for more, names in ((making, MAKING), (earlier, OF_MODEL)):
+        if (more != 0).any(axis=None):
+            table[names] = means.groupby(POINT, observed=True)[names].mean()
     table[OF_CELL] = means.groupby(POINT, observed=True)[OF_CELL].mean()
     table[WARMED] = _warmed(queries).groupby(POINT, observed=True)[WARMED].mean()
     return table.reset_index()

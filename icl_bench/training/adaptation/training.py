@@ -25,7 +25,7 @@ from icl_bench.models.architecture import Architecture, architecture_of, check_f
 from icl_bench.models.attention_patterns import BlockLayout, Pattern
 from icl_bench.models.config import layer_windows
 from icl_bench.models.registry import Model, load_tokenizer, resolve
-from icl_bench.models.trained import ADAPTED_PATTERN, adapted_to
+from icl_bench.models.trained import ADAPTED_PATTERN, adapted_to, before
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
@@ -163,9 +163,9 @@ class Adaptation(LongTraining):
                 f"--length {spec.length:,}: {model.name} reads up to {reach:,} tokens within the positions of its "
                 f"training; take a smaller length, or add --rope-scale {scale}"
             )
-        if (before := adapted_to(model.source)) is not None and before != spec.pattern:
+        if (former := adapted_to(model.source)) is not None and former != spec.pattern:
             raise UserError(
-                f"--attention {spec.pattern}: {model.name} was adapted to {before}; continue with "
+                f"--attention {spec.pattern}: {model.name} was adapted to {former}; continue with "
                 "that pattern, or begin with the original model"
             )
         tokenizer = load_tokenizer(model)
@@ -250,6 +250,7 @@ class Adaptation(LongTraining):
             "attention": str(self.spec.pattern),
             "trainable_parameters": sum(p.numel() for p in model.learnt().values()),
             "flops": self._flops(model, self.log),
+            **before(self.model.source),
         }
         network = model.merged()
         setattr(network.config, ADAPTED_PATTERN, str(self.spec.pattern))

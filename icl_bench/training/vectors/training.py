@@ -24,6 +24,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture, architecture_of
 from icl_bench.models.registry import load_tokenizer, resolve
 from icl_bench.models.text_encoders import PACKAGED
+from icl_bench.models.trained import before
 from icl_bench.models.vector_encoder import ENCODER, VectorEncoder, VectorSettings
 from icl_bench.quiet_libraries import spare_imports
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -167,6 +168,7 @@ class VectorTraining(LongTraining):
         read_weights(unfinished / BEST_WEIGHTS, model)
         self.log["trainable_parameters"] = sum(p.numel() for p in model.learnt().values())
         self.log["flops"] = self._flops(model)
+        self.log |= before(self.task.model.source)
         self._write(model, self.spec.out)
 
     def _model(self, say: Say) -> VectorModel:

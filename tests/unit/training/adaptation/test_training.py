@@ -17,6 +17,8 @@ from support.models import tiny_checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from unit.sweep.test_vectors_of_prompts import passages_task
 
+import icl_bench
+from icl_bench.analysis.query_cost import cost_parts
 from icl_bench.errors import UserError
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.models.trained import LOG, adapted_to, training_of
@@ -27,9 +29,11 @@ from icl_bench.training.adaptation.examples import AdaptationExamples, Lesson, P
 from icl_bench.training.adaptation.spec import AdaptationSpec, parse_tokens
 from icl_bench.training.adaptation.training import Adaptation, collated
 from icl_bench.training.examples import LabelledQuery
+from icl_bench.training.finetune import Finetuning
 from icl_bench.training.head_loss import IGNORED
 from icl_bench.training.resumable import CHECKPOINTS, STARTED
 from icl_bench.training.sparse_attention import Sparsity, use_sparse_attention
+from icl_bench.training.spec import FinetuneSpec
 
 
 @pytest.fixture(scope="module")
@@ -416,6 +420,26 @@ def test_an_adapted_model_is_read_by_its_pattern_unless_another_is_asked_for(ada
     with pytest.raises(UserError, match=r"config.json: icl_bench_attention: --attention grouped"):
         RunSpec(task="trec", model=str(adapted))
     (adapted / "config.json").write_text((adapted / "config.json").read_text().replace('"grouped"', '"grouped:2,3"'))
+
+
+def test_a_training_of_an_adapted_model_costs_the_adaptation_too(adapted: Path, tmp_path: Path, texts: Path):
+    """As its prompts do."""
+    spec = asked(tmp_path, adapted, texts, tokens=64, attention="grouped:2,3")
+    trained(spec)
+    of_first, of_second = (training_of(str(folder)) for folder in (adapted, spec.out))
+    assert of_first
+    assert of_second
+    assert of_second.cost["of_model"] == of_first.cost
+    file = of_cards(tmp_path, [f"card {i}" for i in range(40)])
+    of_adaptations = {name: of_first.cost[name] + of_second.cost[name] for name in ("tokens", "flops", "seconds")}
+    prepared = Finetuning.prepare(
+        FinetuneSpec(task=str(file), model=str(spec.out), k="12", draws=1, method=("probe",), device="cpu")
+    )
+    prepared.run(tmp_path / "results")
+    table = icl_bench.read(tmp_path / "results").findings.cost.set_index("select", drop=False)
+    once = dict(zip(table.index, cost_parts(table).once[:, :3], strict=True))
+    for place, (name, cost) in enumerate(of_adaptations.items()):
+        assert once["probe"][place] == pytest.approx(table.loc["probe", f"training_{name}"] + cost)
 
 
 @torch.no_grad()
