@@ -10,6 +10,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.results.facts import Facts
 from icl_bench.results.stored_meta import CellMeta
+from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import three_digits
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ KEPT = ["task", "model", "variant", "cells", "predictions", "seconds", *FACTS, "
 def provenance(context: Context) -> pd.DataFrame:
     """The provenance of each task, model and variant, one row each.
 
-    Columns: task, model, variant; cells; predictions; seconds of all its cells and their trainings; command; finished,
-    the first and the last day and time (UTC); versions of packages; weights, the model's fingerprint; data, its files
+    Columns: task, model, variant; cells; predictions; seconds of all its cells and their trainings (the training of a
+    model once); command; finished, the first and the last day and time (UTC); versions of packages; weights, the model's fingerprint; data, its files
     with their SHA-256; seed; test_rows; pool_rows; dtype; packs, the maximum queries and tokens of a model call, on
     which a few answers in 16 bits depend; engine; hardware. These are texts: ``unknown`` if cells do not report them,
     or for an import, its source. ``encoders`` names the text encoders and their purposes, and is empty without one.
@@ -86,12 +87,13 @@ def provenance(context: Context) -> pd.DataFrame:
 
 
 def _seconds(metas: Iterable[CellMeta]) -> float:
-    known = [
-        meta.seconds + (meta.training.seconds or 0.0 if meta.training else 0.0)
-        for meta in metas
-        if meta.seconds is not None
-    ]
-    return sum(known) if known else math.nan
+    known = [meta for meta in metas if meta.seconds is not None]
+    if not known:
+        return math.nan
+    trainings = [(meta.spec.select in BASELINES, (meta.training and meta.training.seconds) or 0.0) for meta in known]
+    of_classifiers = sum(seconds for classifies, seconds in trainings if classifies)
+    of_model = max((seconds for classifies, seconds in trainings if not classifies), default=0.0)
+    return sum(meta.seconds or 0.0 for meta in known) + of_classifiers + of_model
 
 
 def _of_import(facts: Facts) -> dict[str, str]:

@@ -140,6 +140,12 @@ def test_seconds_are_of_all_cells_that_say_them_and_of_their_trainings():
     assert pd.isna(told(stored(metas[1]))["seconds"])
 
 
+@pytest.mark.parametrize(("select", "seconds"), [("lora", 10.0), ("random", 6.0)])
+def test_a_classifier_is_trained_for_each_cell_and_a_model_once(select: str, seconds: float):
+    one = {"seconds": 1.0, "select": select, "training": {"seconds": 4.0}}
+    assert told(stored(one, {**one, "draw": 1}))["seconds"] == seconds
+
+
 def test_days_are_the_first_and_the_last_of_cells_that_say_them():
     days = [{"run": {"finished": f"2026-01-0{day}"}} for day in (3, 1, 2)]
     assert told(stored(*days))["finished"] == "2026-01-01 to 2026-01-03"
