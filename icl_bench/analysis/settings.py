@@ -51,6 +51,10 @@ ABSENT = {
 """The meaning of a missing fact."""
 
 
+UNSTORED_PARTS = (("recipe", "rslora"),)
+"""Facts with their parts that are stored only if they are true."""
+
+
 OF_LABELS = ("labels", "pool", "pool_rows", "test", "test_rows")
 """Facts that follow from the part of the labels, and are not named with it."""
 
@@ -115,16 +119,20 @@ def _spelled_out(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
     A fact stays whole if some variant lacks its parts, as in older versions.
     """
+    for key, part in UNSTORED_PARTS:
+        parted = {v: f[key] for v, f in facts.items() if isinstance(f.get(key), dict)}
+        if any(part in parts for parts in parted.values()):
+            facts = {**facts, **{v: {**facts[v], key: {part: False, **parts}} for v, parts in parted.items()}}
     keys = {key for f in facts.values() for key in f}
-    parted = [key for key in sorted(keys) if _has_the_same_parts([f.get(key) for f in facts.values()])]
+    alike = [key for key in sorted(keys) if _has_the_same_parts([f.get(key) for f in facts.values()])]
 
     def named(key: str, part: str) -> str:
         words = part.replace("_", " ")
         return words if key == "recipe" else f"{key.replace('_', ' ')} {words}"
 
     return {
-        variant: {key: value for key, value in f.items() if key not in parted}
-        | {named(key, part): value for key in parted for part, value in f[key].items()}
+        variant: {key: value for key, value in f.items() if key not in alike}
+        | {named(key, part): value for key in alike for part, value in f[key].items()}
         for variant, f in facts.items()
     }
 

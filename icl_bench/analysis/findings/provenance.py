@@ -54,10 +54,11 @@ def provenance(context: Context) -> pd.DataFrame:
     """The provenance of each task, model and variant, one row each.
 
     Columns: task, model, variant; cells; predictions; seconds of all its cells and their trainings (the training of a
-    model once); command; finished, the first and the last day and time (UTC); versions of packages; weights, the model's fingerprint; data, its files
-    with their SHA-256; seed; test_rows; pool_rows; dtype; packs, the maximum queries and tokens of a model call, on
-    which a few answers in 16 bits depend; engine; hardware. These are texts: ``unknown`` if cells do not report them,
-    or for an import, its source. ``encoders`` names the text encoders and their purposes, and is empty without one.
+    model once); command; finished, the first and the last day and time (UTC); versions of packages; weights, the
+    model's fingerprint; data, its files with their SHA-256; seed; test_rows; pool_rows; dtype; packs, the maximum
+    queries and tokens of a model call, on which a few answers in 16 bits depend; engine; hardware. These are texts:
+    ``unknown`` if cells do not report them, or for an import, its source. ``encoders`` names the text encoders and
+    their purposes, and is empty without one.
     """
     import pandas as pd
 

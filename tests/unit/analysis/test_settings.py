@@ -156,6 +156,15 @@ def test_trainings_are_named_by_the_settings_of_their_recipes_that_differ():
     assert named(facts)["c"] == "head=lm, learning rate=2.5e-5, lora rank=16"
 
 
+def test_a_setting_that_is_stored_only_if_used_is_named_beside_others():
+    recipes = {"a": RECIPE, "b": {**RECIPE, "rslora": True}, "c": {**RECIPE, "lora_rank": 16}}
+    assert named({variant: {"recipe": recipe} for variant, recipe in recipes.items()}) == {
+        "a": "lora rank=8, rslora=False",
+        "b": "lora rank=8, rslora=True",
+        "c": "lora rank=16, rslora=False",
+    }
+
+
 def test_a_recipe_without_all_settings_is_named_by_its_hash():
     old = {name: value for name, value in RECIPE.items() if name != "head"}
     recipes = {"a": RECIPE, "b": old}
