@@ -118,7 +118,7 @@ class TrainingFolder:
 
 def prompt_form(task: TaskSpec) -> str:
     """Hash of the settings of a task that decide its training rows, given its data files."""
-    deciding = {"template": True, "labels": True, "answer": True, "pool": True, "data": {"fields", "passages"}}
+    deciding: Any = {"template": True, "labels": True, "answer": True, "pool": True, "data": {"fields", "passages"}}
     return short_hash(task.model_dump(mode="json", include=deciding, exclude_defaults=True))
 
 
