@@ -70,4 +70,5 @@ def weight(distances: np.ndarray) -> np.ndarray:
 
 def _positive(similar: np.ndarray) -> np.ndarray:
     """Positive weights in the order of the similarities: sums of negative ones would turn votes around."""
-    return np.maximum(similar, 1e-6 * (2 + similar))
+    weights: np.ndarray = np.maximum(similar, 1e-6 * (2 + similar))
+    return weights
