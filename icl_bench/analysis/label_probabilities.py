@@ -31,7 +31,8 @@ def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], f
     label, the first on ties; ``correct``, whether it is the right one; ``probability``, that of the answer; ``rank``,
     the number of labels before the right one; ``log_loss`` of the right label in nats, infinite if a stated prior
     excludes it; and ``brier``, the Brier score of the prediction: the sum over labels of the squared difference between
-    probability and outcome, from 0 to 2 (Brier 1950, Mon. Weather Rev. 78:1).
+    probability and outcome, from 0 to 2 (Brier 1950, Mon. Weather Rev. 78:1). A right answer that is not among the
+    labels, because no train row has it, ranks behind all and has no log-loss.
     """
     frame = frame[frame["correct"].notna()]
     keys, parts = partition(frame, ["cell"])
@@ -73,16 +74,21 @@ def missing_scores(stored: Stored) -> list[str]:
 def measures(logs: np.ndarray, labels: tuple[str, ...], golds: tuple[str, ...]) -> np.ndarray:
     """The ``NUMBERS`` of predictions from log-probabilities ``(predictions, labels)``: ``(predictions, numbers)``.
 
-    NaN if the right answer is not among the labels.
+    A right answer that is not among the labels has the probability 0 and ranks behind all of them; its log-loss is NaN.
     """
     place = {label: at for at, label in enumerate(labels)}
     gold = np.array([place.get(label, -1) for label in golds])
-    own = np.take_along_axis(logs, gold[:, None], axis=1)
-    equal_before = (logs == own) & (np.arange(len(labels)) < gold[:, None])
+    known = gold >= 0
+    own = np.where(known, np.take_along_axis(logs, gold[:, None], axis=1)[:, 0], -np.inf)
+    before = (logs > own[:, None]) | ((logs == own[:, None]) & (np.arange(len(labels)) < gold[:, None]))
     chances = np.exp(logs)
-    brier = (chances**2).sum(axis=1) + 1 - 2 * np.exp(own[:, 0])
-    rank = ((logs > own) | equal_before).sum(axis=1)
-    numbers = np.stack(
-        [np.full(len(gold), len(labels)), rank, chances.max(axis=1), -own[:, 0], brier.clip(0, 2)], axis=1
+    return np.stack(
+        [
+            np.full(len(gold), len(labels)),
+            np.where(known, before.sum(axis=1), len(labels)),
+            chances.max(axis=1),
+            np.where(known, -own, np.nan),
+            ((chances**2).sum(axis=1) + 1 - 2 * np.exp(own)).clip(0, 2),
+        ],
+        axis=1,
     )
-    return np.where(gold[:, None] < 0, np.nan, numbers)

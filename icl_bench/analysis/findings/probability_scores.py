@@ -46,8 +46,9 @@ def probability_scores(frame: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFram
     Columns: the setting, k; the number of ``labels``; ``top_1``, ``top_3`` and ``top_5``, the share of predictions
     whose right label is among the 1, 3 or 5 most probable ones, missing if there are not more labels; ``log_loss``, the
     mean of minus the log of the right label's probability, in nats; ``brier``, the mean Brier score, from 0 to 2; each
-    with ``_low`` and ``_high``; draws, test_rows, interval_over; predictions, and left_out (predictions without scores,
-    or in draws that share no test example with the others).
+    with ``_low`` and ``_high``; draws, test_rows, interval_over; predictions with a log-loss, and left_out (predictions
+    without scores, in draws that share no test example with the others, or whose right answer is not among the labels:
+    these have no log-loss).
     """
     import pandas as pd
 
@@ -55,18 +56,19 @@ def probability_scores(frame: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFram
     labels, rank, loss, brier = (frame[name].to_numpy(dtype=float) for name in ("labels", "rank", "log_loss", "brier"))
     rows: list[dict[str, Any]] = []
     for key, whole in zip(keys.to_dict("records"), points, strict=True):
-        point = whole.joined()
+        point, known = whole.joined(), whole.joined(~np.isnan(loss))
         row = {str(name): value for name, value in key.items()}
         row["labels"] = int(labels[point.rows[point.rows >= 0][0]])
         for n in TOPS:
             if n < row["labels"]:
                 row |= _limits(f"top_{n}", mean_interval(point.values((rank < n).astype(float))))
-        row |= _limits("log_loss", _from_zero(location_interval(point.values(loss))))
+        if known.predictions:
+            row |= _limits("log_loss", _from_zero(location_interval(known.values(loss))))
         halves = mean_interval(point.values(brier / MOST_BRIER))
         row |= _limits("brier", Interval(*(MOST_BRIER * number for number in halves)))
         draws, tests = point.rows.shape
         row |= {"draws": draws, "test_rows": tests, "interval_over": interval_over(draws > 1)}
-        rows.append({**row, "predictions": point.predictions})
+        rows.append({**row, "predictions": known.predictions})
     table = pd.DataFrame(rows, columns=COLUMNS).drop(columns="left_out")
     answered = counts[counts["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
     table = table.join(answered, on=POINT)

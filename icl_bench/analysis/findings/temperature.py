@@ -101,8 +101,8 @@ def temperatures(
     Columns: the setting, k; ``pool_rows``, the smallest number of a cell; ``temperature``, the geometric mean over
     cells, with minimum and maximum; the expected calibration error before, as ``error``, and after, as
     ``scaled_error``, with limits (:func:`icl_bench.analysis.findings.calibration.calibration_error`); log_loss and
-    scaled_log_loss in nats, and the ``difference``, the second minus the first, with ci_low and ci_high (95%); draws,
-    test_rows and interval_over.
+    scaled_log_loss in nats, of rows whose right answer is among the labels, and the ``difference``, the second minus
+    the first, with ci_low and ci_high (95%); draws, test_rows and interval_over.
     """
     import pandas as pd
 
@@ -119,11 +119,11 @@ def temperatures(
     keys, points = grids(sides[0], POINT)
     rows_of: list[dict[str, Any]] = []
     for key, whole in zip(keys.to_dict("records"), points, strict=True):
-        point = whole.joined()
+        point, losing = whole.joined(), whole.joined(~np.isnan(losses[0]))
         named = {str(name): value for name, value in key.items()}
         cells = sides[0]["cell"].astype(str).to_numpy()[point.rows[point.rows >= 0]]
         found = np.array([fits[cell] for cell in np.unique(cells)])
-        before, then = (point.values(loss) for loss in losses)
+        before, then = (losing.values(loss) for loss in losses)
         draws, tests = point.rows.shape
         row = {
             **named,
@@ -131,13 +131,15 @@ def temperatures(
             "temperature": float(np.exp(np.log(found[:, 0]).mean())),
             "least_temperature": float(found[:, 0].min()),
             "largest_temperature": float(found[:, 0].max()),
-            "log_loss": location_interval(before).mean,
-            "scaled_log_loss": location_interval(then).mean,
             "draws": draws,
             "test_rows": tests,
             "interval_over": interval_over(draws > 1),
         }
-        if not np.isinf(before).any():  # else a stated prior excludes the right label, at any temperature
+        if losing.predictions:
+            row |= {"log_loss": location_interval(before).mean, "scaled_log_loss": location_interval(then).mean}
+        if (
+            losing.predictions and not np.isinf(before).any()
+        ):  # else a stated prior excludes the right label, at any temperature
             row |= dict(zip(("difference", "ci_low", "ci_high"), location_interval(then - before), strict=True))
         for side, part in zip(("error", "scaled_error"), errors, strict=True):
             error = part.loc[tuple(key.values())]

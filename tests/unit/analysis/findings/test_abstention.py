@@ -272,3 +272,24 @@ def test_each_calibration_has_its_own_thresholds():
     found = find(both).abstention.set_index("variant")
     assert found.loc["v", "threshold"] != found.loc["v+batch", "threshold"]
     assert cell_scores(own.raw, np.zeros(80, dtype=int)).bias is None
+
+
+def test_answers_to_rows_of_a_label_that_no_train_row_has_are_wrong_answers():
+    of = drawn(0, draws=2, tests=40)
+    unseen = {of.label_scores["cell 0"].tests[at] for at in range(0, 40, 4)}
+    cells = {
+        name: (
+            replace(own, golds=tuple("?" if t in unseen else g for t, g in zip(own.tests, own.golds, strict=True))),
+            d,
+        )
+        for (name, own), d in zip(of.label_scores.items(), ({"draw": 0}, {"draw": 1}), strict=True)
+    }
+    other = find(stored(cells))
+    (found,) = other.abstention.to_dict("records")
+    right = [row.correct and row.test_id not in unseen for row in of.predictions.itertuples()]
+    assert found["test_rows"] == 40
+    assert other.risk_coverage["predictions"].tolist()[-1] == 80
+    assert other.risk_coverage["accuracy"].tolist()[-1] == pytest.approx(np.mean(right))
+    (scores,) = other.probability_scores.to_dict("records")
+    assert (scores["test_rows"], scores["predictions"], scores["left_out"]) == (40, 60, 20)
+    assert scores["top_1"] == pytest.approx(np.mean(right))

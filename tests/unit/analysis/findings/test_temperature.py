@@ -145,3 +145,16 @@ def test_points_without_rows_of_the_pool_are_left_out():
     lost = {name: replace(own, golds=("gone",) * len(own.golds)) for name, own in of.pool_scores.items()}
     assert find(replace(of, pool_scores=lost)).temperature.empty
     assert letters(4) == of.pool_scores["c0"].labels
+
+
+def test_a_right_answer_that_is_no_label_counts_in_the_error_and_has_no_loss():
+    of = folder(draws=1)
+    (own,) = of.label_scores.values()
+    other = replace(
+        stored({"c0": (replace(own, golds=("?", *own.golds[1:])), {"draw": 0})}), pool_scores=of.pool_scores
+    )
+    (found,) = find(other).temperature.to_dict("records")
+    rows = np.arange(1, 200)
+    assert found["log_loss"] == pytest.approx(-own.logs[rows, golds(own)[rows]].mean())
+    (error,) = find(other).calibration_error["error"]
+    assert (found["test_rows"], found["error"]) == (200, error)
