@@ -128,7 +128,7 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
     ways: list[tuple[Calibration, np.ndarray, CalibrationMeta | None]] = []
     if len(own.labels) > 1 and len(raw) > 1:
         ways.append((Calibration(BATCH), mean_bias(raw), None))
-    for one in _one_of_each(own, asked):
+    for one in _one_of_each(own, file.table, asked):
         calibration, of_rows = one.calibration, one.scores
         estimate = mean_bias if calibration.name == BATCH else content_bias
         if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, of_rows).raw):
@@ -145,13 +145,17 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
         found.scores[new.cell] = scores
 
 
-def _one_of_each(own: CellScores, asked: Iterable[_Asked]) -> Iterator[_Asked]:
-    """The queries of each calibration that contain no test row; the first by the cell's hash, because different test
-    rows may leave different pool rows.
+def _one_of_each(own: CellScores, table: pa.Table, asked: Iterable[_Asked]) -> Iterator[_Asked]:
+    """The queries of each calibration that contain no input of a test row; the first by the cell's hash, because
+    different test rows may leave different pool rows.
+
+    Equal inputs after shared demonstrations have equal prompts. Ids are not compared: the files of train and test may
+    both number their rows.
     """
     used: set[Calibration] = set()
+    prompts = set(table["prompt_hash"].to_pylist())
     for one in sorted(asked, key=lambda one: one.meta.cell):
-        of_test = one.calibration.rows is not None and set(one.scores.tests) & set(own.tests)
+        of_test = one.calibration.rows is not None and prompts & set(one.table["prompt_hash"].to_pylist())
         if one.calibration not in used and one.scores.labels == own.labels and not of_test:
             used.add(one.calibration)
             yield one

@@ -137,10 +137,8 @@ def temperatures(
         }
         if losing.predictions:
             row |= {"log_loss": location_interval(before).mean, "scaled_log_loss": location_interval(then).mean}
-        if (
-            losing.predictions and not np.isinf(before).any()
-        ):  # else a stated prior excludes the right label, at any temperature
-            row |= dict(zip(("difference", "ci_low", "ci_high"), location_interval(then - before), strict=True))
+            if not np.isinf(before).any():  # else a stated prior excludes the right label, at any temperature
+                row |= dict(zip(("difference", "ci_low", "ci_high"), location_interval(then - before), strict=True))
         for side, part in zip(("error", "scaled_error"), errors, strict=True):
             error = part.loc[tuple(key.values())]
             row |= {side: error["error"], f"{side}_low": error["ci_low"], f"{side}_high": error["ci_high"]}

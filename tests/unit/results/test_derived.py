@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.fakes import FakeBackend, plan, runner
+from support.fakes import FakeBackend, plan, planned, runner, tokenized_task
 from support.in_memory import MemoryStorage
 
 from icl_bench.analysis.all_findings import read_findings
@@ -211,6 +211,35 @@ def test_other_rows_asked_for_other_test_rows_make_no_calibration_twice(
     calibrated = stored.predictions[stored.predictions["variant"].astype(str).str.endswith("pool:5")]
     assert len(calibrated) == 2 * (3 + 6)
     assert not stored.predictions.duplicated([*AXES, "variant", "test_id"]).any()
+
+
+def test_rows_of_the_pool_calibrate_test_rows_with_the_same_ids(tmp_path: Path) -> None:
+    """The files of train and test rows each number their rows."""
+    task = tokenized_task(tmp_path / "task", scoring="exact")
+    train, test = (
+        tuple(replace(row, id=str(number)) for number, row in enumerate(rows))
+        for rows in (task.data.train, task.data.test)
+    )
+    ready = planned(
+        replace(task, data=replace(task.data, train=train, test=test)), "1", draws=2, calibrations=["batch,of=pool:38"]
+    )
+    runner(ready, tmp_path / "all", FakeBackend(scored=True)).run()
+    stored = read_stored(tmp_path / "all", derive=True)
+    assert {facts.calibration for facts in stored.variants.values()} == {None, "batch", "batch,of=pool:38"}
+    assert len(stored.pool_scores) == 2
+
+
+def test_rows_that_were_asked_before_they_became_test_rows_calibrate_nothing(tmp_path: Path) -> None:
+    first = plan(tmp_path / "task", "1", draws=1, scoring="exact", calibrations=["batch,of=pool:38"])
+    runner(first, tmp_path / "all", FakeBackend(scored=True)).run()
+    (asked,) = [group.group for group in first.groups if group.group.task.asked]
+    data = replace(first.task.data, test=(replace(asked.queries(1)[0], id="new"), *first.task.data.test[1:]))
+    other = planned(replace(first.task, data=data), "1", draws=1)
+    runner(other, tmp_path / "all", FakeBackend(scored=True)).run()
+    stored = read_stored(tmp_path / "all", derive=True)
+    tests = {cell: set(scores.tests) for cell, scores in stored.label_scores.items() if cell.endswith("pool:38")}
+    assert len(tests) == 1
+    assert not any("new" in ids for ids in tests.values())
 
 
 def test_priors_whose_names_are_cleaned_to_the_same_have_files_of_their_own() -> None:
