@@ -42,12 +42,14 @@ def prior_bias(scores: np.ndarray, prior: np.ndarray) -> np.ndarray:
     Found by iterative scaling. A label of share 0 gets an infinite bias.
     """
     wanted = prior > 0
-    bias = np.where(wanted, 0.0, np.inf)
+    shares, own, found = np.log(prior[wanted]), scores[:, wanted], np.zeros(int(wanted.sum()))
     for _ in range(MOST_STEPS):
-        mean = np.exp(normalised(scores - bias)).mean(axis=0)
-        if abs(mean - prior).max() < SETTLED:
+        mean = content_bias(own - found)  # a logarithm, because a mean of long labels may be 0 as a number
+        if abs(np.exp(mean) - np.exp(shares)).max() < SETTLED:
             break
-        bias[wanted] += np.log(mean[wanted] / prior[wanted])
+        found += mean - shares
+    bias = np.full(len(prior), np.inf)
+    bias[wanted] = found
     return bias
 
 

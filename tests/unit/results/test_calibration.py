@@ -56,6 +56,13 @@ def test_with_a_stated_prior_the_mean_probability_is_the_prior(scores: np.ndarra
     np.testing.assert_allclose(mean, prior, atol=1e-5)
 
 
+def test_a_prior_is_reached_by_a_label_that_is_too_long_to_have_a_probability_above_0() -> None:
+    scores = np.array([[-5.0, -6.0, -900.0], [-5.0, -4.0, -903.0]])
+    prior = np.array([0.5, 0.3, 0.2])
+    mean = np.exp(calibrated(scores, prior_bias(scores, prior))).mean(axis=0)
+    np.testing.assert_allclose(mean, prior, atol=1e-5)
+
+
 def test_a_label_that_a_prior_excludes_is_never_likely() -> None:
     scores = np.log([[0.6, 0.3, 0.1], [0.5, 0.2, 0.3]])
     chances = np.exp(calibrated(scores, prior_bias(scores, np.array([0.0, 0.5, 0.5]))))
