@@ -7,12 +7,13 @@ model, and :func:`base_cell` finds the predictions and the exact prompt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icl_bench.registry import METRICS
 from icl_bench.results.calibration import BATCH, PRIOR, Calibration
 from icl_bench.results.cells import SCORES, digest
 from icl_bench.results.facts import FactsOf
@@ -224,7 +225,26 @@ def _calibrated(
         "cell": pa.array([cell] * len(best), pa.string()).dictionary_encode(),
         "variant": pa.array([variant] * len(best), pa.string()).dictionary_encode(),
     }
-    for column, values in columns.items():
+    for column, values in {**columns, **_scored(table, meta, scores.golds, answers)}.items():
         table = table.set_column(table.schema.get_field_index(column), column, values)
     facts = meta.facts.with_more(calibration=name)
     return table, meta.model_copy(update={"facts": facts, "cell": cell, "variant": variant, "calibration": took})
+
+
+def _scored(table: pa.Table, meta: CellMeta, golds: Sequence[str], answers: Sequence[str]) -> dict[str, pa.Array]:
+    """The scores of calibrated answers by those columns of the table that further metrics of the task fill.
+
+    Empty for a metric that fails.
+    """
+    import pyarrow as pa
+
+    found: dict[str, pa.Array] = {}
+    for name in meta.task.metrics if meta.task else ():
+        metric = METRICS.get(name)
+        own = [one.column for one in metric.measures if one.column != "correct"] if metric else []
+        if own := [column for column in own if column in table.column_names and table[column].null_count < len(table)]:
+            values: Mapping[str, np.ndarray] = {}
+            with METRICS.skipping(name):
+                values = metric().score_golds([(gold,) for gold in golds], answers)
+            found |= {column: pa.array(values.get(column, [None] * len(answers)), pa.float64()) for column in own}
+    return found

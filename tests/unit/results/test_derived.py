@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from support.fakes import FakeBackend, plan, planned, runner, tokenized_task
 from support.in_memory import MemoryStorage
 
 from icl_bench.analysis.all_findings import read_findings
+from icl_bench.metrics.interface import Measure, Metric
+from icl_bench.registry import METRICS
 from icl_bench.results.cells import AXES, PRIORS, SCORES
 from icl_bench.results.derived import base_cell
 from icl_bench.results.label_scores import KeptScores
@@ -211,6 +214,28 @@ def test_other_rows_asked_for_other_test_rows_make_no_calibration_twice(
     calibrated = stored.predictions[stored.predictions["variant"].astype(str).str.endswith("pool:5")]
     assert len(calibrated) == 2 * (3 + 6)
     assert not stored.predictions.duplicated([*AXES, "variant", "test_id"]).any()
+
+
+class LastLetter(Metric):
+    """Whether an answer ends with the letter of the right one."""
+
+    measures = (Measure("last_letter", "last_letter", "last letter"),)
+
+    def score(self, gold: Sequence[str], predictions: Sequence[str]) -> dict[str, np.ndarray]:
+        return {"last_letter": np.array([g[-1] == p[-1] for g, p in zip(gold, predictions, strict=True)], dtype=float)}
+
+
+def test_calibrated_answers_have_their_own_scores_by_every_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS._built_in, "last_letter", "somewhere:LastLetter")  # type: ignore[index]
+    monkeypatch.setitem(METRICS._loaded, "last_letter", LastLetter)
+    ready = plan(tmp_path / "task", scoring="exact", metrics=["last_letter", "accuracy"])
+    runner(ready, tmp_path / "all", FakeBackend(scored=True)).run()
+    rows = read_stored(tmp_path / "all", derive=True).predictions
+    assert rows["cell"].astype(str).str.endswith("+batch").sum() == len(rows) / 2
+    expected = [gold[-1] == answer[-1] for gold, answer in zip(rows["gold"], rows["prediction"], strict=True)]
+    assert rows["last_letter"].tolist() == expected
 
 
 def test_rows_of_the_pool_calibrate_test_rows_with_the_same_ids(tmp_path: Path) -> None:
