@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from icl_bench.seeds import generator
 from icl_bench.tasks.examples import Example
 from icl_bench.tasks.spec import TaskSpec
+from icl_bench.unicode_words import UNSPACED, has_many, segmented
 
 CONTEXTUAL, DOMAIN = "contextual", "domain"
 """Kinds of inputs."""
@@ -27,13 +29,29 @@ def inputs_of(kind: str, spec: TaskSpec, train: Sequence[Example], seed: int) ->
         texts = [dict.fromkeys(names, text) for text in CONTENT_FREE]
     else:
         rng = generator(seed, DOMAIN)
-        rows = {name: [row.fields[name].split() for row in train] for name in names}
-        texts = [{name: " ".join(_random_words(rng, rows[name])) for name in names} for _ in range(RANDOM_INPUTS)]
+        fields = {name: _Words.of([row.fields[name] for row in train]) for name in names}
+        texts = [{name: words.drawn(rng) for name, words in fields.items()} for _ in range(RANDOM_INPUTS)]
     return tuple(Example(f"{kind}-{number}", fields, "") for number, fields in enumerate(texts))
 
 
-def _random_words(rng: np.random.Generator, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Random words of all rows, as many as a row has on average."""
-    words = [word for row in rows for word in row]
-    count = max(1, round(len(words) / len(rows)))
-    return [words[i] for i in rng.integers(len(words), size=count)]
+class _Words(NamedTuple):
+    """The words of a field in all rows."""
+
+    words: Sequence[str]
+    mean: int
+    """Words of a row on average."""
+    between: str
+    """The text between two words."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> _Words:
+        """The words between blanks; in scripts without spaces between words, the characters."""
+        unspaced = has_many(UNSPACED, texts)
+        words = [word for text in texts for word in text.split()]
+        if unspaced:
+            words = [part for word in words for part in segmented(word)]
+        return cls(words, max(1, round(len(words) / len(texts))), "" if unspaced else " ")
+
+    def drawn(self, rng: np.random.Generator) -> str:
+        """Random words of all rows, as many as a row has on average."""
+        return self.between.join(self.words[i] for i in rng.integers(len(self.words), size=self.mean))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,16 @@ def test_inputs_without_content_replace_every_field(tmp_path: Path) -> None:
         {"text": "[MASK]"},
         {"text": ""},
     ]
+
+
+def test_inputs_of_random_words_are_not_texts_of_scripts_without_spaces(tmp_path: Path) -> None:
+    texts = ("\u6211\u7684\u65b0\u5361\u5728\u54ea\u91cc", "\u6211\u7684\u5361\u4e22\u4e86", "\u5982\u4f55\u5145\u503c")
+    data = tokenized_task(tmp_path).data
+    train = [replace(row, fields={"text": texts[n % 3]}) for n, row in enumerate(data.train[:39])]
+    inputs = [row.fields["text"] for row in inputs_of("domain", data.spec, train, 0)]
+    assert len(set(inputs)) > 15
+    assert {len(text) for text in inputs} == {5}, "characters of a row on average"
+    assert set("".join(inputs)) <= set("".join(texts))
 
 
 def test_inputs_of_random_words_are_as_long_as_rows_are_and_the_same_for_a_seed(tmp_path: Path) -> None:
