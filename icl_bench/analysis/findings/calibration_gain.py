@@ -11,7 +11,7 @@ from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import compare
-from icl_bench.metrics.scores import scored
+from icl_bench.metrics.scores import ACCURACY, scored
 from icl_bench.results.calibration import BATCH, PRIOR, Calibration
 from icl_bench.results.facts import UNKNOWN, FactsOf
 from icl_bench.results.label_bias import running_bias
@@ -55,8 +55,10 @@ def calibration_gain(frame: pd.DataFrame, scores: Mapping[str, CellScores], fact
 
 
 def _in_batches(frame: pd.DataFrame, scores: Mapping[str, CellScores], size: int) -> pd.DataFrame:
-    """The predictions of ``batch`` if queries arrive ``size`` at a time; none if there are not more than ``size``."""
-    rows = frame[frame["calibration"] == BATCH]
+    """The predictions of ``batch`` if queries arrive ``size`` at a time; none if there are not more than ``size``, or
+    if answers are compared by another metric than accuracy.
+    """
+    rows = frame[(frame["calibration"] == BATCH) & (frame["metric"] == ACCURACY)]
     cells = [cell for cell in rows["cell"].astype(object).unique() if len(scores[cell].tests) > size]
     shares = {cell: dict(zip(scores[cell].tests, streamed(scores[cell], size), strict=True)) for cell in cells}
     rows = rows[rows["cell"].astype(object).isin(cells)]

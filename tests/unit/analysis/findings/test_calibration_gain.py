@@ -10,7 +10,7 @@ import pytest
 from support.fakes import FakeBackend, plan, runner
 
 from icl_bench.analysis.all_findings import Findings, read_findings
-from icl_bench.analysis.findings.calibration_gain import AT_A_TIME, streamed
+from icl_bench.analysis.findings.calibration_gain import AT_A_TIME, calibration_gain, streamed
 from icl_bench.analysis.label_score_arrays import arrays_of
 from icl_bench.results.derived import CellScores
 
@@ -51,6 +51,15 @@ def test_the_table_says_what_a_bias_is_estimated_on(findings: Findings) -> None:
 def test_batches_of_all_queries_or_more_are_not_simulated(findings: Findings) -> None:
     assert 64 in AT_A_TIME
     assert "batch, 64 at a time" not in set(findings.calibration_gain["calibration"])
+
+
+def test_batches_are_simulated_by_accuracy_alone(findings: Findings) -> None:
+    """Which label would be the answer is known on average over orders, its score by another metric is not."""
+    context = findings.context
+    frame = context.prompts.assign(metric="last_letter", score=0.5)
+    table = calibration_gain(frame, context.stored.label_scores, context.facts)
+    assert set(table["calibration"]) == {"batch", "batch,of=pool:5"}
+    assert set(table["mean"]) == {0.5}
 
 
 def _scores(raw: np.ndarray, golds: list[str]) -> CellScores:
