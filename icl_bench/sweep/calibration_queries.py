@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from icl_bench.demonstrations.perturbations import NONE
@@ -33,10 +35,10 @@ def check_task(calibration: Calibration, spec: TaskSpec) -> None:
         )
 
 
-def asked_group(group: PromptGroup, calibration: Calibration, largest: int) -> PromptGroup:
+def asked_group(group: PromptGroup, calibration: Calibration, numbers: Sequence[int]) -> PromptGroup:
     """The prompts that end with calibration queries instead of test rows.
 
-    ``largest`` is the largest k of these prompts. Raises ``UserError`` or ``ChoiceError`` if prompts of test rows and
+    ``numbers`` are the k of these prompts. Raises ``UserError`` or ``ChoiceError`` if prompts of test rows and
     prompts of these queries would have different demonstrations.
     """
     task, choice = group.task, group.choice
@@ -48,6 +50,12 @@ def asked_group(group: PromptGroup, calibration: Calibration, largest: int) -> P
             f"--calibrate {calibration}: with {choice}, queries do not share their demonstrations; "
             "take batch or batch,of=pool:N"
         )
+    if choice.sees_queries:
+        raise UserError(
+            f"--calibrate {calibration}: {choice} chooses demonstrations by the texts of the queries, and would choose "
+            "others for the queries that calibrate; take batch"
+        )
+    largest = max(numbers)
     inputs, left = queries_of(task, calibration, group.draw)
     asking = PromptGroup(task.asking(str(calibration.queries), inputs, left), choice, group.order, group.draw)
     asking.pattern = group.pattern
@@ -56,13 +64,13 @@ def asked_group(group: PromptGroup, calibration: Calibration, largest: int) -> P
             f"--calibrate {calibration}: k={largest:,} leaves fewer than {calibration.rows:,} of the pool's "
             f"{len(task.pool):,} demonstrations"
         )
-    if not choice.retrieves and largest:
-        count = choice.shared_count(largest, len(task.pool.labels))
+    for k in () if choice.retrieves else (largest,) if choice.nested else numbers:
+        count = choice.shared_count(k, len(task.pool.labels)) if k else 0
         mine, others = (one.task.pool.shared(choice, group.draw, count) for one in (group, asking))
         if not np.array_equal(mine, others):
             raise ChoiceError(
                 f"--calibrate {calibration}: without {calibration.rows:,} rows of the pool, {choice} chooses other "
-                "demonstrations; take batch, or --select random"
+                f"demonstrations (k={k:,}); take batch, or --select random"
             )
     return asking
 

@@ -232,7 +232,7 @@ def _ask_for(calibration: Calibration, plan: Plan) -> None:
         if planned.group.task.asked is not None or not numbers:
             continue
         try:
-            asking = asked_group(planned.group, calibration, max(numbers))
+            asking = asked_group(planned.group, calibration, numbers)
             groups.append(PlannedGroup(asking, _cells(asking, numbers)))
             added += 1
         except (ChoiceError, UserError) as error:

@@ -94,6 +94,25 @@ def test_what_cannot_be_calibrated_is_said(changes: dict[str, object], message: 
         plan(tmp_path, "4", scoring="exact", **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("word_encoder")
+def test_each_k_has_demonstrations_of_its_own_where_they_are_not_nested(tmp_path: Path) -> None:
+    """Without one row of the pool, centroids are the same five, but others of four."""
+    made = {"scoring": "exact", "selects": ["centroids"], "draws": 1, "calibrations": ["batch,of=pool:1"]}
+    for group, asked in _pairs(plan(tmp_path, "5", **made)):
+        assert group.group.demonstrations(5).tolist() == asked.group.demonstrations(5).tolist()
+    with pytest.raises(UserError, match=r"centroids chooses other demonstrations \(k=4\)"):
+        plan(tmp_path, "4,5", **made)
+
+
+@pytest.mark.usefixtures("word_encoder")
+@pytest.mark.parametrize("calibration", ["contextual", "domain", "batch,of=pool:5"])
+def test_demonstrations_that_are_chosen_by_the_test_rows_are_not_calibrated_by_other_queries(
+    calibration: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="by the texts of the queries"):
+        plan(tmp_path, "2", scoring="exact", selects=["centroids,of=queries"], calibrations=[calibration])
+
+
 def test_what_can_be_calibrated_is_not_lost_with_what_cannot(tmp_path: Path) -> None:
     ready = plan(tmp_path, "4", scoring="exact", selects=["random", "bm25"], calibrations=["contextual"])
     assert {group.group.choice.by for group in ready.groups if group.group.task.asked} == {None}
