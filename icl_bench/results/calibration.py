@@ -110,7 +110,9 @@ def checked_prior(shares: object, labels: list[str], where: str) -> dict[str, fl
     read: dict[str, float] = {}
     for label, share in shares.items():
         if str(label) not in labels:
-            raise UserError(f"{where}: {plain(str(label)[:60])} is not a label; {nearest(str(label), labels)}")
+            unquoted = "; YAML reads yes, no, null and some numbers as other values: put labels in quotes"
+            hint = f"{nearest(str(label), labels)}{'' if isinstance(label, str) else unquoted}"
+            raise UserError(f"{where}: {plain(str(label)[:60])} is not a label; {hint}")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise UserError(f"{where}: {plain(str(label)[:60])}: a share is a number from 0 to 1")
         read[str(label)] = float(share)

@@ -85,6 +85,8 @@ class Derived:
     """Cell -> the scores of the pool rows that calibrate it."""
     lacking: list[str] = field(default_factory=list)
     """Cells that scored every label, but do not store all scores."""
+    notes: list[str] = field(default_factory=list)
+    """Why calibrations are left out."""
 
 
 def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
@@ -129,7 +131,7 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
     ways: list[tuple[Calibration, np.ndarray, CalibrationMeta | None]] = []
     if len(own.labels) > 1 and len(raw) > 1:
         ways.append((Calibration(BATCH), mean_bias(raw), None))
-    for one in _one_of_each(own, file.table, asked):
+    for one in _one_of_each(own, meta, file.table, asked, found.notes):
         calibration, of_rows = one.calibration, one.scores
         estimate = mean_bias if calibration.name == BATCH else content_bias
         if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, of_rows).raw):
@@ -146,9 +148,11 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
         found.scores[new.cell] = scores
 
 
-def _one_of_each(own: CellScores, table: pa.Table, asked: Iterable[_Asked]) -> Iterator[_Asked]:
-    """The queries of each calibration that contain no input of a test row; the first by the cell's hash, because
-    different test rows may leave different pool rows.
+def _one_of_each(
+    own: CellScores, meta: CellMeta, table: pa.Table, asked: Iterable[_Asked], notes: list[str]
+) -> Iterator[_Asked]:
+    """The queries of each calibration that contain no input of a test row and follow the same demonstrations; the first
+    by the cell's hash, because different test rows may leave different pool rows.
 
     Equal inputs after shared demonstrations have equal prompts. Ids are not compared: the files of train and test may
     both number their rows.
@@ -157,9 +161,17 @@ def _one_of_each(own: CellScores, table: pa.Table, asked: Iterable[_Asked]) -> I
     prompts = set(table["prompt_hash"].to_pylist())
     for one in sorted(asked, key=lambda one: one.meta.cell):
         of_test = one.calibration.rows is not None and prompts & set(one.table["prompt_hash"].to_pylist())
-        if one.calibration not in used and one.scores.labels == own.labels and not of_test:
-            used.add(one.calibration)
-            yield one
+        if one.calibration in used or one.scores.labels != own.labels or of_test:
+            continue
+        shown = [of.demonstration_ids for of in (meta, one.meta)]
+        if None not in shown and shown[0] != shown[1]:
+            notes.append(
+                f"cell {one.meta.cell} ({one.calibration}): its queries follow other demonstrations than the test rows "
+                f"of cell {meta.cell}; this calibration is left out"
+            )
+            continue
+        used.add(one.calibration)
+        yield one
 
 
 def _pair(meta: CellMeta) -> str:

@@ -467,6 +467,8 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     if derive:
         derived = with_calibrations(files, stated_priors(place))
         files = derived.files
+        for note in derived.notes:
+            warn(note)
     else:
         files = [file for file in files if file.asks_test_rows]
     cells = cells_of(files)

@@ -116,6 +116,10 @@ def test_other_queries_are_of_no_calibration(kind: str | None) -> None:
     [
         ({"ham": 0.5, "spam": 0.4}, "the shares sum to 0.900, not to 1"),
         ({"ham": 0.5, "eggs": 0.5}, "eggs is not a label; known: ham, spam"),
+        (
+            {True: 0.5, "spam": 0.5},
+            "True is not a label; known: ham, spam; YAML reads yes, no, null and some numbers as",
+        ),
         ({"ham": "half", "spam": 0.5}, "ham: a share is a number from 0 to 1"),
         ({"ham": -0.5, "spam": 1.5}, "ham: a share is a number from 0 to 1"),
         ({"ham": True}, "ham: a share is a number from 0 to 1"),

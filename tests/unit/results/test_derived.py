@@ -17,7 +17,7 @@ from icl_bench.analysis.all_findings import read_findings
 from icl_bench.metrics.interface import Measure, Metric
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import AXES, PRIORS, SCORES
-from icl_bench.results.derived import base_cell
+from icl_bench.results.derived import base_cell, with_calibrations
 from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import (
     Stored,
@@ -265,6 +265,23 @@ def test_rows_that_were_asked_before_they_became_test_rows_calibrate_nothing(tmp
     tests = {cell: set(scores.tests) for cell, scores in stored.label_scores.items() if cell.endswith("pool:38")}
     assert len(tests) == 1
     assert not any("new" in ids for ids in tests.values())
+
+
+def test_queries_after_other_demonstrations_calibrate_nothing_and_are_named(tmp_path: Path) -> None:
+    """Another machine or version of a library may choose other demonstrations."""
+    ready = plan(tmp_path / "task", "2", draws=2, scoring="exact", calibrations=["contextual"])
+    runner(ready, tmp_path / "all", FakeBackend(scored=True)).run()
+    files = list(result_files(tmp_path / "all", warn, scores=True))
+    (first, *_) = [file for file in files if file.asked_for is not None]
+    meta = first.meta
+    assert meta is not None
+    assert meta.demonstration_ids is not None
+    other = replace(first, meta=meta.model_copy(update={"demonstration_ids": meta.demonstration_ids[::-1]}))
+    derived = with_calibrations([other if file is first else file for file in files], {})
+    assert len([name for name in derived.scores if name.endswith("+contextual")]) == 1
+    (note,) = derived.notes
+    assert note.startswith(f"cell {meta.cell} (contextual): its queries follow other demonstrations than")
+    assert not with_calibrations(files, {}).notes
 
 
 def test_priors_whose_names_are_cleaned_to_the_same_have_files_of_their_own() -> None:
