@@ -29,7 +29,7 @@ OF_QUERIES = ("queries", "test", "test_rows")
 """Facts in which a cell and its calibration queries differ."""
 
 Priors = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Task -> name of a stated prior -> label -> share."""
+"""Task (:func:`prior_scope`) -> name of a stated prior -> label -> share."""
 
 
 def base_cell(cell: str) -> str:
@@ -39,6 +39,15 @@ def base_cell(cell: str) -> str:
     '1a2b3c4d5e6f'
     """
     return cell.partition("+")[0]
+
+
+def prior_scope(task: str, label_space: str | None) -> str:
+    """The name of a task among stated priors. A part of its labels has priors of its own.
+
+    >>> prior_scope("trec", "half:1")
+    'trec, half:1'
+    """
+    return task if label_space is None else f"{task}, {label_space}"
 
 
 def is_derived(cell: str) -> bool:
@@ -137,7 +146,7 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
         if calibration.rows is not None and calibration.rows >= len(found.pool_scores.get(meta.cell, of_rows).raw):
             found.pool_scores[meta.cell] = of_rows
         ways.append((calibration, estimate(of_rows.raw.astype(float)), _took(one)))
-    for name, shares in priors.get(meta.spec.task, {}).items():
+    for name, shares in priors.get(prior_scope(meta.spec.task, meta.facts.label_space), {}).items():
         if set(shares) <= set(own.labels):
             prior = np.array([shares.get(label, 0.0) for label in own.labels])
             ways.append((Calibration(PRIOR, prior=name), prior_bias(raw, prior), None))

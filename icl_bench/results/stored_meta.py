@@ -263,6 +263,7 @@ class PriorMeta(StoredModel):
     """A distribution over a task's labels, stated by a user."""
 
     task: str
+    """Its name, followed by the part of its labels that the data were reduced to, if they were."""
     name: str
     shares: dict[str, float]
     """Label -> share; they sum to 1."""

@@ -19,6 +19,7 @@ from icl_bench.models.trained import training_of
 from icl_bench.results.calibration import checked_prior
 from icl_bench.results.cells import Identity
 from icl_bench.results.chat_days import day_of, keep_day
+from icl_bench.results.derived import prior_scope
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
@@ -206,9 +207,10 @@ class Sweep:
         """
         runner = self.runner(results, watcher, load)
         outcome = runner.run()
+        scope = prior_scope(self.task.data.spec.name, self.task.label_space)
         for name, shares in self.priors.items():
             try:
-                state_prior(results, self.task.data.spec.name, name, shares)
+                state_prior(results, scope, name, shares)
             except OSError as error:
                 raise runner.store.unwritable(error) from None
         return outcome

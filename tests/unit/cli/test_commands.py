@@ -27,7 +27,10 @@ from icl_bench.backends.transformers.backend import TransformersBackend
 from icl_bench.cli import main, program
 from icl_bench.cli.output.progress import Display
 from icl_bench.errors import CellError
-from icl_bench.results.reading import failed_cells, read_results
+from icl_bench.results.reading import failed_cells, read_results, read_stored
+from icl_bench.tasks.examples import load_data
+from icl_bench.tasks.label_subset import HalfLabels
+from icl_bench.tasks.task_files import load_task
 
 COMMANDS = typer.main.get_command(program()).commands
 
@@ -824,6 +827,21 @@ def test_a_run_with_every_calibration_is_summarised_and_shown(icl: Run, sweep: t
             cell = f"{one['cell']}{calibration}"
             shown = icl("show", "--task", sweep[1], "--k", one["k"], "--draw", one["draw"], "--cell", cell)
             assert "the very token ids that were run" in shown.out
+
+
+def test_half_of_the_labels_has_a_prior_of_its_own(icl: Run, sweep: tuple[Any, ...]):
+    half = HalfLabels(1).of(load_data(load_task(Path(sweep[1])))).labels
+    seen: list[dict[str, float]] = []
+    for words, prior in (
+        ((), {"card lost": 0.5, "top up": 0.25, "card arrival": 0.25}),
+        (("--labels", "half:1"), {half[0]: 0.9, half[1]: 0.1}),
+    ):
+        Path("prior.json").write_text(json.dumps(prior))
+        assert icl("run", *sweep, *words, "--score", "exact", "--calibrate", "prior=prior.json").code == 0
+        rows = read_stored("results", derive=True).predictions
+        rows = rows[rows["cell"].astype(str).str.endswith("+prior=prior")]
+        seen.append({f"{row.cell} {row.test_id}": row.probability for row in rows.itertuples()})
+    assert seen[0].items() < seen[1].items()
 
 
 def test_a_broken_row_is_named_with_its_file_and_line(icl: Run, sweep: tuple[Any, ...]):
