@@ -228,7 +228,7 @@ class LastLetter(Metric):
 def test_calibrated_answers_have_their_own_scores_by_every_metric(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METRICS._built_in, "last_letter", "somewhere:LastLetter")  # type: ignore[index]
+    monkeypatch.setitem(METRICS._built_in, "last_letter", "somewhere:LastLetter")
     monkeypatch.setitem(METRICS._loaded, "last_letter", LastLetter)
     ready = plan(tmp_path / "task", scoring="exact", metrics=["last_letter", "accuracy"])
     runner(ready, tmp_path / "all", FakeBackend(scored=True)).run()

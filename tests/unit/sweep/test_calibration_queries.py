@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,12 @@ def test_what_cannot_be_calibrated_is_said(changes: dict[str, object], message: 
 @pytest.mark.usefixtures("word_encoder")
 def test_each_k_has_demonstrations_of_its_own_where_they_are_not_nested(tmp_path: Path) -> None:
     """Without one row of the pool, centroids are the same five, but others of four."""
-    made = {"scoring": "exact", "selects": ["centroids"], "draws": 1, "calibrations": ["batch,of=pool:1"]}
+    made: dict[str, Any] = {
+        "scoring": "exact",
+        "selects": ["centroids"],
+        "draws": 1,
+        "calibrations": ["batch,of=pool:1"],
+    }
     for group, asked in _pairs(plan(tmp_path, "5", **made)):
         assert group.group.demonstrations(5).tolist() == asked.group.demonstrations(5).tolist()
     with pytest.raises(UserError, match=r"centroids chooses other demonstrations \(k=4\)"):
