@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from icl_bench.results.importing.checks import (
     codes_of,
     refuse_type,
 )
+from icl_bench.results.importing.samples import short_names
 from icl_bench.text_files import parse_literal
 from icl_bench.wording import one_line, plain
 
@@ -128,9 +130,23 @@ def _typed_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
         columns[name] = pc.if_else(pc.equal(columns[name], default), None, columns[name])
     columns["attention"] = columns["attention"].fill_null("full")
     columns["backend"] = columns["backend"].fill_null("imported")
-    columns["variant"] = columns["variant"].fill_null(variant)
+    columns["variant"] = _with_kinds_apart(columns, columns["variant"].fill_null(variant))
     check_golds(columns, shown)
     return columns
+
+
+def _with_kinds_apart(columns: dict[str, pa.ChunkedArray], variants: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The variants, of which each kind of rows (the columns of ``DEFAULTS``) has its own, because tables average over
+    the draws of a variant.
+    """
+    if all(columns[name].null_count == len(variants) for name in DEFAULTS):
+        return variants
+    kinds = [" ".join(filter(None, row)) for row in zip(*(columns[name].to_pylist() for name in DEFAULTS), strict=True)]
+    rows = list(zip(variants.to_pylist(), kinds, strict=True))
+    several = [variant for variant, count in Counter(variant for variant, _ in set(rows)).items() if count > 1]
+    names = short_names(kind for variant, kind in rows if variant in several and kind)
+    apart = [f"{variant}-{names[kind]}" if kind and variant in several else variant for variant, kind in rows]
+    return pa.chunked_array([pa.array(apart, pa.string())])
 
 
 def _compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -148,15 +148,19 @@ def as_table(log: Log, stated: Stated, shown: str) -> Parsed:
         rows.append({**row, **sample.tokens, **scores, **of_log})
     present = {name for row in rows for name, value in row.items() if value is not None}
     table = columns_of({name: value for name, value in row.items() if name in present} for row in rows)
-    names = {sample.curve: slug(sample.curve) for sample in log.samples}
-    if len(set(names.values())) < len(names):
-        names = {curve: own_slug(curve) for curve in names}
+    names = short_names(sample.curve for sample in log.samples)
     curves = [names[sample.curve] for sample in log.samples] if several else []
     notes = [
         f"{name} is left out: it has a score of {short(value)}, and scores are shares from 0 to 1, not percentages"
         for name, value in not_shares.items()
     ]
     return Parsed(table, log.judge, (*log.notes, *notes), curves, log.files)
+
+
+def short_names(texts: Iterable[str]) -> dict[str, str]:
+    """Text -> a part of a variant's name, different for each text."""
+    names = {text: slug(text) for text in texts}
+    return names if len(set(names.values())) == len(names) else {text: own_slug(text) for text in names}
 
 
 def verdict(value: Any) -> bool | None:

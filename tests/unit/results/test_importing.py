@@ -291,6 +291,34 @@ def test_a_file_may_hold_several_variants(tmp_path: Path):
 # -- further columns ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("column", "kind", "other"),
+    [("perturbation", "labels:permuted", "inputs"), ("label_space", "half:1", "half:2"), ("queries", "copied", "test")],
+)
+def test_draws_of_different_kinds_are_not_averaged(tmp_path: Path, column: str, kind: str, other: str):
+    whole = made_up(variant="mine")
+    first = whole.assign(draw=whole["draw"] + 2, prediction="white", **{column: kind})
+    second = whole[(whole["k"] == 5) & (whole["draw"] == 1)].assign(draw=9, **{column: other})
+    found = imported(tmp_path, pd.concat([whole, first, second]))
+    assert found.groupby("variant", observed=True)[column].nunique(dropna=False).eq(1).all()
+    table = summarise_folder(tmp_path / "results").curves
+    more = 1 if other == "test" else 0  # the third draw of k=5, which is all right
+    table = table[table["variant"] == "mine"]
+    assert table["draws"].tolist() == [2, 2 + more]
+    assert table["score"].tolist() == pytest.approx([1 / 2, (1 + more) / (2 + more)])
+
+
+def test_the_same_draws_may_be_in_a_file_with_and_without_a_perturbation(tmp_path: Path):
+    whole = made_up()
+    frames = [whole, *(whole.assign(perturbation=name) for name in ("labels:permuted", "labels-permuted"))]
+    imported(tmp_path, pd.concat(frames))
+    table = summarise_folder(tmp_path / "results").perturbed_curves
+    assert table.groupby("perturbation")["draws"].agg(list).to_dict() == {
+        "labels-permuted": [2, 2],
+        "labels:permuted": [2, 2],
+    }
+
+
 def test_further_columns_are_kept_and_null_in_rows_that_lack_them(own: Path, tmp_path: Path):
     frame = made_up(
         seconds=1.5,
