@@ -215,12 +215,12 @@ def table_prices(model: str, server: str | None = None) -> Prices:
 def _found(table: Any, of_server: Provider | None, model: str) -> tuple[Provider, Any] | None:
     """The provider and model of a name, which may begin with the provider: ``openai/gpt-5``."""
     maker, _, name = model.partition("/")
-    for reference, provider in ((model, None), (name, maker)):
+    # the table finds a provider by a part of a name, too: "gemini" in "openrouter/google/gemini-2.0-flash-001"
+    of_name = [(name, maker)] if name and of_server is None else []
+    for reference, provider in (*of_name, (model, None)):
         with suppress(LookupError):
             found: tuple[Provider, Any] = table.find_provider_model(reference, of_server, provider, None)
             return found
-        if of_server is not None:
-            break
     return None
 
 

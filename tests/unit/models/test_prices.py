@@ -164,3 +164,11 @@ def test_the_package_has_what_is_asked_of_it() -> None:
     assert "no date" not in known.origin
     with pytest.raises(UnknownModelError, match="did you mean gpt-4o-mini"):
         table_prices("gpt-4o-mni", "https://api.openai.com/v1")
+
+
+def test_a_provider_in_the_name_has_its_own_price() -> None:
+    pytest.importorskip("genai_prices")
+    named = table_prices("openrouter/google/gemini-2.0-flash-001", "http://127.0.0.1:4000")
+    assert "of OpenRouter" in str(named.origin)
+    assert named == table_prices("google/gemini-2.0-flash-001", "https://openrouter.ai/api/v1")
+    assert "of Google" in str(table_prices("google/gemini-2.0-flash").origin)
