@@ -111,6 +111,17 @@ class PlannedGroup:
         """The cells that fit."""
         return [cell for cell in self.cells if cell.problem is None]
 
+    def continued(self, finished: Sequence[bool | None]) -> list[CellPlan]:
+        """The cells, of which the unfinished ones cannot extend the prefixes of ``finished`` ones."""
+        cells, planned, held = [], 0, 0
+        grows = self.group.grows and not self.group.pattern.reuses
+        for cell, done in zip(self.cells, finished, strict=True):
+            again = planned - held if grows and not done and cell.problem is None else 0
+            cells.append(replace(cell, new_tokens=cell.new_tokens + again))
+            if cell.problem is None:
+                planned, held = cell.prefix_tokens, held if done else cell.prefix_tokens
+        return cells
+
     @property
     def reserve(self) -> int:
         """Tokens of the longest shared prefix that will be computed."""
@@ -132,6 +143,14 @@ class Plan:
     def cells(self) -> list[CellPlan]:
         """All cells, including those that cannot run."""
         return [cell for group in self.groups for cell in group.cells]
+
+    def continued(self, finished: Sequence[bool | None]) -> Plan:
+        """The plan of a run that finds some cells finished: it computes the demonstrations that these shared with
+        larger k.
+        """
+        done = iter(finished)
+        groups = [replace(group, cells=group.continued([next(done) for _ in group.cells])) for group in self.groups]
+        return replace(self, groups=groups)
 
     @property
     def problems(self) -> list[str]:

@@ -152,6 +152,12 @@ class Sweep:
         vars(part).pop("_costs", None)
         return part
 
+    def continued(self, finished: Sequence[bool | None]) -> Sweep:
+        """The sweep of which these cells are ``finished``: the others compute what they share with them again."""
+        part = copy(self)  # keeps the costs of cells, too
+        part.plan = self.plan.continued(finished)
+        return part
+
     def identities(self) -> list[Identity]:
         """The identities of the runnable cells."""
         return [self._identities(cell) for group in self.plan.groups for cell in group.runnable]

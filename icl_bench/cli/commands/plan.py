@@ -98,6 +98,7 @@ def plan(
             records.extend(plan_records(sweep, results, prices))
         elif not quiet:
             finished = finished_cells(sweep, results)
+            sweep = sweep.continued(finished)
             print_plan(sweep, console(), results, finished)
             if wanted is not None:
                 print_planned_power(sweep, console(), results, wanted)

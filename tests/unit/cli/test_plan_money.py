@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from support.models import llama_tokenizer, tiny_checkpoint
 from support.program import as_words
 
 import icl_bench
+from icl_bench.cli.output.plan import plan_total
 from icl_bench.errors import UserError
 from icl_bench.models.prices import Prices
 from icl_bench.sweep.plan import shares_asked
 from icl_bench.sweep.plan_money import answer_range, money_range, planned_money
+from icl_bench.sweep.run_spec import RunSpec
+from icl_bench.sweep.sweep import Sweep
 from icl_bench.wording import three_digits
 
 PRICES = Prices(input=3.0, cached=0.5, output=10.0, write=4.0)
@@ -182,3 +186,44 @@ def test_python_takes_a_price_too() -> None:
     asked = {"task": "stdlib_six", "model": "smollm2-135m-instruct", "k": [1], "draws": 1, "test_size": 5}
     table = icl_bench.plan(**asked, price={"input": 1, "cached": 0.5, "output": 2})
     assert (table["money_cached"] <= table["money_uncached"]).all()
+
+
+SMALL = {"task": "stdlib_six", "model": "smollm2-135m-instruct", "test_size": 5}
+TOTAL = re.compile(r"([\d,]+) tokens to compute")
+
+
+def total_tokens(*words: str) -> int:
+    """The tokens of the last line of a plan."""
+    (*_, told) = TOTAL.findall(" ".join(in_process.said(*words).split()))
+    return int(told.replace(",", ""))
+
+
+def test_a_plan_counts_copied_prompts_once_and_prices_their_hours_once() -> None:
+    words = plan_words("smollm2-135m-instruct", "--select", "bm25", "--price", "hour=7200")
+    records = json.loads(in_process.said(*words, "--json"))
+    shares = [1 - row["same_prompts"] / 5 if row["draw"] else 1 for row in records]
+    assert min(shares) < 1
+    tokens = sum(share * row["new_tokens"] for share, row in zip(shares, records, strict=True))
+    assert total_tokens(*words) == pytest.approx(tokens, abs=1)
+    for share, row in zip(shares, records, strict=True):
+        assert row["money_cached"] == pytest.approx(2 * share * row["seconds"], abs=0.1)
+
+
+def test_what_an_earlier_run_read_is_read_again_for_a_larger_k() -> None:
+    (alone,) = Sweep.prepare(RunSpec(**SMALL, k="5", draws=1), to_run=False).plan.cells
+    sweep = Sweep.prepare(RunSpec(**SMALL, k="1,5", draws=1), to_run=False)
+    first, second = sweep.plan.cells
+    assert second.new_tokens == alone.new_tokens - first.prefix_tokens
+    assert sweep.continued([False, False]).plan.cells == [first, second]
+    assert sweep.continued([None, True]).plan.cells == [first, second]
+    kept, again = sweep.continued([True, False]).plan.cells
+    assert (kept, again.new_tokens) == (first, alone.new_tokens)
+    total = plan_total(sweep.continued([True, False]), [True, False])
+    assert total.tokens == alone.new_tokens
+
+
+def test_a_plan_of_stored_results_counts_the_demonstrations_of_a_larger_k(tmp_path: Path) -> None:
+    words = ["--task", "stdlib_six", "--model", "smollm2-135m-instruct", "--draws", "1", "--test-size", "2"]
+    results = ["--results", str(tmp_path / "results")]
+    in_process.run_command("run", *words, "--k", "1", *results, "--quiet")
+    assert total_tokens("plan", *words, "--k", "1,3", *results) == total_tokens("plan", *words, "--k", "3")
