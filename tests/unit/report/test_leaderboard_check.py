@@ -88,6 +88,12 @@ def test_a_run_as_good_as_the_board_passes_and_what_was_compared_is_said(stored:
         assert "passed: no significant loss larger than 1 points" in done.out
 
 
+def test_names_that_are_not_printable_are_the_same_on_both_sides(tmp_path: Path):
+    results = folder(tmp_path / "odd", predictions(0.8, rows=9, task="w\u200bines", model="=a b"))
+    write(leaderboard_of([tmp_path / "odd.0.parquet"]), tmp_path / "board.csv")
+    assert checked(tmp_path / "board.csv", results).code == 0
+
+
 def test_a_worse_run_fails(stored: Path):
     done = checked(stored / "board.csv", stored / "worse", "--json")
     assert done.code == 1
