@@ -30,7 +30,7 @@ from icl_bench.results.importing.checks import (
 )
 from icl_bench.results.importing.samples import short_names
 from icl_bench.text_files import parse_literal
-from icl_bench.wording import one_line, plain
+from icl_bench.wording import counted, one_line, plain
 
 NEEDED = ("task", "model", "select", "order", "k", "draw", "test_id", "gold", "prediction")
 """Columns with a value in every row."""
@@ -89,12 +89,14 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
             values = _gold_lists(column, where)
         elif name in score_columns():
             values = _fractions(column, where, name)
+        elif name in kinds and types.is_integer(kinds[name]):
+            values = _whole(column, where)
         else:
             values = _kept(column, where)
         further[name] = _retyped(values, kinds[name]) if name in kinds else values
         if name.startswith("sample") and name in kinds and not types.is_list(further[name].type):
             refuse_type(column, where, "a list in each row, as a run stores it, or another name for this column")
-    notes = _compare(columns, further, shown, judge)
+    notes = (*_of_cache(columns, further, shown, judge), *_compare(columns, further, shown, judge))
     columns["cell"] = cells(columns, shown)
     known = {field.name: columns[field.name].cast(field.type) for field in prediction_schema()}
     known = {name: values for name, values in known.items() if name in ALWAYS or values.null_count < len(table)}
@@ -147,6 +149,29 @@ def _with_kinds_apart(columns: dict[str, pa.ChunkedArray], variants: pa.ChunkedA
     names = short_names(kind for variant, kind in rows if variant in several and kind)
     apart = [f"{variant}-{names[kind]}" if kind and variant in several else variant for variant, kind in rows]
     return pa.chunked_array([pa.array(apart, pa.string())])
+
+
+def _of_cache(
+    columns: dict[str, pa.ChunkedArray], further: dict[str, pa.ChunkedArray], shown: str, judge: str | None
+) -> tuple[str, ...]:
+    """Check that a prompt's tokens include those of the cache, because a cost below 0 would follow.
+
+    Raises ``UserError``. The counts of a harness's log, which a user does not write, are left out; returns a note.
+    """
+    written = further.get("cache_write_tokens")
+    parts = [columns["cached_tokens"], *([] if written is None else [written])]
+    of_cache = sum(part.cast(pa.int64()).fill_null(0).to_numpy() for part in parts)
+    prompts = columns["prompt_tokens"].cast(pa.int64()).fill_null(LARGEST).to_numpy()
+    good = of_cache <= prompts
+    if good.all():
+        return ()
+    if judge is None:
+        expected = "all tokens of the prompt, also those read from a cache (cached_tokens) or written into one"
+        check(good, columns["prompt_tokens"], f"{shown}: column prompt_tokens", expected)
+    columns["cached_tokens"] = pa.chunked_array([pa.nulls(len(good), columns["cached_tokens"].type)])
+    further.pop("cache_write_tokens", None)
+    count = counted(int((~good).sum()), "prompt")
+    return (f"tokens of the cache are left out: {count} had fewer tokens than the cache ({judge} counts others)",)
 
 
 def _compare(

@@ -777,3 +777,12 @@ def test_the_command_states_what_a_log_does_not_say(tmp_path: Path, monkeypatch:
     )
     row = read_results("results").iloc[0]
     assert (row["model"], row["k"], row["select"], row["order"]) == ("mine", 3, "random", "drawn")
+
+
+def test_tokens_of_the_cache_beyond_those_of_the_prompt_are_left_out_with_a_note(tmp_path: Path):
+    usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8, "input_tokens_cache_read": 10}
+    samples = [of_eee(0, "red", right=True), of_eee(1, "x", right=False, token_usage=usage)]
+    with pytest.warns(UserWarning, match="tokens of the cache are left out: 1 prompt had fewer tokens than the cache"):
+        _, found = imported(lines(tmp_path / "a.jsonl", samples), tmp_path / "results")
+    assert found["prompt_tokens"].tolist() == [30, 5]
+    assert found["cached_tokens"].isna().all()

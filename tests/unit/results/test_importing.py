@@ -319,6 +319,27 @@ def test_the_same_draws_may_be_in_a_file_with_and_without_a_perturbation(tmp_pat
     }
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"cached_tokens": 12},
+            "column prompt_tokens: 10 in row 1; expected all tokens of the prompt, also those read",
+        ),
+        ({"cached_tokens": 4, "cache_write_tokens": 7}, "column prompt_tokens: 10 in row 1; expected all tokens of"),
+        ({"cache_write_tokens": "many"}, "column cache_write_tokens: 'many' in row 1; expected a whole number from 0"),
+        ({"reasoning_tokens": -1}, "column reasoning_tokens: -1 in row 1; expected a whole number from 0"),
+    ],
+)
+def test_tokens_that_would_cost_less_than_nothing_are_refused(
+    tmp_path: Path, columns: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        imported(tmp_path, made_up(prompt_tokens=10, **columns))
+    found = imported(tmp_path, made_up(prompt_tokens=10, cached_tokens=4, cache_write_tokens=6.0))
+    assert found["cache_write_tokens"].tolist() == [6] * len(found)
+
+
 def test_further_columns_are_kept_and_null_in_rows_that_lack_them(own: Path, tmp_path: Path):
     frame = made_up(
         seconds=1.5,
