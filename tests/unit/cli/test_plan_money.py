@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import fakes, in_process
@@ -188,7 +189,7 @@ def test_python_takes_a_price_too() -> None:
     assert (table["money_cached"] <= table["money_uncached"]).all()
 
 
-SMALL = {"task": "stdlib_six", "model": "smollm2-135m-instruct", "test_size": 5}
+SMALL: dict[str, Any] = {"task": "stdlib_six", "model": "smollm2-135m-instruct", "test_size": 5}
 TOTAL = re.compile(r"([\d,]+) tokens to compute")
 
 
