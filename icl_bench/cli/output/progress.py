@@ -89,7 +89,8 @@ class Display(Listener):
 
     def part(self, part: Part) -> None:
         """The next run, and notes on its data, unless quiet."""
-        self.headed(part.headline, part)
+        if not self._quiet:
+            self.headed(part.headline, part)
 
     def headed(self, heading: str, part: Part) -> None:
         """A heading, cells of a part that cannot run, and notes on its data, unless quiet."""
