@@ -86,8 +86,10 @@ def test_trainings_are_as_the_page_says(headlines: ModuleType):
     origins = headlines.origins(headlines.FINETUNED).values()
     assert {(o.facts.dtype, o.facts.recipe["epochs"], o.facts.test_rows) for o in origins} == {("float32", 5, 250)}
     table = headlines.finetuned()
-    assert set(zip(table["select"], table["k"], table["draws"], table["rows"], strict=True)) == {
-        (method, 1000, 3, 250) for method in ("lora", "lora-paper", "full", "full-paper")
+    assert set(zip(table["task"], table["select"], table["k"], table["draws"], table["rows"], strict=True)) == {
+        (task, method, 1000, 3, 250)
+        for task in ("trec", "banking77")
+        for method in ("lora", "lora-paper", "full", "full-paper")
     }
 
 
