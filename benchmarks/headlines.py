@@ -6,13 +6,13 @@ predictions.
     python benchmarks/headlines.py --pack RESULTS FILE   # writes FILE, like results/headlines-sorted.parquet
     python benchmarks/headlines.py --draw sorting-trec   # writes docs/headlines-sorting-trec.svg
 
-Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet`` and
-``results/headlines-half-labels.parquet``, imported into one folder. Blocks are those of
-``results/headlines-blocks.parquet`` alone, curves sorted by label those of ``results/headlines-sorted.parquet`` where
-it has them, summaries those of ``results/headlines-samsum.parquet``, and trainings those of
-``results/headlines-finetuned.parquet`` beside the prompts of ``results/headlines.parquet``. A claim on growing k
-holds where the 95% intervals at the smallest and the largest k of the row are apart in its direction, does not hold
-where they are apart in the other one, and cannot be determined where they overlap.
+Every number is one of the program's findings on ``results/headlines.parquet``, ``results/headlines-more.parquet``,
+``results/headlines-float32.parquet`` and ``results/headlines-half-labels.parquet``, imported into one folder. Blocks
+are those of ``results/headlines-blocks.parquet`` alone, curves sorted by label those of
+``results/headlines-sorted.parquet`` where it has them, summaries those of ``results/headlines-samsum.parquet``, and
+trainings those of ``results/headlines-finetuned.parquet`` beside the prompts of ``results/headlines.parquet``. A
+claim on growing k holds where the 95% intervals at the smallest and the largest k of the row are apart in its
+direction, does not hold where they are apart in the other one, and cannot be determined where they overlap.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ from icl_bench.wording import DASH, p_value, percent
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 DOCS = RESULTS.with_name("docs")
 GPU, CPU = RESULTS / "headlines.parquet", RESULTS / "headlines-more.parquet"
+FLOAT32 = RESULTS / "headlines-float32.parquet"
+"""More copies and free answers, computed on two cores in float32."""
 HALF = RESULTS / "headlines-half-labels.parquet"
 """Tasks with a random half of their labels, computed on two cores."""
 SORTED = RESULTS / "headlines-sorted.parquet"
-"""Ten draws in the order drawn and sorted by label, computed on two cores in float32: a table of its own, as other
-draws are in bfloat16.
+"""Three to ten draws in the order drawn and sorted by label, computed on two cores in float32: a table of its own, as
+other draws are in bfloat16.
 """
 FINETUNED = RESULTS / "headlines-finetuned.parquet"
 """LoRA and full fine-tuning on 1,000 examples, computed on two cores in float32; the prompts are those of ``GPU``."""
@@ -99,7 +101,7 @@ def pack(results: Path, out: Path) -> int:
     return out.stat().st_size
 
 
-def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, HALF), task: str | None = None) -> Findings:
+def findings_on(folder: Path, files: Sequence[Path] = (GPU, CPU, FLOAT32, HALF), task: str | None = None) -> Findings:
     """The findings on files of predictions, or on those of a task. The files are imported into ``folder``."""
     for file in files:
         import_predictions(file, folder)
@@ -207,7 +209,7 @@ def accuracy(findings: Findings) -> list[Row]:
 def on_gpu(table: pd.DataFrame) -> pd.DataFrame:
     """Random demonstrations of the cells computed on a GPU."""
     table = drawn(table)
-    return table[~table["variant"].isin([*origins(), *origins(HALF)])]
+    return table[~table["variant"].isin([*origins(), *origins(FLOAT32), *origins(HALF)])]
 
 
 def retrieval(findings: Findings) -> list[Row]:
@@ -229,9 +231,9 @@ def reordered(findings: Findings) -> pd.DataFrame:
 def sorting(findings: Findings) -> list[Row]:
     """Figure 5: accuracy of demonstrations sorted by label minus that of the same ones as drawn.
 
-    A curve that ``SORTED`` has is that of its ten draws.
+    A curve that ``SORTED`` has is that of its draws.
     """
-    more = sorted_with_ten_draws()
+    more = sorted_in_float32()
     known = set(zip(more["task"], more["model"], strict=True))
     others = findings.sorting_penalty
     kept = [pair not in known for pair in zip(others["task"], others["model"], strict=True)]
@@ -239,7 +241,7 @@ def sorting(findings: Findings) -> list[Row]:
 
 
 @cache
-def sorted_with_ten_draws() -> pd.DataFrame:
+def sorted_in_float32() -> pd.DataFrame:
     """The differences of ``SORTED``."""
     with TemporaryDirectory() as folder:
         return findings_on(Path(folder), (SORTED,)).sorting_penalty
@@ -263,9 +265,11 @@ def reaches(points: pd.DataFrame, least: float) -> str:
 
 def unconstrained(findings: Findings) -> list[Row]:
     """Figure 14: accuracy of constrained and of free answers, of the cells computed on two cores."""
-    scoring = {variant: origin.facts.scoring for variant, origin in origins().items()}
+    computed_here = {**origins(), **origins(FLOAT32)}
+    scoring = {variant: origin.facts.scoring for variant, origin in computed_here.items()}
     table = drawn(findings.curves)
-    table = table.assign(answers=table["variant"].astype(object).map(scoring))
+    table = table.assign(answers=table["variant"].astype(object).map(scoring)).sort_values("draws")
+    table = table.drop_duplicates(["task", "model", "answers", "k"], keep="last")  # that of most draws
     free = table.loc[table["answers"] == "unconstrained", ["task", "model"]].drop_duplicates()
     table = table.merge(free, on=["task", "model"])
     return by_k(table, "score", (10, 100), rises, by="answers")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 import pytest
@@ -245,30 +246,35 @@ def test_tables_are_opened_and_sorted_with_the_keyboard_alone(opened: Opened):
         )
 
 
-def test_a_table_that_is_longer_than_the_page_says_how_many_rows_it_has(opened: Opened):
+def test_a_table_that_is_longer_than_the_page_says_how_many_rows_it_has(driver: Any, page: Path, tmp_path: Path):
     """Rows of the chosen task and model are counted, whether the page holds them or not."""
-    driver = opened()
-    driver.execute_script(
-        """
-        const of = (box) => data.tables[Number(box.dataset.table)];
-        const box = [...document.querySelectorAll("#accuracy .table")].find((one) => of(one).rows.length);
-        const table = of(box);
-        const column = (name) => table.columns.findIndex((one) => one.name === name);
-        const [task, model] = [table.rows[0][column("task")], table.rows[0][column("model")]];
-        table.counts = [[task, model, 3000], [task, "another", 500], ["another", model, 70]];
-        box.closest("details").open = true;
-        window.tableSeen = () => [
-          box.closest("details").querySelector(".count").textContent, box.querySelector("tbody").rows.length,
-          box.querySelector(".found")?.textContent,
-        ];
-        window.tableOf = [task, model].map(encodeURIComponent);
-        """
+    before, start, rest = page.read_text(encoding="utf-8").partition('<script type="application/json" id="data">')
+    stored, end, after = rest.partition("</script>")
+    data = json.loads(stored)
+    number, table = next(
+        (number, one) for number, one in enumerate(data["tables"]) if one["caption"].startswith("Accuracy over k")
     )
-    for chosen, count in (("task=*", "3,570"), ("task={}", "3,500"), ("task={}&model={}", "3,000")):
-        driver.execute_script("location.hash = arguments[0]", chosen.format(*driver.execute_script("return tableOf")))
-        wait(driver, f"tableSeen()[0] === ' · {count} rows' && tableSeen()[1]")
-        _, rows, told = driver.execute_script("return tableSeen()")
-        assert told == f"{rows} of {count} rows: the first of each task and model."
+    column = {one["name"]: place for place, one in enumerate(table["columns"])}
+    task, model = (table["rows"][0][column[name]] for name in ("task", "model"))
+    table["counts"] = [[task, model, 3000], [task, "another", 500], ["another", model, 70]]
+    longer = tmp_path / "longer.html"
+    longer.write_text(before + start + json.dumps(data).replace("<", "\\u003c") + end + after, encoding="utf-8")
+    opening(driver, longer)()
+    box = f"document.querySelector('main .table[data-table=\"{number}\"]')"
+    count, told = (
+        f"{box}.{part}" for part in ("closest('details').querySelector('.count')", "querySelector('.found')")
+    )
+    driver.execute_script(f"{box}.closest('details').open = true")
+    for chosen, rows in (
+        ({"task": "*"}, "3,570"),
+        ({"task": task}, "3,500"),
+        ({"task": task, "model": model}, "3,000"),
+    ):
+        driver.execute_script("location.hash = arguments[0]", urlencode(chosen, safe="*"))
+        wait(driver, f"{count}.textContent === ' · {rows} rows' && {told} && {told}.textContent")
+        shown = driver.execute_script(f"return {box}.querySelector('tbody').rows.length")
+        said = driver.execute_script(f"return {told}.textContent")
+        assert said == f"{shown:,} of {rows} rows: the first of each task and model."
 
 
 def test_the_reader_is_read_with_the_keyboard_alone(opened: Opened):
