@@ -82,6 +82,12 @@ def test_what_was_computed_on_two_cores_says_how(headlines: ModuleType):
         assert {"icl-bench", "torch", "transformers"} <= set().union(*origin.versions)
 
 
+def test_what_was_computed_in_float32_says_so(headlines: ModuleType):
+    for file in (headlines.SORTED, headlines.FLOAT32):
+        origins = headlines.origins(file).values()
+        assert {(origin.facts.dtype, origin.facts.test_rows) for origin in origins} == {("float32", 250)}
+
+
 def test_trainings_are_as_the_page_says(headlines: ModuleType):
     origins = headlines.origins(headlines.FINETUNED).values()
     assert {(o.facts.dtype, o.facts.recipe["epochs"], o.facts.test_rows) for o in origins} == {("float32", 5, 250)}
