@@ -225,7 +225,13 @@ def order(findings: Findings) -> list[Row]:
 def reordered(findings: Findings) -> pd.DataFrame:
     """The share of answers that another order of random demonstrations changes."""
     table = findings.order_sensitivity
-    return table[table["select"] == "random"]
+    return with_most_draws(table[table["select"] == "random"])
+
+
+def with_most_draws(table: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Of several files' points of one task, model and k, the one with most draws."""
+    points = ["task", "model", *by, "k"]
+    return table.sort_values("draws", kind="stable").drop_duplicates(points, keep="last").sort_index()
 
 
 def sorting(findings: Findings) -> list[Row]:
@@ -268,8 +274,7 @@ def unconstrained(findings: Findings) -> list[Row]:
     computed_here = {**origins(), **origins(FLOAT32)}
     scoring = {variant: origin.facts.scoring for variant, origin in computed_here.items()}
     table = drawn(findings.curves)
-    table = table.assign(answers=table["variant"].astype(object).map(scoring)).sort_values("draws")
-    table = table.drop_duplicates(["task", "model", "answers", "k"], keep="last")  # that of most draws
+    table = with_most_draws(table.assign(answers=table["variant"].astype(object).map(scoring)), "answers")
     free = table.loc[table["answers"] == "unconstrained", ["task", "model"]].drop_duplicates()
     table = table.merge(free, on=["task", "model"])
     return by_k(table, "score", (10, 100), rises, by="answers")

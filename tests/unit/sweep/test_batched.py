@@ -698,16 +698,19 @@ def test_answers_to_truncated_prompts_are_not_kept_however_often_the_run_is_repe
     reasons = []
     with serving_batches(Window()) as server, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(8):
+        for turn in range(20):
             with suppress(KeyboardInterrupt):
                 outcome = run()
                 outcome = outcome.run() if isinstance(outcome, BatchRunner) else outcome
                 reasons += outcome.failed.values()
                 assert not outcome.computed
+                if turn >= 7:  # an interrupted run may keep too few answers to notice it
+                    break
         window[0] = 10**6
         outcome = run()
         outcome = outcome.run() if isinstance(outcome, BatchRunner) else outcome
     assert outcome.failed == {}
+    assert reasons
     assert all("300 tokens" in reason for reason in reasons)
     assert (sorted_results(store)["prompt_tokens"] > 300).all()
 
