@@ -256,6 +256,21 @@ def test_a_half_that_was_run_twice_counts_once_by_its_larger_test_set():
     assert (found.half, found.subsets) == (0.5, 1)
 
 
+def test_a_half_that_was_imported_stands_beside_the_run_with_equal_facts():
+    """An export has the facts of its run. The import alone is no difference."""
+    rows = frame(
+        *(shaped(FULL, label_space="all", variant=variant) for variant in ("greedy", "free")),
+        shaped(HALF, label_space="half:1", variant="half"),
+    )
+    facts = {
+        "greedy": Facts(scoring="greedy", labels="all"),
+        "free": Facts(scoring="unconstrained", labels="all"),
+        "half": Facts(scoring="greedy", labels="some", label_space="half:1", imported="a file"),
+    }
+    (found,) = label_spaces(context_shares(rows, WINDOWS), {}, facts=facts).itertuples()
+    assert (found.variant, found.half, found.subsets) == ("greedy", 0.25, 1)
+
+
 def test_tasks_without_a_half_are_left_out():
     assert label_spaces(context_shares(shaped(FULL), WINDOWS), {}).empty
     assert label_spaces(context_shares(shaped(FULL).iloc[:0], WINDOWS), {}).empty
