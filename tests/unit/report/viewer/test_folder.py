@@ -14,6 +14,8 @@ from icl_bench.report import imported_questions, open_viewer
 from icl_bench.report.viewer import folder as viewer_folder
 from icl_bench.report.viewer.folder import Folder
 from icl_bench.results import kept_texts
+from icl_bench.results.facts import OF_RESULTS
+from icl_bench.results.reading import read_results
 from icl_bench.results.store import Store
 from icl_bench.sweep.runner import Runner
 
@@ -131,3 +133,9 @@ def test_queries_that_are_train_rows_have_the_questions_of_these(tmp_path: Path)
     now = folder.read()
     rows = now.predictions.rows(range(len(now.predictions)))
     assert all(row["question"].startswith("query: ") for row in rows)
+    for record in read_results(tmp_path / "results").to_dict("records"):
+        copied, for_rationales = (
+            now.prompts.end({**record, "demonstration_ids": None, "queries": kind}) for kind in OF_RESULTS[1:]
+        )
+        assert copied.query is not None
+        assert for_rationales == copied
