@@ -35,6 +35,7 @@ def plan_records(sweep: Sweep, results: Place | None = None, prices: Prices | No
     from icl_bench.sweep.plan_money import sweep_money, sweep_prices
 
     finished = finished_cells(sweep, results)
+    sweep = sweep.continued(finished)
     money: Sequence[MoneyRange | None] = [None] * len(sweep.plan.cells)
     if prices is not None:
         money = sweep_money(sweep, sweep_prices(sweep, prices), finished)

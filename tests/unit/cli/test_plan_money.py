@@ -228,3 +228,6 @@ def test_a_plan_of_stored_results_counts_the_demonstrations_of_a_larger_k(tmp_pa
     results = ["--results", str(tmp_path / "results")]
     in_process.run_command("run", *words, "--k", "1", *results, "--quiet")
     assert total_tokens("plan", *words, "--k", "1,3", *results) == total_tokens("plan", *words, "--k", "3")
+    records = json.loads(in_process.said("plan", *words, "--k", "1,3", *results, "--json"))
+    left = [record["new_tokens"] for record in records if not record["finished"]]
+    assert sum(left) == total_tokens("plan", *words, "--k", "3")
