@@ -13,6 +13,7 @@ from itertools import product
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.prices import Prices
+from icl_bench.models.registry import Model, as_in
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.cells import FINISHED, Identity
 from icl_bench.results.reading import read_rows
@@ -87,7 +88,7 @@ def learners_of(
     if possible:
         sizes = sizes_of(spec, len(sweep.task.pool))
         try:
-            finetuning = _prepared(spec, model, possible, sizes, draws, rows)
+            finetuning = _prepared(spec, sweep.model, model, possible, sizes, draws, rows)
         except UserError as error:
             return [], list(_merged(reasons | dict.fromkeys(possible, str(error))))
         for method, k in product(possible, sizes):
@@ -134,12 +135,22 @@ def _possible(spec: ChooseSpec, model: str, sweep: Sweep, prices: Prices | None)
 
 
 def _prepared(
-    spec: ChooseSpec, model: str, methods: list[str], sizes: tuple[int, ...], draws: int, rows: Collection[str]
+    spec: ChooseSpec,
+    prompted: Model,
+    model: str,
+    methods: list[str],
+    sizes: tuple[int, ...],
+    draws: int,
+    rows: Collection[str],
 ) -> Finetuning:
-    """The trainings of these methods. Raises ``UserError`` if the task or the model cannot be trained on."""
+    """The trainings of these methods, on the weights that are prompted.
+
+    Raises ``UserError`` if the task or the model cannot be trained on.
+    """
     run = spec.run_of(model)
     own = {name: getattr(run, name) for name in OF_A_RUN}
-    finetuning = Finetuning.prepare(FinetuneSpec(**own, model=model, method=tuple(methods), k=[1, *sizes], draws=draws))
+    finetune = FinetuneSpec(**own, model=model, method=tuple(methods), k=[1, *sizes], draws=draws)
+    finetuning = Finetuning.prepare(finetune, commit_of=as_in(prompted.fingerprint))
     if not sizes:
         pool = len(finetuning.task.pool)
         raise UserError(

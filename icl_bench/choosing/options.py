@@ -117,7 +117,8 @@ class ChooseSpec(BackendSpec):
         tuple[str, ...],
         BeforeValidator(_models),
         Option(
-            "A model's name (icl-bench models lists them), a folder, or a hub id like org/name. Several with commas "
+            "A model's name (icl-bench models lists them), a folder, or a hub id like org/name or "
+            "org/name@REVISION. Several with commas "
             "race against each other.",
             MODEL,
             "NAME",

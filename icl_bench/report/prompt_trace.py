@@ -228,7 +228,7 @@ def _model(meta: CellMeta) -> Model:
     """The model of a cell; for a model behind an API, the model whose tokenizer counts its tokens."""
     if meta.tokenizer:
         return registry.served(str(meta.model_source), meta.tokenizer, 1)
-    return registry.resolve(str(meta.model_source), prepare=False)
+    return registry.resolve(str(meta.model_source), prepare=False, commit_of=registry.as_in(meta.facts.fingerprint))
 
 
 def as_shown(meta: CellMeta, demonstrations: Sequence[Example]) -> tuple[tuple[Example, ...], Writing]:

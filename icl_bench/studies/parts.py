@@ -13,7 +13,7 @@ from pathlib import Path
 from icl_bench.backends.device import device_name
 from icl_bench.backends.interface import Backend
 from icl_bench.errors import UserError
-from icl_bench.models.registry import Model, resolve
+from icl_bench.models.registry import Model, as_in, resolve
 from icl_bench.results.cells import CellSpec, Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
@@ -167,7 +167,8 @@ def on_this_machine(model: Model) -> Model:
     """
     if model.tokenizer is not None or Path(model.source).exists():
         return model
-    return replace(model, source=resolve(model.requested_name, model.context_tokens).source)
+    found = resolve(model.requested_name, model.context_tokens, commit_of=as_in(model.fingerprint))
+    return replace(model, source=found.source)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from icl_bench.errors import NotHereError, UserError
 from icl_bench.models.registry import resolve
 from icl_bench.models.trained import own_pattern
 from icl_bench.results.cells import AXES, CellSpec
+from icl_bench.results.hub_commits import commits_of
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store
 from icl_bench.results.stored_meta import StudyCell
@@ -118,7 +119,7 @@ class Study:
         if isinstance(spec, FinetuneSpec):
             chosen = tuple(m for m in spec.method if self.wanted({**names, **_names(select=m)}))
             if chosen:
-                training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say)
+                training = Finetuning.prepare(spec.model_copy(update={"method": chosen}), say, commits_of(self.results))
                 part = TrainingPart.of(training, job, lambda cell: self.wanted({**names, **_axes(cell)}))
                 if part.identities():
                     yield part

@@ -96,7 +96,7 @@ ModelOption = Annotated[
     str,
     BeforeValidator(read_model),
     Option(
-        "A model's name (icl-bench models lists them), a folder, or a hub id like org/name.",
+        "A model's name (icl-bench models lists them), a folder, or a hub id like org/name or org/name@REVISION.",
         MODEL,
         "NAME",
         expected="a model's name, a folder, a hub id, or a loaded model with its tokenizer",

@@ -23,11 +23,12 @@ from icl_bench.backends.spec import BackendSpec
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
 from icl_bench.models.attention_patterns import Pattern
-from icl_bench.models.registry import Model, load_tokenizer, resolve
+from icl_bench.models.registry import CommitOf, Model, load_tokenizer, newest, resolve
 from icl_bench.models.rotary_positions import OWN_POSITIONS
 from icl_bench.models.tokenizers import bos_of
 from icl_bench.models.trained import own_pattern, training_of
 from icl_bench.results.cells import short_hash
+from icl_bench.results.hub_commits import keep_commit
 from icl_bench.results.perplexity_losses import add_lengths, losses_name, write_losses
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import LossesMeta, TrainingMeta
@@ -71,8 +72,10 @@ class Perplexity:
     notes: tuple[str, ...]
 
     @classmethod
-    def prepare(cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None) -> Perplexity:
-        """Read and cut the texts; nothing is computed yet. Raises ``UserError``."""
+    def prepare(
+        cls, spec: PerplexitySpec, say: Callable[[str], None] = lambda _: None, commit_of: CommitOf = newest
+    ) -> Perplexity:
+        """Read and cut the texts; nothing is computed yet. ``commit_of`` as in ``resolve``. Raises ``UserError``."""
         lengths = parse_lengths(spec.lengths)
         patterns = tuple(dict.fromkeys(map(Pattern.parse, spec.attention or ())))
         patterns = patterns or (own_pattern(spec.model),)
@@ -84,7 +87,7 @@ class Perplexity:
         spec.positions.check()
         files = text_files(spec.texts)
         say(f"preparing {spec.model}")
-        model = resolve(spec.model)
+        model = resolve(spec.model, commit_of=commit_of)
         for pattern in patterns:
             check_family(pattern, model)
         model, positions = replace(model, positions=spec.positions), spec.positions
@@ -126,6 +129,7 @@ class Perplexity:
         """
         storage, outcome, backend = storage_at(results), PerplexityOutcome(), None
         storage.prepare()
+        keep_commit(results, self.model.fingerprint)
         done: dict[str, str] = {}
         for text in self.texts:
             for pattern in self.patterns:

@@ -14,12 +14,13 @@ from icl_bench.backends.servers.budget import Budget
 from icl_bench.demonstrations.balanced import shots_per_label
 from icl_bench.errors import ChoiceError, UserError
 from icl_bench.models.architecture import Architecture, architecture_of, check_family
-from icl_bench.models.registry import Model, load_tokenizer, resolve, served
+from icl_bench.models.registry import Model, commit_in, load_tokenizer, resolve, served
 from icl_bench.models.trained import training_of
 from icl_bench.results.calibration import checked_prior
 from icl_bench.results.cells import Identity
 from icl_bench.results.chat_days import day_of, keep_day
 from icl_bench.results.derived import prior_scope
+from icl_bench.results.hub_commits import commits_of, keep_commit
 from icl_bench.results.label_scores import KEEP_ALL, KeptScores
 from icl_bench.results.reading import state_prior
 from icl_bench.results.storage import Place
@@ -72,7 +73,7 @@ class Sweep:
         """Load data and tokenizer and create the plan; nothing is computed yet.
 
         ``say`` receives the current step in words. The engine must be installed only if ``to_run``. Chat templates use
-        the date of ``results``, or today's if it has none. Raises ``UserError``.
+        the date of ``results``, or today's if it has none, and a model of the hub its commit. Raises ``UserError``.
         """
         spec_of_task = load_task(spec.task, spec.text, spec.label)
         if spec.think is not None:
@@ -85,7 +86,7 @@ class Sweep:
         priors = _priors(spec, data)
         say(f"preparing {spec.model}")
         if spec.tokenizer is None:
-            model = resolve(spec.model, spec.context, base=spec.base)
+            model = resolve(spec.model, spec.context, base=spec.base, commit_of=commits_of(results))
         else:
             window = spec.context or chosen.loader.window(spec.model)
             model = served(spec.model, spec.tokenizer, window)
@@ -232,6 +233,9 @@ class Sweep:
     ) -> Runner:
         """The runner that computes the cells into a results folder. Raises ``UserError``."""
         store = Store(results)
+        if commit_in(self.model.fingerprint):
+            store.prepare()
+            keep_commit(results, self.model.fingerprint)
         if (day := self.task.chat_day) is not None:
             store.prepare()
             try:

@@ -17,11 +17,12 @@ import numpy as np
 from icl_bench.backends.device import device_name, dtype_name
 from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import CellError, UserError
-from icl_bench.models.registry import load_tokenizer, resolve
+from icl_bench.models.registry import CommitOf, load_tokenizer, newest, resolve
 from icl_bench.models.trained import before, own_pattern
 from icl_bench.prompts.encoding import PromptSet
 from icl_bench.registry import TRAINING_METHODS
 from icl_bench.results.cells import CellSpec, Identity, Prediction
+from icl_bench.results.hub_commits import keep_commit
 from icl_bench.results.storage import Place
 from icl_bench.results.store import OpenCell, Store
 from icl_bench.results.stored_meta import TrainingMeta
@@ -56,8 +57,8 @@ class Finetuning:
     dtype: str
 
     @classmethod
-    def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None) -> Finetuning:
-        """Load data and tokenizer; nothing is trained yet. Raises ``UserError``."""
+    def prepare(cls, spec: FinetuneSpec, say: Say = lambda _: None, commit_of: CommitOf = newest) -> Finetuning:
+        """Load data and tokenizer; nothing is trained yet. ``commit_of`` as in ``resolve``. Raises ``UserError``."""
         spec.check()
         task_spec = load_task(spec.task, spec.text, spec.label)
         refuse_thoughts(task_spec, "fine-tuning")
@@ -70,7 +71,7 @@ class Finetuning:
         say(f"reading {task_spec.name}")
         data = load_data(task_spec, data_dir=spec.data_dir, test_size=spec.test_size, test_ids=spec.test_ids)
         say(f"preparing {spec.model}")
-        model = resolve(spec.model)
+        model = resolve(spec.model, commit_of=commit_of)
         task = TokenizedTask(data, model, load_tokenizer(model), spec.seed).without_too_long()
         pool = len(task.pool)
         if spec.k.numbers[0] > pool:
@@ -100,6 +101,7 @@ class Finetuning:
         """Train the wanted cells that are missing in the results folder. Raises ``UserError``."""
         store, outcome = Store(results), Outcome()
         store.prepare()
+        keep_commit(results, self.task.model.fingerprint)
         for method, examples in self._planned():
             if wanted(self.identity(method.name, examples).spec):
                 self._run(store, method, examples, outcome, say)

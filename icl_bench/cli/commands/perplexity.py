@@ -26,11 +26,12 @@ def perplexity(
     from icl_bench.cli.output.progress import Display
     from icl_bench.cli.output.tables import print_json
     from icl_bench.cli.output.terminal import console
+    from icl_bench.results.hub_commits import commits_of
     from icl_bench.sweep.perplexity import Perplexity
 
     display = Display(quiet=quiet or json)
     with display.preparing() as say:
-        measurement = Perplexity.prepare(PerplexitySpec(**options), say)
+        measurement = Perplexity.prepare(PerplexitySpec(**options), say, commits_of(results))
     for text in measurement.notes:
         display.note(f"  note: {text}")
     with display.preparing() as say:
