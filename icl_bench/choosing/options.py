@@ -118,8 +118,7 @@ class ChooseSpec(BackendSpec):
         BeforeValidator(_models),
         Option(
             "A model's name (icl-bench models lists them), a folder, or a hub id like org/name or "
-            "org/name@REVISION. Several with commas "
-            "race against each other.",
+            "org/name@REVISION. Several with commas race against each other.",
             MODEL,
             "NAME",
             expected="a model's name, a folder, a hub id, a loaded model with its tokenizer, or a list of them",
