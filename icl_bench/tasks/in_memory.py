@@ -156,21 +156,25 @@ def records_of(given: Any, called: str) -> list[dict[str, Any]]:
         )
     if not found:
         raise UserError(f"{called} has no rows")
-    rows = [{str(column): _plain(value) for column, value in row.items()} for row in found]
-    for row, record in zip(found, rows, strict=True):
-        if len(record) < len(row):
-            check_names(list(map(str, row)), called)
-    return rows
+    return [_named(row, called) for row in found]
 
 
-def _plain(value: Any) -> Any:
+def _named(values: Mapping[Any, Any], called: str) -> dict[str, Any]:
+    """Plain values with texts as names, as in JSON. Raises ``UserError`` for two names with the same text."""
+    named = {str(name): _plain(value, called) for name, value in values.items()}
+    if len(named) < len(values):
+        check_names(list(map(str, values)), called)
+    return named
+
+
+def _plain(value: Any, called: str) -> Any:
     """A cell as JSON has it: numbers of numpy as Python's, pandas' missing values as None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(one, called) for one in value]
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return _named(value, called)
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     return None if isinstance(value, float) and math.isnan(value) else value

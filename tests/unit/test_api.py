@@ -81,6 +81,15 @@ def task_of(**changes: Any) -> icl_bench.Task:
     return icl_bench.Task(**{"name": "cards", **ROWS, **TEMPLATE, "labels": {"style": "words"}, **changes})
 
 
+def test_rows_with_nested_values_have_texts_as_names_as_in_json():
+    rows = [{**row, "meta": {"a": 1, 2: {3: None, "c": 4}}} for row in ROWS["train"]]
+    same = [{**row, "meta": {"a": 1, "2": {"3": None, "c": 4}}} for row in ROWS["train"]]
+    first, second = (load_data(task_of(train=train)) for train in (rows, same))
+    assert first.files == second.files
+    with pytest.raises(UserError, match="task cards: train: column 2 appears twice"):
+        task_of(train=[{**row, "meta": {"2": 1, 2: 1}} for row in ROWS["train"]])
+
+
 def cells(results: Results) -> set[str]:
     return set(results.predictions["cell"].unique())
 
