@@ -232,9 +232,9 @@ def saturation(curve: pd.DataFrame) -> pd.DataFrame:
 
     0 is a valid k: a curve is saturated at 0 if the score without demonstrations reaches 95% of the maximum. (The study
     began at 1.) Such a k always exists, but is not always meaningful. ``spoken`` says whether it is reported, and
-    ``reason`` why not: fewer than four values of k, no right answer at any k, or a curve at chance: at each k its
-    interval contains an accuracy without skill (``majority``, ``uniform``), or is below it. Without these columns,
-    chance is not checked.
+    ``reason`` why not: fewer than four values of k, no test examples in common (``alike`` is false), no right answer at
+    any k, or a curve at chance: at each k its interval contains an accuracy without skill (``majority``, ``uniform``),
+    or is below it. Without these columns, neither is checked.
     """
     import pandas as pd
 
@@ -266,6 +266,8 @@ def _unspoken(points: pd.DataFrame) -> str | None:
     """Why the saturation of a curve is not reported; None if it is."""
     if len(points) < LEAST_POINTS:
         return f"needs {LEAST_POINTS} values of k, has {len(points)}"
+    if "alike" in points and not points["alike"].all():
+        return "its k have no test rows in common"
     if not points["score"].max() > 0:
         return "no answer is correct"
     if (points["metric"] == ACCURACY).all() and at_chance(points):

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.context import SEED
-from icl_bench.analysis.curves import curves, saturation
+from icl_bench.analysis.curves import curves
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
-from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
+from icl_bench.analysis.findings.saturation import saturation_chances, saturation_on, with_likely
 from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw, with_rows_left_out
 from icl_bench.analysis.settings import name_settings
 from icl_bench.analysis.zero_shot import from_zero_shot
@@ -76,7 +76,7 @@ def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     chances = saturation_chances(from_zero_shot(unperturbed, facts), resampled)
     return Summary(
         table,
-        with_likely(saturation(table), chances),
+        with_likely(saturation_on(table, chances), chances),
         order_sensitivity(unperturbed),
         perturbed_curves(predictions),
         {},
@@ -147,7 +147,10 @@ CURVES = Finding(
 
 
 SATURATION = Finding(
-    "saturation", lambda context: with_likely(saturation(context.table("curves")), context.table("saturation_chances"))
+    "saturation",
+    lambda context: with_likely(
+        saturation_on(context.table("curves"), chances := context.table("saturation_chances")), chances
+    ),
 )
 
 

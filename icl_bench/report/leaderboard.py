@@ -86,7 +86,8 @@ def leaderboard(results: Place) -> pd.DataFrame:
 
     Raises ``UserError`` if there is no such folder, no finished cell in it, or only points that are left out.
     """
-    from icl_bench.analysis.curves import curves, saturation
+    from icl_bench.analysis.curves import curves
+    from icl_bench.analysis.findings.saturation import saturation_on, shared_scores
     from icl_bench.analysis.predictions import unperturbed_predictions, with_copies_as_one_draw
     from icl_bench.analysis.zero_shot import from_zero_shot
 
@@ -98,8 +99,10 @@ def leaderboard(results: Place) -> pd.DataFrame:
     frame = frame[~upper & frame["label_space"].isna() & frame["perturbation"].isna()]
     if frame.empty:
         raise NoLineError(f"results folder {plain(results)}: {NO_LINE}")
-    points = curves(with_copies_as_one_draw(unperturbed_predictions(frame)))
-    saturated = saturation(from_zero_shot(points, stored.variants))
+    unperturbed = with_copies_as_one_draw(unperturbed_predictions(frame))
+    points = curves(unperturbed)
+    shared = shared_scores(from_zero_shot(unperturbed, stored.variants))
+    saturated = saturation_on(from_zero_shot(points, stored.variants), shared)
     saturated = saturated[saturated["within_window"].astype(bool) & saturated["spoken"].astype(bool)]
     setting = [name for name in LINE if name != "k"]
     saturated = saturated[[*setting, "k"]].rename(columns={"k": "saturation_k"})

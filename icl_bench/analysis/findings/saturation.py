@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -60,22 +60,18 @@ def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples:
     """
     import pandas as pd
 
-    frame = scored(frame)
-    frame = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
-    scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
-    of_task = metrics(frame)
-    keys, all_points = grids(frame, POINT)
+    curves = _curves(frame)
+    of_task, scores = metrics(curves.frame), curves.scores
     tables = []
-    of_label = (keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
+    of_label = (curves.keys["task"].astype(object).map(of_task) == ACCURACY).to_numpy()
     # labels first: their random numbers do not depend on other predictions in the folder
-    for at in sorted(partition(keys, SETTING)[1], key=lambda at: not of_label[at[0]]):
-        points = [all_points[place].joined() for place in at]
-        tests = all_or_common(points)
-        points = [on_tests(point, tests) for point in points]
+    for at in sorted(curves.places, key=lambda at: not of_label[at[0]]):
+        points, tests = curves.on_shared_rows(at)
         score, chance = _chances(points, scores, tests, rng, resamples)
         used = np.array([point.predictions for point in points])
-        available = np.array([all_points[place].predictions for place in at])
-        tables.append(keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=available - used))
+        available = np.array([curves.points[place].predictions for place in at])
+        part = curves.keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=available - used)
+        tables.append(part)
     if not tables:
         return pd.DataFrame(columns=CHANCES)
     table = _named(pd.concat(tables).sort_index().reset_index(drop=True), of_task)
@@ -138,6 +134,62 @@ def saturation_text(row: Any) -> str:
     return f"not saturated within the tested k, up to {row.max_k:,}{sure}"
 
 
+class _Curves(NamedTuple):
+    """The scored predictions of some curves."""
+
+    frame: pd.DataFrame
+    keys: pd.DataFrame
+    """Their points, one row each."""
+    points: Sequence[Grid]
+    """The grid of each point."""
+    places: Sequence[np.ndarray]
+    """The positions of each curve's points, by rising k."""
+
+    @property
+    def scores(self) -> np.ndarray:
+        """The score of each prediction, between 0 and 1."""
+        return self.frame["score"].to_numpy(dtype=float).clip(0, 1)
+
+    def on_shared_rows(self, at: np.ndarray) -> tuple[list[Grid], np.ndarray]:
+        """A curve's points on the same test examples, and the codes of these."""
+        points = [self.points[place].joined() for place in at]
+        tests = all_or_common(points)
+        return [on_tests(point, tests) for point in points], tests
+
+
+def _curves(frame: pd.DataFrame) -> _Curves:
+    frame = scored(frame)
+    frame = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "score", "metric"]]
+    keys, points = grids(frame, POINT)
+    return _Curves(frame, keys, points, partition(keys, SETTING)[1])
+
+
+def shared_scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """The mean score of each point on test examples that all k of its curve share, as in :func:`saturation_chances`.
+
+    Columns: the setting, k and score, which is missing if a curve has no such examples.
+    """
+    curves = _curves(frame)
+    scores, mean = curves.scores, np.full(len(curves.keys), np.nan)
+    for at in curves.places:
+        points, tests = curves.on_shared_rows(at)
+        if len(tests):
+            mean[at] = [TwoWayLayout(matrix).mean for matrix in filled(points, scores, tests)]
+    return curves.keys.assign(score=mean)
+
+
+def saturation_on(curve: pd.DataFrame, shared: pd.DataFrame) -> pd.DataFrame:
+    """:func:`icl_bench.analysis.curves.saturation` by scores on ``shared`` test examples (:func:`shared_scores`).
+
+    A curve whose k have none in common keeps its own scores, and its saturation is not reported.
+    """
+    names = dict.fromkeys(SETTING, object)
+    points, known = curve[POINT].astype(names), shared[[*POINT, "score"]].astype(names)
+    score = points.merge(known, on=POINT, how="left")["score"].to_numpy(dtype=float)
+    alike = ~np.isnan(score)
+    return saturation(curve.assign(score=np.where(alike, score, curve["score"].astype(float)), alike=alike))
+
+
 def _chances(
     points: list[Grid], scores: np.ndarray, tests: np.ndarray, rng: np.random.Generator, resamples: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -183,8 +235,9 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
             return pd.DataFrame(columns=columns)
         table: pd.DataFrame = pd.concat(parts, names=["label_space"]).reset_index("label_space")
         return table[columns]
-    curve = _curve(frame[frame["score"].notna()])
-    table = saturation(curve).merge(curve[[*POINT, "prompt_tokens"]], on=POINT, how="left")
+    frame = frame[frame["score"].notna()]
+    curve = _curve(frame)
+    table = saturation_on(curve, shared_scores(frame)).merge(curve[[*POINT, "prompt_tokens"]], on=POINT, how="left")
     window = table["model"].astype(object).map(dict(windows)).astype(float)
     return table.assign(
         share_of_tested=table["k"] / table["max_k"].where(table["max_k"] > 0),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
-from support.predictions import answers, cell, frame, scored, texts
+from support.predictions import answers, cell, frame, imported, scored, texts
 
+from icl_bench.analysis.all_findings import read_findings
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.findings.saturation import (
     context_shares,
@@ -18,6 +20,8 @@ from icl_bench.analysis.findings.saturation import (
     saturation_text,
     with_likely,
 )
+from icl_bench.analysis.summary import summarise
+from icl_bench.report.leaderboard import leaderboard
 from icl_bench.results.facts import Facts
 
 
@@ -160,6 +164,34 @@ def test_ks_without_a_common_test_example_have_no_chances():
     found = chances(frame(cell("aabb", k=1).iloc[:2], cell("aabb", k=5).iloc[2:]))
     assert found[["accuracy", "chance"]].isna().all().all()
     assert not found["saturated"].any()
+
+
+def hard_rows_alone_at_the_last_k() -> pd.DataFrame:
+    """A curve that rises on every row, with half of them easy, which the last k was not asked."""
+    hard = {1: 0, 2: 2, 4: 4, 8: 8}
+    rows = {k: "a" * (10 if k < 8 else 0) + "a" * right + "b" * (10 - right) for k, right in hard.items()}
+    cells = [cell(said, "a" * len(said), k=k) for k, said in rows.items()]
+    cells[-1] = cells[-1].assign(test_id=[str(number) for number in range(10, 20)])
+    return frame(*cells)
+
+
+def test_a_k_that_was_asked_hard_rows_alone_does_not_saturate_the_curve_before_it(tmp_path: Path):
+    made = hard_rows_alone_at_the_last_k()
+    (row,) = summarise(made).saturation.itertuples()
+    assert (row.k, row.best_k, row.within_window) == (8, 8, False)
+    assert row.chance > 0.9
+    (share,) = context_shares(made, {})["k"]
+    assert share == 8
+    results = imported(tmp_path, made)
+    (row,) = read_findings(results).saturation.itertuples()
+    assert (row.k, row.best_k, row.within_window) == (8, 8, False)
+    assert leaderboard(results)["saturation_k"].isna().all()
+
+
+def test_the_saturation_of_ks_without_a_common_test_row_is_not_told():
+    parts = [cell("aabb", k=k).assign(test_id=[f"{k} {number}" for number in range(4)]) for k in (1, 2, 4, 8)]
+    (row,) = summarise(frame(*parts)).saturation.itertuples()
+    assert (row.k, row.spoken, row.reason) == (1, False, "its k have no test rows in common")
 
 
 def test_the_same_seed_gives_the_same_chances():
