@@ -174,9 +174,20 @@ SAYS_SO_IF_ABSENT = {"calibration", "samples", "temperature", "thoughts"}
 """Facts whose absence is informative: predictions without them have no calibration, samples or thoughts."""
 
 
+SAYS_SO_IF_ABSENT_IN_RUNS = {"chat", "quantization", "kv_cache_dtype", "normalize"}
+"""Facts whose absence is informative in runs of this program: a prompt without a chat format is plain text. An import
+without them may have had any.
+"""
+
+
 def agreement(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether two variants have equal values of each fact that both know, given as in ``Facts.known``."""
+    """Whether two variants have equal values of each fact that both know, given as in ``Facts.known``.
+
+    The absence of some facts is known (``SAYS_SO_IF_ABSENT``).
+    """
     names = mine.keys() & others.keys() | SAYS_SO_IF_ABSENT
+    if not any(side.keys() <= {"imported"} for side in (mine, others)):
+        names |= SAYS_SO_IF_ABSENT_IN_RUNS
     return {name: mine.get(name) == others.get(name) for name in names}
 
 

@@ -29,7 +29,7 @@ def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     ways = {name: put(facts.get(name, UNKNOWN)) for name in variant.unique()}
     base = {"chat": PLAIN}
     frame = frame.assign(chat=variant.map(ways).astype(object))
-    return compare(frame, base, facts=facts, about="demonstrations")
+    return compare(frame, base, facts=facts, apart=("chat",), about="demonstrations")
 
 
 def put(facts: Facts) -> str:

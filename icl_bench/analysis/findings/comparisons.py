@@ -113,8 +113,11 @@ def perturbation_effect(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Da
     return compare(frame, base, facts=facts, about="demonstrations")
 
 
-OF_BACKEND = ("backend", "dtype", "scoring")
+OF_BACKEND = ("backend", "dtype", "quantization", "kv_cache_dtype", "scoring")
 """Facts that differ between programs that compute the answers."""
+
+OF_PROMPT = ("chat", "normalize")
+"""Facts of prompts, and of how the scores of labels are read, that trained classifiers lack."""
 
 
 def training_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
@@ -127,7 +130,7 @@ def training_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFram
     """
     select, order = frame["select"].astype(object), frame["order"].astype(object)
     kept = frame[(select.isin(BASELINES) | (select == "random")) & (order == "drawn")]
-    return compare(kept, {"select": "random"}, facts=facts, apart=OF_BACKEND, about="draws")
+    return compare(kept, {"select": "random"}, facts=facts, apart=(*OF_BACKEND, *OF_PROMPT), about="draws")
 
 
 OF_MODEL = (*OF_BACKEND, "fingerprint", "max_answer_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,9 @@ OF_MACHINE = (
 )
 """Facts in which an imported export may differ: another machine with other draws repeats the measurement."""
 
+OF_CACHE = ("quantization", "kv_cache_dtype")
+"""Those of them whose absence counts as a value, so that both sides must lack them."""
+
 
 def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare what was computed here with imported predictions of the same setting and k.
@@ -49,15 +53,15 @@ def replication(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     imports = {variant for variant, known in facts.items() if known.imported is not None}
     imported = frame["variant"].astype(object).isin(imports)
     origin = imported.map({True: IMPORTED, False: HERE})
-    facts = {v: _of_any_machine(known) if v in imports else known for v, known in facts.items()}
+    facts = {v: _without(known, OF_MACHINE if v in imports else OF_CACHE) for v, known in facts.items()}
     table = compare(frame.assign(made=origin), {"made": IMPORTED}, matched=False, facts=facts, about="draws")
     verdict = verdicts(*(table[name].where(table["withheld"].isna()).to_numpy() for name in ("ci_low", "ci_high")))
     agrees = [{SAME: True, DIFFERENT: False}.get(name) for name in verdict]
     return table.assign(verdict=verdict, agrees=np.array(agrees, dtype=object))
 
 
-def _of_any_machine(facts: Facts) -> Facts:
-    return Facts(**{name: fact for name, fact in facts.known().items() if name not in OF_MACHINE})
+def _without(facts: Facts, names: Collection[str]) -> Facts:
+    return Facts(**{name: fact for name, fact in facts.known().items() if name not in names})
 
 
 def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:

@@ -86,10 +86,11 @@ def compare(
     examples are paired.
 
     A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
-    other variants that agree in all common ``facts`` except those ``apart``, of the test set and of the imported file;
-    among these, with those that agree in most facts. Calibrated predictions are compared only with those of the same
-    calibration. With ``jointly``, points are compared with the base of their own variant only, and p_holm and limits
-    are corrected over k and over all values of the columns of ``base``. Points without a base have no row. The compared
+    other variants that agree in all common ``facts`` (:func:`icl_bench.results.facts.agreement`) except those
+    ``apart``, of the test set and of the imported file; among these, with those that agree in most facts. Calibrated
+    predictions are compared only with those of the same calibration. With ``jointly``, points are compared with the
+    base of their own variant only, and p_holm and limits are corrected over k and over all values of the columns of
+    ``base``. Points without a base have no row. The compared
     score is the task's own
     (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
 

@@ -17,7 +17,7 @@ from icl_bench.analysis.findings.saturation import context_shares
 from icl_bench.analysis.statistics.intervals import mean_interval
 from icl_bench.analysis.summary import summarise
 from icl_bench.analysis.zero_shot import from_zero_shot, where_attention_matters
-from icl_bench.results.facts import Facts
+from icl_bench.results.facts import ChatFacts, Facts
 
 CURVE = ["select", "order", "attention", "variant"]
 RETRIEVED = {"select": "bm25", "order": "relevance"}
@@ -82,6 +82,18 @@ def test_a_selector_with_an_encoder_has_it_from_the_variant_that_agrees_in_all_e
     )
     assert begun(from_zero_shot(found, facts)) == {("dense", "relevance", "full", "e")}
     assert begun(from_zero_shot(found)) == {("random", "drawn", "full", "v")}
+
+
+def test_a_plain_curve_does_not_begin_with_the_point_of_a_chat():
+    plain, chat = Facts(seed=0), Facts(seed=0, chat=ChatFacts(style="turns"))
+    facts = {"c": chat, "p": plain, "dense c": chat.with_more(sentence_encoder="x")}
+    facts |= {"dense p": plain.with_more(sentence_encoder="x")}
+    bare = {"c": np.ones((1, 4)), "p": np.zeros((1, 4))}
+    rows = [scored(right, k=0, variant=variant) for variant, right in bare.items()]
+    rows += [scored(np.ones((1, 4)), select="dense", order="relevance", variant=v) for v in ("dense c", "dense p")]
+    table = from_zero_shot(curves(frame(*rows)), facts)
+    scores = table[table["k"] == 0].set_index("variant")["score"]
+    assert (scores["dense c"], scores["dense p"]) == (1, 0)
 
 
 def test_variants_of_imports_agree_in_nothing_but_their_origin():

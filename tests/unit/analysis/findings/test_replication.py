@@ -146,6 +146,9 @@ def test_an_imported_export_of_another_machine_is_compared():
     here = FACTS["here"].with_more(dtype="float32", fingerprint="a")
     theirs = FACTS["theirs"].with_more(dtype="bfloat16", fingerprint="b", seed=1, labels="a")
     assert len(replication(frame, {"here": here, "theirs": theirs})) == 1
+    for smaller in ({"kv_cache_dtype": "fp8"}, {"quantization": "fp8"}):
+        assert len(replication(frame, {"here": here, "theirs": theirs.with_more(**smaller)})) == 1
+        assert len(replication(frame, {"here": here.with_more(**smaller), "theirs": theirs})) == 1
 
 
 def test_what_differs_in_a_fact_that_both_have_is_not_compared():

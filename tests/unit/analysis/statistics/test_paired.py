@@ -379,6 +379,60 @@ def test_of_several_bases_in_one_imported_file_none_is_known_to_be_alike():
     assert compare_models(frame(*bases, other), "m")["withheld"].isna().all()
 
 
+RUN = Facts(backend="vllm", seed=0, test="a")
+
+ABSENT = {
+    "chat": RUN.with_more(chat=ChatFacts(style="turns")),
+    "quantization": RUN.with_more(quantization="fp8"),
+    "kv_cache_dtype": RUN.with_more(kv_cache_dtype="fp8"),
+    "normalize": RUN.with_more(normalize="bytes"),
+}
+"""What one run was made with, and another one without."""
+
+
+@pytest.mark.parametrize("fact", ABSENT)
+def test_a_run_without_a_fact_is_no_base_for_runs_with_it(fact: str):
+    """A plain prompt and a chat, for example: their difference would be that of both."""
+    facts = {"plain": RUN, "with": ABSENT[fact]}
+    more = {"wrong": {"perturbation": "labels:permuted"}, "dense": {"sentence_encoder": "bge"}}
+    facts |= {f"{kind} {name}": facts[name].with_more(**of) for kind, of in more.items() for name in ("plain", "with")}
+    bases = [cell("aabb", variant="plain"), cell("abab", variant="with")]
+    for kind, compared, axes in (
+        ("wrong", perturbation_effect, {"perturbation": "labels:permuted"}),
+        ("dense", retrieval_gain, {"select": "dense", "order": "relevance"}),
+    ):
+        others = {name: cell("abbb", variant=f"{kind} {name}", **axes) for name in ("plain", "with")}
+        found = compared(frame(*bases, *others.values()), facts=facts)
+        assert found[["variant", "base_variant"]].to_numpy().tolist() == [
+            [f"{kind} plain", "plain"],
+            [f"{kind} with", "with"],
+        ]
+        assert compared(frame(bases[0], others["with"]), facts=facts).empty
+        # an import does not say what it was made with
+        imported = {**facts, "plain": Facts(imported="a.csv")}
+        assert compared(frame(bases[0], others["with"]), facts=imported)["base_variant"].tolist() == ["plain"]
+
+
+@pytest.mark.parametrize("fact", ABSENT)
+def test_training_is_compared_with_prompts_as_they_are_first(fact: str):
+    facts = {"plain": RUN, "with": ABSENT[fact], "trained": RUN.with_more(backend="trainer", recipe={"lr": 1})}
+    prompts = [cell("aabb", variant="plain"), cell("abab", variant="with")]
+    trained = cell("abbb", select="lora", variant="trained")
+    for there, expected in ((prompts, "plain"), (prompts[1:], "with")):
+        assert training_gain(frame(*there, trained), facts=facts)["base_variant"].tolist() == [expected]
+
+
+@pytest.mark.parametrize("fact", ["quantization", "kv_cache_dtype"])
+def test_models_may_be_quantized_or_not(fact: str):
+    rows = frame(cell("aabb", variant="plain"), cell("abbb", model="n", variant="with"))
+    assert len(compare_models(rows, "m", facts={"plain": RUN, "with": ABSENT[fact]})) == 1
+
+
+def test_a_model_in_a_chat_is_not_compared_with_another_in_plain_text():
+    rows = frame(cell("aabb", variant="plain"), cell("abbb", model="n", variant="with"))
+    assert compare_models(rows, "m", facts={"plain": RUN, "with": ABSENT["chat"]}).empty
+
+
 def test_without_facts_every_base_is_compared_with():
     rows = frame(
         cell("aabb", variant="greedy"),
