@@ -23,7 +23,7 @@ OF_TASK = frozenset(
     {
         *("data", "fields", "passages", "test", "test_rows", "pool", "pool_rows", "labels", "choice_style"),
         *("label_rule", "normalize", "template", "max_answer_tokens", "answer", "stops", "bertscore", "score_words"),
-        *("scoring", "label_reading", "held", "validation"),
+        *("scoring", "label_reading", "held", "validation", "bm25_words"),
     }
 )
 """Facts in which the tasks of one sweep differ: data, prompts, and how answers are read."""

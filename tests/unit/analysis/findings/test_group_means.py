@@ -86,6 +86,16 @@ def test_one_sweep_has_a_variant_in_each_task_and_two_sweeps_stay_apart():
     assert table["tasks"].tolist() == [3, 3]
 
 
+def test_tasks_in_languages_that_bm25_reads_in_other_ways_have_one_mean():
+    facts = {"a": Facts(seed=0), "b": Facts(seed=0, bm25_words="unicode"), "c": Facts(seed=0, bm25_words="unicode")}
+    parts = [
+        scored(scores(share), task=t, select="bm25", variant=t) for t, share in zip("abc", (0.2, 0.6, 1.0), strict=True)
+    ]
+    (row,) = means(*parts, facts=facts).to_dict("records")
+    assert (row["tasks"], row["reason"]) == (3, "")
+    assert row["score"] == pytest.approx(0.6)
+
+
 def test_a_task_with_several_scores_has_no_mean_and_is_named():
     facts = {name: Facts(backend="transformers", test_rows=n) for n, name in enumerate("vwz")}
     parts = [scored(scores(share), task=task, variant=name) for task, name, share in (("a", "v", 0.1), ("b", "w", 0.2), ("b", "z", 0.9))]  # fmt: skip
