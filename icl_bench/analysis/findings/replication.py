@@ -11,6 +11,7 @@ from icl_bench.analysis.advice import MARGIN
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
+from icl_bench.analysis.findings.saturation import ALL_LABELS
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.analysis.words import points
@@ -68,7 +69,8 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     """Why imported predictions of a task, model and selection have no counterpart here.
 
     One row for each that was computed here too, but without a common point. ``differs`` names the first difference in
-    this order: ``order`` (or attention), ``k``, ``test rows``; ``imported`` and ``here`` list its values on both sides.
+    this order: ``labels`` (all, or a half), ``order`` (or attention), ``k``, ``test rows``; ``imported`` and ``here``
+    list its values on both sides.
     """
     import pandas as pd
 
@@ -78,15 +80,16 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     frame = with_rows_apart(frame, facts)
     theirs = frame["variant"].astype(object).isin(imports)
     rows = []
-    frame = frame.assign(theirs=theirs.to_numpy())
+    frame = frame.assign(theirs=theirs.to_numpy(), labels=_labels(frame))
     for names, part in frame.groupby(["task", "model", "select"], observed=True, sort=True):
         of_import, here = part[part["theirs"]], part[~part["theirs"]]
         if of_import.empty or here.empty:
             continue
         for differs, columns in (
-            ("order", ["order", "attention"]),
-            ("k", ["order", "attention", "k"]),
-            ("test rows", ["order", "attention", "k", "test_id"]),
+            ("labels", ["labels"]),
+            ("order", ["labels", "order", "attention"]),
+            ("k", ["labels", "order", "attention", "k"]),
+            ("test rows", ["labels", "order", "attention", "k", "test_id"]),
         ):
             sides = [side[columns].astype(object).drop_duplicates() for side in (of_import, here)]
             if sides[0].merge(sides[1]).empty:
@@ -96,11 +99,16 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     return pd.DataFrame(rows, columns=["task", "model", "select", "differs", "imported", "here"])
 
 
+def _labels(frame: pd.DataFrame) -> Any:
+    """The part of the labels of each prediction: all, or a half."""
+    return frame["label_space"].astype(object).fillna(ALL_LABELS) if "label_space" in frame else ALL_LABELS
+
+
 def _written(row: Any) -> str:
-    """The values of one side for the difference: order, attention, k or the last test row."""
-    if len(row) > 2:
+    """The value of one side for the difference: labels, order with attention, k or test row."""
+    if len(row) != 3:
         return str(row[-1])
-    order, attention = row
+    _, order, attention = row
     return str(order) if attention == "full" else f"{order}, {attention}"
 
 

@@ -88,7 +88,8 @@ def compare(
     A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
     other variants that agree in all common ``facts`` (:func:`icl_bench.results.facts.agreement`) except those
     ``apart``, of the test set and of the imported file; among these, with those that agree in most facts. Calibrated
-    predictions are compared only with those of the same calibration. With ``jointly``, points are compared with the
+    predictions are compared only with those of the same calibration, and halves of the labels only with the same half
+    (the column ``label_space``, if there is one). With ``jointly``, points are compared with the
     base of their own variant only, and p_holm and limits are corrected over k and over all values of the columns of
     ``base``. Points without a base have no row. The compared
     score is the task's own
@@ -126,10 +127,11 @@ def compare(
         return _without_rows([*ways, "k", *RESULT])
     frame = scored(with_rows_apart(frame, facts))
     columns = [*setting, "k", "draw", "test_id", "score", "metric"]
+    spaces = _label_spaces(frame)
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
     keys, points = grids(frame, [*setting, "k"])
-    table = _nearest(_pairs(keys, base, setting), facts, apart)
+    table = _nearest(_pairs(keys, base, setting), facts, apart, spaces)
     if jointly:
         table = table[table["variant"] == table["base_variant"]].reset_index(drop=True)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
@@ -291,7 +293,17 @@ def _pairs(keys: pd.DataFrame, base: Mapping[str, str], setting: Sequence[str]) 
     return pairs.sort_values(names)[[*names, "at", "base_at"]].reset_index(drop=True)
 
 
-def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.DataFrame:
+def _label_spaces(frame: pd.DataFrame) -> dict[str, str]:
+    """Variant -> the half of the labels of its predictions, also of imports, whose facts do not have it."""
+    if "label_space" not in frame:
+        return {}
+    halves = (
+        frame.loc[frame["label_space"].notna(), ["variant", "label_space"]].drop_duplicates("variant").astype(object)
+    )
+    return dict(zip(halves["variant"], halves["label_space"], strict=True))
+
+
+def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str], spaces: Mapping[str, str]) -> pd.DataFrame:
     """For each point, the pair with its own variant, or the pairs that agree in most facts."""
     free = {"imported", *TESTS, *apart}
     known = {variant: of.known() for variant, of in facts.items()}
@@ -299,6 +311,8 @@ def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str]) -> pd.
     def common(variant: str, base: str) -> int:
         if variant == base:
             return len(free) + 1
+        if spaces.get(variant) != spaces.get(base):
+            return -1
         mine, others = known.get(variant, {}), known.get(base, {})
         equal = agreement(mine, others)
         if not all(equal[name] for name in equal.keys() - free):

@@ -158,6 +158,19 @@ def test_what_differs_in_a_fact_that_both_have_is_not_compared():
     assert replication(frame, other).empty
 
 
+def test_half_of_the_labels_is_compared_with_the_same_half():
+    """It is an easier task, and an import has no facts that say so."""
+    here, theirs = drawn("here", 0.9, 3, 0, k=10), drawn("theirs", 0.6, 3, 1, k=10)
+    for half, other in (("half:1", None), (None, "half:1"), ("half:2", "half:1")):
+        rows = pd.concat([here.assign(label_space=half), theirs.assign(label_space=other)])
+        assert replication(rows, FACTS).empty
+        (row,) = unmatched_imports(rows, FACTS).to_dict("records")
+        assert (row["differs"], row["imported"], row["here"]) == ("labels", other or "all", half or "all")
+    both = pd.concat([here, theirs]).assign(label_space="half:1")
+    assert len(replication(both, FACTS)) == 1
+    assert unmatched_imports(both, FACTS).empty
+
+
 def test_the_key_findings_name_the_verdict_with_its_interval():
     same = drawn("here", 2.0, 3, 0, k=10)
     rows = pd.concat([same, same.assign(variant="theirs")], ignore_index=True)
