@@ -82,8 +82,8 @@ def compare(
 
     ``base`` maps columns of the setting, or further columns that count as part of it, to values, like ``{"order":
     "drawn"}``. With ``matched`` draws (the same demonstrations on both sides), both sides are compared on common draws
-    and test examples. Otherwise, and without common draws, each side's draws are a separate sample and only test
-    examples are paired.
+    and test examples. Otherwise, without common draws, and for a run beside an import of unknown facts, each side's
+    draws are a separate sample and only test examples are paired.
 
     A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
     other variants that agree in all common ``facts`` (:func:`icl_bench.results.facts.agreement`) except those
@@ -136,7 +136,11 @@ def compare(
         table = table[table["variant"] == table["base_variant"]].reset_index(drop=True)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
     places = list(zip(*sides, strict=True))
-    met = [meet(points[at], points[base_at], matched) for at, base_at in places]
+    apart_draws = _of_other_sources(table, facts)
+    met = [
+        meet(points[at], points[base_at], matched and not unlike)
+        for (at, base_at), unlike in zip(places, apart_draws, strict=True)
+    ]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
     of_draws = [
@@ -227,6 +231,13 @@ def _unknown_bases(table: pd.DataFrame, curve: Sequence[str], facts: FactsOf) ->
     several = table.groupby(list(curve), observed=True)["base_variant"].transform("nunique") > 1
     unknown: np.ndarray = several.to_numpy(dtype=bool) & np.array(of_file, dtype=bool)
     return unknown
+
+
+def _of_other_sources(table: pd.DataFrame, facts: FactsOf) -> list[bool]:
+    """Which comparisons are of a run with an import of unknown facts: their draws of equal numbers are not the same."""
+    unknown = {variant for variant, of in facts.items() if of.imported is not None and not of.are_of_a_run}
+    sides = zip(table["variant"], table["base_variant"], strict=True)
+    return [(variant in unknown) != (base in unknown) for variant, base in sides]
 
 
 def _about_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:

@@ -379,6 +379,24 @@ def test_of_several_bases_in_one_imported_file_none_is_known_to_be_alike():
     assert compare_models(frame(*bases, other), "m")["withheld"].isna().all()
 
 
+def test_draws_of_a_run_and_of_an_import_are_not_the_same_demonstrations():
+    """Their numbers may be equal. An export of a run has its seed and pool."""
+    run = Facts(backend="vllm", seed=0)
+    rows = two(order="by-label", gain=-0.3)
+    rows = rows.assign(variant=np.where(rows["order"] == "drawn", "run", "imported"))
+    for facts, matched in (
+        ({"run": run, "imported": Facts(imported="a.csv")}, False),
+        ({"run": run, "imported": run.with_more(imported="a.parquet")}, True),
+        (dict.fromkeys(("run", "imported"), Facts(imported="a.csv")), True),
+    ):
+        (row,) = sorting_penalty(rows, facts).itertuples()
+        sides = [side["correct"].to_numpy(dtype=float).reshape(3, 100) for _, side in rows.groupby("order")]
+        assert row.p == judge([contrast(*sides, matched)])[2][0]
+        (single,) = sorting_penalty(rows[rows["draw"] == 0], facts).itertuples()
+        assert (single.withheld is None) == matched
+        assert np.isnan(single.p) != matched
+
+
 RUN = Facts(backend="vllm", seed=0, test="a")
 
 ABSENT = {
