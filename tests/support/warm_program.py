@@ -48,9 +48,11 @@ class WarmProgram:
         """Start the process, in today's environment, if it has not started."""
         self._started()
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], terminal: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, in the directory of the caller. A first word that ends with ``.py`` is another
-        program, a file.
+        program, a file. With a terminal's path it reads from it and writes to it.
         """
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
@@ -58,8 +60,9 @@ class WarmProgram:
                 "words": list(words),
                 "environment": dict(environment),
                 "folder": str(Path.cwd()),
-                "out": str(out),
-                "err": str(err),
+                "given": terminal or os.devnull,
+                "out": terminal or str(out),
+                "err": terminal or str(err),
             }
             server = self._started()
             assert server.stdin is not None
@@ -68,7 +71,7 @@ class WarmProgram:
             server.stdin.flush()
             code = server.stdout.readline()
             assert code, "the process that starts commands has ended"
-            texts = (out.read_text(), err.read_text())
+            texts = ("", "") if terminal else (out.read_text(), err.read_text())
         return subprocess.CompletedProcess(list(words), int(code), *texts)
 
     def _started(self) -> subprocess.Popen[str]:
@@ -123,7 +126,9 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def _be_the_program(words: list[str], environment: dict[str, str], folder: str, out: str, err: str) -> NoReturn:
+def _be_the_program(
+    words: list[str], environment: dict[str, str], folder: str, given: str, out: str, err: str
+) -> NoReturn:
     signal.alarm(LONGEST_SECONDS)
     os.environ.clear()
     os.environ.update(environment)
@@ -134,7 +139,7 @@ def _be_the_program(words: list[str], environment: dict[str, str], folder: str, 
             del sys.modules[name]
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT
-    for number, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, new), (2, err, new)):
+    for number, path, flags in ((0, given, os.O_RDONLY), (1, out, new), (2, err, new)):
         opened = os.open(path, flags)
         os.dup2(opened, number)
         os.close(opened)
