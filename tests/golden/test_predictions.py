@@ -91,8 +91,17 @@ ALWAYS = {
 }
 """The runs of `make test`: two rows of each cell. With more rows, and in other combinations, they are thorough tests."""
 
-ONE_K = {"attention": "24", "several-golds": "5", "numeric": "4", "chat-turns": "6", "inputs-only-format": "8"}
-"""Runs of which `make test` computes the cells of one k."""
+PARTS = {
+    "attention": ("k", "12"),
+    "several-golds": ("k", "5"),
+    "numeric": ("k", "4"),
+    "chat-turns": ("k", "6"),
+    "inputs-only-format": ("k", "8"),
+    "training": ("method", "lora"),
+    "simple-methods": ("draws", "1"),
+    "noise": ("draws", "1"),
+}
+"""Runs of which `make test` computes some cells only, with the option and its value that ask for them."""
 
 
 @pytest.fixture
@@ -118,9 +127,11 @@ def test_the_first_predictions_of_a_run_are_those_that_are_stored(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, options = table((STORED / f"{name}.csv").read_bytes()), ""
-    if name in ONE_K:
-        options = f"--k {ONE_K[name]}"
-        before = before[before["k"] == ONE_K[name]].reset_index(drop=True)
+    if name in PARTS:
+        option, value = PARTS[name]
+        options = f"--{option} {value}"
+        column = {"k": before["k"], "method": before["select"].str.removesuffix("-paper"), "draws": before["draw"]}
+        before = before[column[option] == ("0" if option == "draws" else value)].reset_index(drop=True)
     answer_first(monkeypatch, two)
     compare(before, table(carry_out(name, tmp_path, options)), two, name)
 
