@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 MODELS = {model.name: model for model in (GEMMA3_270M, SMOLLM2_135M)}
 MARK, SEPARATOR = "So the answer is", "\n\n"
-LIMIT = 24
+LIMIT, SHORT = 24, 12
 ANIMALS = {
     "sparrow": "A sparrow has two wings and feathers, and it flies.",
     "trout": "A trout has fins and it swims in rivers.",
@@ -221,13 +221,13 @@ def test_a_thought_and_its_answers_scores_are_those_of_a_slow_loop(
 
 @pytest.mark.parametrize("made", [SMOLLM2_135M.name], indirect=True)
 def test_answers_do_not_depend_on_the_pack_and_on_interruptions(made: Made, tmp_path: Path):
-    packed = made.run(tmp_path / "packed", rows=2)
-    alone = made.run(tmp_path / "alone", rows=1)
+    packed = made.run(tmp_path / "packed", rows=2, limit=SHORT)
+    alone = made.run(tmp_path / "alone", rows=1, limit=SHORT)
     same = ["thought", "thought_tokens", "thought_truncated", "prediction"]
     pd.testing.assert_frame_equal(packed[same], alone[same])
     assert np.allclose(packed["probability"], alone["probability"], atol=1e-4)
     with pytest.raises(KeyboardInterrupt):  # between a pack's thoughts and its answers, within a cell
-        made.run(tmp_path / "resumed", backend=Spy(made.backend, 3), rows=2)
-    resumed = made.run(tmp_path / "resumed", rows=2)
+        made.run(tmp_path / "resumed", backend=Spy(made.backend, 3), rows=2, limit=SHORT)
+    resumed = made.run(tmp_path / "resumed", rows=2, limit=SHORT)
     differ = [name for name in packed if name not in ("cached_tokens",)]
     pd.testing.assert_frame_equal(resumed[differ], packed[differ], check_exact=True)

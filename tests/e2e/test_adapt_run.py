@@ -18,7 +18,7 @@ PATTERN = "grouped:2,4"
 
 def adapting(folder: Path, name: str) -> tuple[str, ...]:
     return as_words(
-        f"adapt --model {folder}/base --texts {folder}/learnt --length 64 --tokens 12k --batch 4 "
+        f"adapt --model {folder}/base --texts {folder}/learnt --length 64 --tokens 6k --batch 4 "
         f"--learning-rate 5e-3 --dtype float32 --device cpu --out {folder}/{name}"
     )
 

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not SMOLLM2_135M.is_installed(), reason=f"needs {SMOLLM2_135M.install}"),
 ]
 
-ASKED = as_words("run --task stdlib_six --model smollm2-135m-instruct --k 0,2,6 --draws 1 --test-size 6")
+ASKED = as_words("run --task stdlib_six --model smollm2-135m-instruct --k 0,2,6 --draws 1 --test-size 3")
 SYSTEM = "Name the module that a sentence is from."
 
 

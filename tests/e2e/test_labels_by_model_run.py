@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     data = load_data(load_task("stdlib_six"))
     rows = {"train": data.train[:: len(data.train) // 24][:24], "test": data.test[:3]}
     for name, examples in rows.items():
-        lines = [json.dumps({"id": one.id, "text": one.fields["text"][:80], "label": one.answer}) for one in examples]
+        lines = [json.dumps({"id": one.id, "text": one.fields["text"][:50], "label": one.answer}) for one in examples]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     (tmp_path / "mine.yaml").write_text(TASK.format(name="mine", test="test.jsonl") + "labels: {style: as-is}\n")
     (tmp_path / "pool.yaml").write_text(TASK.format(name="pool", test="train.jsonl") + "labels: {style: as-is}\n")
