@@ -25,12 +25,17 @@ NAMES = [
 PUBLISHED = ("02_reading_a_curve", "03_order_and_sorting", "04_against_the_paper")
 """They run for somebody who has the installed package alone."""
 
+IMPORT = "!{program} import {published} --results {folder} --quiet"
+ONCE = f'import os\nfolder = os.environ["IMPORTED"]\nif not os.listdir(folder):\n    {IMPORT}'
+"""Of the notebooks that read what is published, the first imports it; the others would import the same again."""
+
 PORT = free_port()
 """Of the server in a notebook, which a reader's machine may run on the port that is written there."""
 
 SMALLER = {
+    **{name: {IMPORT: ONCE} for name in PUBLISHED},
     "01_first_sweep": {'[1, 10, 50], "draws": 3, "test_size": 60': '[1, 4], "draws": 2, "test_size": 6'},
-    "05_does_context_need_context": {'"k": [8, 24]': '"k": [2, 12]', '"test_size": 20': '"test_size": 4'},
+    "05_does_context_need_context": {'"k": [8, 24]': '"k": [2, 8]', '"test_size": 20': '"test_size": 4'},
     "06_demonstrations_as_vectors": {
         "--rows 88": "--rows 8",
         "--batch 8": "--batch 4",
@@ -49,7 +54,7 @@ SMALLER = {
     },
     "09_choose_a_setting": {'"k": [0, 5]': '"k": [0, 2]', '"draws": 3, "test_size": 40': '"draws": 2, "test_size": 12'},
     "10_a_model_behind_a_server": {
-        '"draws": 2, "test_size": 12': '"draws": 1, "test_size": 3',
+        '"draws": 2, "test_size": 12': '"draws": 1, "test_size": 2',
         '"8123"': f'"{PORT}"',
         ":8123/": f":{PORT}/",
     },
@@ -71,10 +76,16 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         run_sync(manager.shutdown_kernel)(now=True)
 
 
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the published predictions, empty at first."""
+    return tmp_path_factory.mktemp("imported")
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough) if name.startswith("06") else name for name in NAMES]
 )
-def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, request: pytest.FixtureRequest):
+def test_a_notebook_runs(name: str, kernel: Any, imported: Path, tmp_path: Path, request: pytest.FixtureRequest):
     """Raises with the cell's own error; each has a picture or a table to look at."""
     import nbformat
     from nbclient import NotebookClient
@@ -92,8 +103,9 @@ def test_a_notebook_runs(name: str, kernel: Any, tmp_path: Path, request: pytest
     data = "" if name in PUBLISHED else request.getfixturevalue("data_dir").resolve()
     sharing = f"sys.path.append({str(TESTS)!r})\nfrom support.loaded_once import share_models\nshare_models()"
     # the kernel is in the folder of the previous notebook, which no longer exists
-    begun = f"import os, sys\nos.chdir({str(tmp_path)!r})\n{sharing}\n%reset -f\n%env ICL_BENCH_DATA={data}"
-    book.cells.insert(0, nbformat.v4.new_code_cell(f"{begun}\n%matplotlib inline"))
+    begun = f"import os, sys\nos.chdir({str(tmp_path)!r})\n{sharing}\n%reset -f"
+    named = f"%env ICL_BENCH_DATA={data}\n%env IMPORTED={imported}"
+    book.cells.insert(0, nbformat.v4.new_code_cell(f"{begun}\n{named}\n%matplotlib inline"))
     NotebookClient(book, timeout=900, km=kernel).execute()
     del book.cells[0]
     shown = [out for cell in book.cells for out in cell.get("outputs", [])]

@@ -132,7 +132,14 @@ def charted(opened: Opened, runs: Path, imports: Path) -> dict[tuple[Path, str, 
     return found
 
 
-@pytest.mark.parametrize(("measure", "price", "queries"), COSTS)
+FURTHER = (COSTS[3], COSTS[4])
+"""Another number of queries, and prices that those after them have among others."""
+
+
+@pytest.mark.parametrize(
+    ("measure", "price", "queries"),
+    [pytest.param(*asked, marks=pytest.mark.thorough) if asked in FURTHER else asked for asked in COSTS],
+)
 def test_costs_and_verdicts_are_those_of_python(
     charted: dict[tuple[Path, str, str, int], Any], runs: Path, imports: Path, measure: str, price: str, queries: int
 ):
