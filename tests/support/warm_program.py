@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 TESTS = Path(__file__).resolve().parents[1]
 LONGEST_SECONDS = 1800
@@ -109,21 +109,58 @@ def _serve() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
     from transformers.models.gemma3 import modeling_gemma3  # noqa: F401
 
-    import icl_bench.cli  # noqa: F401
+    _serve_lines(sys.stdin, sys.stdout)
 
-    for module in LATE:
+
+def _serve_lines(lines: IO[str], codes: IO[str]) -> None:
+    """The same, with the libraries there. The program's modules look for plugins once, so another module path has a
+    process of its own.
+    """
+    for module in ("cli", *LATE):
         importlib.import_module(f"icl_bench.{module}")
 
     # the libraries are garbage at no time: a child need not look at all of them again and again
     gc.collect()
     gc.freeze()
-    for line in sys.stdin:
+    helpers: dict[tuple[str, ...], tuple[IO[str], IO[str]]] = {}
+    for line in lines:
         asked = json.loads(line)
+        paths = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
+        if own := tuple(path for path in paths if path and path not in sys.path):
+            if own not in helpers:
+                helpers[own] = _helper(own)
+            there, back = helpers[own]
+            print(line, end="", file=there, flush=True)
+            code = back.readline()
+            assert code, "a helper has ended"
+            print(code, end="", file=codes, flush=True)
+            continue
         child = os.fork()
         if not child:
             _be_the_program(**asked)
         _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        print(os.waitstatus_to_exitcode(status), file=codes, flush=True)
+    for there, _ in helpers.values():
+        there.close()
+    for _, back in helpers.values():
+        back.read()  # to its end, when the helper has ended
+
+
+def _helper(own: tuple[str, ...]) -> tuple[IO[str], IO[str]]:
+    """Where to write commands with these module paths in front, and where to read their exit codes."""
+    (asked, there), (back, codes) = os.pipe(), os.pipe()
+    if not os.fork():
+        os.close(there)
+        os.close(back)
+        sys.path[:0] = own
+        for name in [name for name in sys.modules if name.partition(".")[0] == "icl_bench"]:
+            del sys.modules[name]
+        with os.fdopen(asked) as lines, os.fdopen(codes, "w") as said:
+            _serve_lines(lines, said)
+        os._exit(0)
+    os.close(asked)
+    os.close(codes)
+    return os.fdopen(there, "w"), os.fdopen(back)
 
 
 def _be_the_program(
@@ -132,11 +169,6 @@ def _be_the_program(
     signal.alarm(LONGEST_SECONDS)
     os.environ.clear()
     os.environ.update(environment)
-    own = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    sys.path[:0] = own
-    if own:  # plugins may be there, which the program's modules look for once
-        for name in [name for name in sys.modules if name.partition(".")[0] == "icl_bench"]:
-            del sys.modules[name]
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT
     for number, path, flags in ((0, given, os.O_RDONLY), (1, out, new), (2, err, new)):
