@@ -319,10 +319,12 @@ class PromptTokenizer:
 
     def _following(self, before: str, texts: Sequence[str]) -> list[Ids]:
         """Ids of texts after ``before``; if a token would span the join, as at the beginning of a line."""
-        behind = self._after(before, texts)
-        on_a_line = self._after("\n", texts)
-        alone = self._tokenize(texts)
-        return [a or b or c for a, b, c in zip(behind, on_a_line, alone, strict=True)]
+        distinct = list(dict.fromkeys(texts))
+        behind = self._after(before, distinct)
+        on_a_line = self._after("\n", distinct)
+        alone = self._tokenize(distinct)
+        ids = {text: a or b or c for text, a, b, c in zip(distinct, behind, on_a_line, alone, strict=True)}
+        return [ids[text] for text in texts]
 
     @property
     def ending_token(self) -> int | None:

@@ -127,11 +127,15 @@ class VectorExamples:
 
     def _is_bare(self, index: int, purpose: str) -> bool:
         """Whether a row is read without vectors."""
-        return bool(generator(self.seed, "vectors", "without", purpose, index).random() < self.without)
+        return self.without > 0 and bool(
+            generator(self.seed, "vectors", "without", purpose, index).random() < self.without
+        )
 
     def _beside(self, index: int, purpose: str) -> np.ndarray:
         """Train indices of the demonstrations next to a row, without the row itself."""
         count = self.text + (0 if self.has_passages else self.vectors)
+        if not count:
+            return np.array([], dtype=int)
         rng = generator(self.seed, "vectors", purpose, index)
         others = self._order[self._held :]  # rows that select the checkpoint are in no training prompt
         candidates = rng.choice(others, min(count + 1, len(others)), replace=False)
