@@ -166,10 +166,7 @@ def test_operations_of_vectors(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("select", "attention", "score"),
-    [
-        pytest.param("random", "block:3", "greedy", marks=pytest.mark.thorough),
-        ("bm25", "block:1,reuse", "exact"),
-    ],
+    [pytest.param("random", "block:3", "greedy", marks=pytest.mark.thorough), ("bm25", "block:1,reuse", "exact")],
 )
 def test_operations_of_gemma_270m(
     select: str, attention: str, score: Any, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
