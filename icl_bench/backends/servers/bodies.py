@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+from functools import cache
 from typing import Any
 
 from icl_bench.errors import CellError
@@ -30,7 +33,7 @@ def limited(client: type[Any], largest: int = LARGEST) -> Any:
                 await response.aclose()
             return body.whole(response)
 
-    return Limited()
+    return Limited(verify=_certificates(client))
 
 
 def limited_blocking(client: type[Any], largest: int = LARGEST) -> Any:
@@ -49,7 +52,20 @@ def limited_blocking(client: type[Any], largest: int = LARGEST) -> Any:
                 response.close()
             return body.whole(response)
 
-    return Limited()
+    return Limited(verify=_certificates(client))
+
+
+def _certificates(client: type[Any]) -> Any:
+    """What the client would load for itself to verify servers, loaded once in a program."""
+    kind = next(kind for kind in client.__mro__ if kind.__name__ in ("Client", "AsyncClient"))
+    named = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    return _loaded_certificates(kind.__module__.partition(".")[0], named)
+
+
+@cache
+def _loaded_certificates(library: str, named: tuple[str | None, str | None]) -> Any:
+    """They take some 30 ms, and a run has several clients for each model. ``named`` is what the library reads."""
+    return importlib.import_module(library).create_ssl_context()
 
 
 class _Body:
