@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from support import fakes
+from support.in_process import said
 from support.models import llama_tokenizer, tiny_checkpoint
-from support.program import PROGRAM, as_words
+from support.program import as_words
 
 from icl_bench.models import tokenizers
 
@@ -77,8 +78,7 @@ def test_a_plan_loads_neither_torch_nor_transformers(model: Path, tmp_path: Path
 def test_a_summary_and_a_trace_load_neither_torch_nor_transformers(model: Path, tmp_path: Path):
     task = fakes.write_task(tmp_path)
     results = tmp_path / "results"
-    words = as_words(f"run --task {task} --model {model} --k 1 --draws 1 --results {results} --quiet")
-    subprocess.run([*PROGRAM, *words], check=True)
+    said(*as_words(f"run --task {task} --model {model} --k 1 --draws 1 --results {results} --quiet"))
     assert list((model.parent / "cache").glob("rates.json"))  # for plans, which load no torch
     light = {"numpy", "pandas", "pyarrow", "scipy"}
     assert loaded("summary", "--results", results) <= light

@@ -75,8 +75,8 @@ from icl_bench.cli import main
 class Torch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            print("checks:", os.environ.get("GOMP_SPINCOUNT"))
-            sys.meta_path.remove(self)
+            print("checks:", os.environ.get("GOMP_SPINCOUNT"), flush=True)
+            os._exit(0)  # that a run goes on from here is tested elsewhere
 
 sys.meta_path.insert(0, Torch())
 main(sys.argv[1:])

@@ -63,8 +63,8 @@ def _certificates(client: type[Any]) -> Any:
 
 
 @cache
-def _loaded_certificates(library: str, named: tuple[str | None, str | None]) -> Any:
-    """They take some 30 ms, and a run has several clients for each model. ``named`` is what the library reads."""
+def _loaded_certificates(library: str, _named: tuple[str | None, str | None]) -> Any:
+    """They take some 30 ms, and a run has several clients. The other argument is what the library reads."""
     return importlib.import_module(library).create_ssl_context()
 
 

@@ -77,7 +77,9 @@ def test_what_cannot_be_run_is_refused(options: list[str], said: str) -> None:
     assert said in done.stderr
 
 
-def test_the_study_runs_small_on_a_cpu(tmp_path: Path) -> None:
+def test_the_study_runs_small_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of its one side is this one, too."""
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: run(Path(words[1]).name, *words[2:]))
     out = tmp_path / "study.json"
     options = ["--device", "cpu", "--small", "--backends", "transformers", "--out", str(out)]
     done = run("gpu_study.py", *options)

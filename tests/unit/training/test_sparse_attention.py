@@ -23,30 +23,28 @@ def dense(
     span: ReceptiveSpan, layout: BlockLayout | None, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> Tensor:
     """Token by token, as the patterns are described."""
-    groups = query.shape[1] // key.shape[1]
+    groups, tokens = query.shape[1] // key.shape[1], query.shape[2]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
-    outs = []
-    for at in range(query.shape[2]):
+    chunks = list(range(0, tokens - span.chunk + 1, span.chunk)) if span.chunk else []
+    keys, values = (
+        torch.cat([x, *(x[:, :, begin : begin + (span.chunk or 0)].mean(2, keepdim=True) for begin in chunks)], 2)
+        for x in (key, value)
+    )
+    bias = torch.full((tokens, tokens + len(chunks)), -math.inf)
+    for at in range(tokens):
         first = 0
         if span.window is not None:
             first = max(at - span.window + 1, 0)
             if span.chunk:
                 first = first // span.chunk * span.chunk
+                bias[at, tokens : tokens + first // span.chunk] = math.log(span.chunk)
         seen = [
             of
             for of in range(first, at + 1)
             if layout is None or at >= len(layout.starts) or of < layout.sink_end or of >= layout.starts[at]
         ]
-        keys, values = [key[:, :, seen]], [value[:, :, seen]]
-        bias = [0.0] * len(seen)
-        for end in range(span.chunk, first + 1, span.chunk) if span.chunk else ():
-            for x, found in ((key, keys), (value, values)):
-                found.append(x[:, :, end - span.chunk : end].mean(2, keepdim=True))
-            bias.append(math.log(span.chunk))
-        scores = query[:, :, at : at + 1] @ torch.cat(keys, 2).transpose(-1, -2) * scale
-        weights = (scores + torch.tensor(bias)).softmax(-1)
-        outs.append(weights @ torch.cat(values, 2))
-    return torch.cat(outs, 2)
+        bias[at, seen] = 0.0
+    return (query @ keys.transpose(-1, -2) * scale + bias).softmax(-1) @ values
 
 
 def held_to_dense(pattern: Pattern, tokens: int, ends: Sequence[int], window: int | None = None) -> None:

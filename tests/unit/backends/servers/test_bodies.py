@@ -20,8 +20,8 @@ def test_clients_share_certificates_which_are_loaded_anew_where_the_environment_
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     used: list[Any] = []
-    monkeypatch.setattr(openai.DefaultHttpxClient, "__init__", lambda self, *, verify: used.append(verify))
-    monkeypatch.setattr(openai.DefaultAsyncHttpxClient, "__init__", lambda self, *, verify: used.append(verify))
+    monkeypatch.setattr(openai.DefaultHttpxClient, "__init__", lambda _self, *, verify: used.append(verify))
+    monkeypatch.setattr(openai.DefaultAsyncHttpxClient, "__init__", lambda _self, *, verify: used.append(verify))
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
     limited(openai.DefaultAsyncHttpxClient)
