@@ -109,7 +109,7 @@ def test_beside_the_best_found_stands_the_test_of_all_paired_comparisons_one_sid
 def test_what_stands_beside_a_verdict_does_not_deny_it(draws: int):
     rng = np.random.default_rng(draws)
     seen = set()
-    for _ in range(12):
+    for _ in range(6):
         parts = []
         for k, share in zip((1, 4, 16, 64), (0.5, *rng.uniform(0.5, 0.8, 3)), strict=True):
             of_draw = rng.normal(0, 0.04, (draws, 1))

@@ -133,9 +133,21 @@ def made_up() -> Keys:
     return keys(of_most_kinds())
 
 
-@pytest.mark.parametrize("name", UNRELATED)
-def test_findings_on_made_up_runs_keep_their_rows(made_up: Keys, name: str):
-    assert not lost(made_up, together(of_most_kinds(), UNRELATED[name]()))
+APART = [
+    ["another precision", "a model first by name, at one k", "another task"],
+    ["another way of scoring", "a model first by name, of one selector", "another import"],
+    ["another test set", "a conversation with instructions", "another attention"],
+    ["another training", "calibrated predictions"],
+]
+
+
+@pytest.mark.parametrize(
+    "names", [*APART, *(pytest.param([name], marks=pytest.mark.thorough) for name in UNRELATED)], ids=" and ".join
+)
+def test_findings_on_made_up_runs_keep_their_rows(made_up: Keys, names: list[str]):
+    """Some kinds of other runs at a time; each alone is asked by ``make test-thorough``."""
+    assert sorted(name for each in APART for name in each) == sorted(UNRELATED)
+    assert not lost(made_up, together(of_most_kinds(), *(UNRELATED[name]() for name in names)))
 
 
 def test_made_up_and_computed_runs_have_rows_in_most_findings(computed: Keys, made_up: Keys):

@@ -7,7 +7,7 @@ from support import fuzz as fuzzer
 from support.fuzz_cases import Command
 from support.in_process import Ended
 
-CASES = 30
+CASES = 15
 
 
 def test_absurd_options_and_damaged_files_end_in_a_clear_line(monkeypatch: pytest.MonkeyPatch):
