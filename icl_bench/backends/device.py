@@ -142,8 +142,9 @@ def numpy_rate() -> float:
     return _rate(lambda: a @ a, size, 0.1)
 
 
+@cache
 def torch_rate(device: str, dtype: str) -> float:
-    """Operations per second of PyTorch's matrix product."""
+    """Operations per second of PyTorch's matrix product, measured once in a process."""
     import torch
 
     kind = getattr(torch, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Llama with random weights and its tokenizer, for tests that only read it."""
     return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny", "llama", llama_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def loading_once() -> Iterator[None]:
+    """The runs of a module share each model that they load and check."""
+    from support.loaded_once import loaded_once
+
+    with loaded_once():
+        yield
 
 
 @pytest.fixture

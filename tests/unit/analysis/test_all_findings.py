@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,32 @@ from icl_bench.prompts.encoding import PromptSet
 from icl_bench.results.reading import finished_cells, read_results, read_some
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two tasks and their results."""
+    folder = tmp_path_factory.mktemp("runs")
     plans = [
-        plan(tmp_path / "cards", "1,4", orders=["drawn", "by-label", "shuffled:1", "shuffled:2"]),
-        plan(tmp_path / "cards", "1,4", selects=["bm25"]),
-        plan(tmp_path / "cards", "2,4", scoring="exact"),
-        plan(tmp_path / "texts", "2", name="texts", **FREE_TEXT),
+        plan(folder / "cards", "1,4", orders=["drawn", "by-label", "shuffled:1", "shuffled:2"]),
+        plan(folder / "cards", "1,4", selects=["bm25"]),
+        plan(folder / "cards", "2,4", scoring="exact"),
+        plan(folder / "texts", "2", name="texts", **FREE_TEXT),
     ]
     for made in plans:
-        runner(made, tmp_path / "results", FakeBackend()).run()
+        runner(made, folder / "results", FakeBackend()).run()
+    return folder
+
+
+@pytest.fixture
+def results(runs: Path, tmp_path: Path) -> Path:
+    """A copy, in which no summary has kept anything."""
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
     return tmp_path / "results"
 
 
-@pytest.fixture
-def found(results: Path) -> Findings:
-    return find(read_some(results))
+@pytest.fixture(scope="module")
+def found(runs: Path) -> Findings:
+    """What there is to find, which tests only read."""
+    return find(read_some(runs / "results"))
 
 
 EMPTY = {

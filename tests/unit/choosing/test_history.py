@@ -6,25 +6,28 @@ import json
 import os
 import pty
 import re
-import select
 import shlex
 import shutil
-import sys
+import threading
+import warnings
 from collections.abc import Collection
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 from support import fakes
 from support.in_process import Ended, run_command, said
 
 import icl_bench
+from icl_bench.cli import main
 from icl_bench.results.partial import partial_cells
 from icl_bench.results.races import write_race
 from icl_bench.results.reading import RACES, finished_cells, read_races
 from icl_bench.results.stored_meta import RaceMeta
 from icl_bench.sweep.plan import CellPlan, PlannedGroup
 from icl_bench.sweep.runner import Outcome, Runner
+
+pytestmark = pytest.mark.usefixtures("loading_once")
 
 HERE = ("--device", "cpu", "--dtype", "float32", "--k", "0,1,2", "--select", "random,bm25", "--draws", "3")
 
@@ -162,20 +165,30 @@ def test_without_a_terminal_each_round_is_one_line(words: tuple[object, ...], tm
     assert "\x1b" not in ended.err
 
 
-def test_on_a_terminal_the_table_fits_80_columns(words: tuple[object, ...], tmp_path: Path) -> None:
+def test_on_a_terminal_the_table_fits_80_columns(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the program shows them in its own way
     command = ["choose", *map(str, words), "--margin", "5", "--results", str(tmp_path / "results")]
-    with Popen([sys.executable, "-m", "icl_bench", *command], stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        seen = b""
-        while select.select([ours], [], [], 120)[0]:
-            try:
-                seen += os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
+    seen = bytearray()
+
+    def read() -> None:
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 65536):
+                seen.extend(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal, redirect_stdout(terminal), redirect_stderr(terminal):
+        assert terminal.isatty()
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+    reader.join()
     os.close(ours)
-    assert process.returncode == 0
+    assert not ended.value.code
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
     assert "accuracy %" in text
     assert "dearer (and not better)" in text

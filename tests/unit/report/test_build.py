@@ -27,6 +27,7 @@ from icl_bench.escaping import in_script
 from icl_bench.registry import FINDINGS
 from icl_bench.report import Written, write_report
 from icl_bench.report.build import Report, _overview, make_report
+from icl_bench.report.figure_style import FigureStyle
 from icl_bench.report.headlines import _saturated, headlines
 from icl_bench.report.naming import Naming
 from icl_bench.report.page import page
@@ -654,7 +655,8 @@ def test_control_characters_in_names_are_written_out_in_figures(tmp_path: Path):
     made = made.assign(task="\x1b[2J <b> &\x01", model="m\x00\ufffe", gold="a\x00")
     made.to_parquet(tmp_path / "odd.parquet")
     import_predictions(tmp_path / "odd.parquet", tmp_path / "results")
-    written = write_report(tmp_path / "results", tmp_path / "a.html", figures=tmp_path / "figures").figures
+    style = FigureStyle(formats=("svg",))
+    written = write_report(tmp_path / "results", tmp_path / "a.html", figures=tmp_path / "figures", style=style).figures
     texts = [path.read_text("utf-8") for path in written if path.suffix == ".svg"]
     assert all(ElementTree.fromstring(text) is not None for text in texts)
     assert any(r"\x1b[2J &lt;b&gt; &amp;\x01" in text for text in texts)

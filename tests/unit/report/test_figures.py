@@ -67,8 +67,9 @@ def test_a_figure_is_as_wide_as_asked_for_and_has_type_that_can_be_read(report: 
 
 
 def test_raster_files_have_300_dots_an_inch_or_what_is_asked(report: Report, tmp_path: Path):
+    few = replace(report, sections=report.sections[:1])
     for dpi in (300, 600):
-        (one, *_) = write_figures(report, tmp_path / str(dpi), FigureStyle(formats=("png",), dpi=dpi))
+        (one, *_) = write_figures(few, tmp_path / str(dpi), FigureStyle(formats=("png",), dpi=dpi))
         content = one.read_bytes()
         at = content.index(b"pHYs") + 4
         assert round(struct.unpack(">I", content[at : at + 4])[0] * 0.0254) == dpi

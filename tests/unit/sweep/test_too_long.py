@@ -19,6 +19,8 @@ from icl_bench.sweep.tokenized_task import TokenizedTask
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import load_task
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 LONG = fakes.row(1)["text"].split()[0]
 
 
@@ -99,22 +101,30 @@ def test_another_rule_is_refused(rule: Any, tmp_path: Path):
         load_task(write(tmp_path, [], test={"too_long": rule}))
 
 
-@pytest.fixture
-def results(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of a task with a row that is too long and two without a label, and of one without such rows."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "400")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """The folder of a run of a task with a row that is too long and two without a label, and of one without such rows."""
+    folder = tmp_path_factory.mktemp("runs")
     path = write(
-        tmp_path / "task", [3000], test={"too_long": "leave_out"}, labels={"style": "words", "empty": "leave_out"}
+        folder / "task", [3000], test={"too_long": "leave_out"}, labels={"style": "words", "empty": "leave_out"}
     )
-    with (tmp_path / "task" / "test.jsonl").open("a", encoding="utf-8") as file:
+    with (folder / "task" / "test.jsonl").open("a", encoding="utf-8") as file:
         file.writelines(json.dumps({"id": f"e{i}", "text": "no label", "label": ""}) + "\n" for i in range(2))
-    other = fakes.write_task(tmp_path / "other", name="other")
+    other = fakes.write_task(folder / "other", name="other")
     words = ("--model", tiny, "--device", "cpu", "--dtype", "float32", "--draws", 2, "--context", 400)
     for task in (path, other):
-        done = run_command("run", "--task", task, *words, "--k", "1,3", "--select", "random,bm25")
+        sweep = ("--k", "1,3", "--select", "random,bm25", "--results", folder / "results")
+        done = run_command("run", "--task", task, *words, *sweep)
         assert done.code == 0, done.err
-    return tmp_path / "results"
+    return folder
+
+
+@pytest.fixture
+def results(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its results, which a test only reads, in the folder where it is."""
+    monkeypatch.chdir(runs)
+    monkeypatch.setenv("COLUMNS", "400")
+    return runs / "results"
 
 
 def test_every_table_says_how_many_rows_are_left_out(results: Path):

@@ -24,6 +24,7 @@ from icl_bench.analysis.summary import records
 from icl_bench.cli import main
 from icl_bench.report import write_report
 from icl_bench.report.build import make_report
+from icl_bench.report.figure_style import FigureStyle
 from icl_bench.report.page import page
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored
@@ -299,7 +300,8 @@ def text_of(png: bytes) -> str:
 
 def test_figures_hold_what_made_their_predictions(tmp_path: Path):
     runner(plan(tmp_path / "task"), tmp_path / "results", FakeBackend()).run()
-    written = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures")
+    style = FigureStyle(formats=("svg", "png"))
+    written = write_report(tmp_path / "results", tmp_path / "r.html", figures=tmp_path / "figures", style=style)
     (expected,) = json.loads(json.dumps(records(read_findings(tmp_path / "results").provenance)))
     svg, png = (
         next(path for path in written.figures if path.name == f"accuracy-cards-small.{kind}") for kind in ("svg", "png")

@@ -39,9 +39,10 @@ def folder(too_sure: float = 3.0, draws: int = 2, bias: np.ndarray | None = None
 
 
 def best_by_grid(logs: np.ndarray, gold: np.ndarray) -> float:
-    grid = np.exp(np.linspace(np.log(0.01), np.log(100), 20_001))
-    rows = np.arange(len(gold))
-    return float(grid[np.argmin([-log_softmax(logs / t, axis=1)[rows, gold].mean() for t in grid])])
+    grid = np.exp(np.linspace(np.log(0.01), np.log(100), 10_001))
+    apart = logs - logs.max(axis=1, keepdims=True)
+    right = apart[np.arange(len(gold)), gold].mean()
+    return float(grid[np.argmin([np.log(np.exp(apart / t).sum(axis=1)).mean() - right / t for t in grid])])
 
 
 def golds(of: CellScores) -> np.ndarray:

@@ -133,9 +133,8 @@ def test_a_sample_is_the_same_alone_packed_and_beside_other_rows(
     some = [1, 8, 17]
     assert _said(asked(model, each, some)) == {index: _said(whole)[index] for index in some}
     mixed = [one if index in some else replace(one, sampling=None) for index, one in enumerate(each)]  # type: ignore[call-arg]
-    assert {index: _said(asked(model, mixed))[index] for index in some} == {
-        index: _said(whole)[index] for index in some
-    }
+    beside = _said(asked(model, mixed))
+    assert {index: beside[index] for index in some} == {index: _said(whole)[index] for index in some}
 
 
 def _said(answers: dict[int, Answer]) -> dict[int, tuple[Any, ...]]:
