@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -133,8 +134,13 @@ def spans(text: str) -> list[str]:
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
 
 
-def texts_of(file: Path) -> Iterator[str]:
+@cache
+def texts_of(file: Path) -> tuple[str, ...]:
     """What readers see of a file: a page, a notebook's cells, comments of YAML, strings of Python."""
+    return tuple(_texts(file))
+
+
+def _texts(file: Path) -> Iterator[str]:
     text = text_of(file)
     if file.suffix == ".ipynb":
         yield from ("".join(cell["source"]) for cell in json.loads(text)["cells"])

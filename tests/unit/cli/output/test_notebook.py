@@ -26,35 +26,38 @@ shown.outcome(outcome, "results")
 """
 
 
-@pytest.fixture
-def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the cell; gives its outputs, and the text of each update with the time at which it came."""
-    tests = str(Path(__file__).parents[4] / "tests")  # the kernel is a process of its own
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+Shown = tuple[list[Any], list[tuple[float, str]]]
+"""A cell's outputs, and the text of each update with the time at which it came."""
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, Shown]:
+    """What two cells of a notebook show, of which the second runs quietly."""
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
+    updates: tuple[list[tuple[float, str]], ...] = ([], [])
 
-    def run(quiet: bool) -> tuple[list[Any], list[tuple[float, str]]]:
-        updates = []
+    class Listening(client.NotebookClient):
+        def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+            if msg["msg_type"] == "update_display_data":
+                updates[cell_index].append((time.monotonic(), msg["content"]["data"]["text/plain"]))
+            return super().process_message(msg, cell, cell_index)
 
-        class Listening(client.NotebookClient):
-            def process_message(self, msg: Any, *rest: Any) -> Any:
-                if msg["msg_type"] == "update_display_data":
-                    updates.append((time.monotonic(), msg["content"]["data"]["text/plain"]))
-                return super().process_message(msg, *rest)
-
-        book = nbformat.v4.new_notebook()
-        source = PROGRAM.format(folder=str(tmp_path), quiet=quiet)
+    book = nbformat.v4.new_notebook()
+    for quiet in (False, True):
+        source = PROGRAM.format(folder=str(tmp_path_factory.mktemp("cell")), quiet=quiet)
         book.cells.append(nbformat.v4.new_code_cell(source))
+    tests = str(Path(__file__).parents[4] / "tests")  # the kernel is a process of its own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
         Listening(book, timeout=300, kernel_name="python3").execute()
-        return book.cells[0].outputs, updates
+    usual, quietly = zip((cell.outputs for cell in book.cells), updates, strict=True)
+    return usual, quietly
 
-    return run
 
-
-def test_a_notebook_has_one_text_that_is_updated_and_keeps_the_notes(executed: Any):
-    outputs, updates = executed(quiet=False)
+def test_a_notebook_has_one_text_that_is_updated_and_keeps_the_notes(executed: tuple[Shown, Shown]):
+    outputs, updates = executed[0]
     (output,) = outputs
     assert output["output_type"] == "display_data"
     lines = output["data"]["text/plain"].splitlines()
@@ -71,12 +74,12 @@ def test_a_notebook_has_one_text_that_is_updated_and_keeps_the_notes(executed: A
     assert done[-1] > done[0]
 
 
-def test_updates_come_at_most_four_times_a_second(executed: Any):
-    _, updates = executed(quiet=False)
+def test_updates_come_at_most_four_times_a_second(executed: tuple[Shown, Shown]):
+    _, updates = executed[0]
     running = [at for at, text in updates if "predictions" in text]
     # what is sent at once may arrive a little late
     assert len(running) <= 2 + (running[-1] - running[0]) / 0.2
 
 
-def test_a_quiet_run_shows_nothing_in_a_notebook(executed: Any):
-    assert executed(quiet=True) == ([], [])
+def test_a_quiet_run_shows_nothing_in_a_notebook(executed: tuple[Shown, Shown]):
+    assert executed[1] == ([], [])
