@@ -31,6 +31,8 @@ from icl_bench.tasks.near_duplicates import near_duplicates
 from icl_bench.tasks.task_files import load_task
 from icl_bench.tasks.thoughts import ThoughtRule
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 THINK = {"think": True, "opens": "Think.", "ends": "So it is ", "limit": 6}
 FREE: dict[str, Any] = {"labels": None, "metrics": ["exact_match"], "max_answer_tokens": 4}
 

@@ -35,6 +35,8 @@ from icl_bench.sweep.plan_money import planned_money
 from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.sweep.samples import Samples, majority
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 # -- the majority --------------------------------------------------------------------------------
 
 

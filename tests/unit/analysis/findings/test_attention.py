@@ -29,7 +29,7 @@ from icl_bench.cli import main
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.attention_patterns import FULL, Pattern
 from icl_bench.registry import FINDINGS
-from icl_bench.report.build import make_report, tables
+from icl_bench.report.build import Report, make_report, tables
 from icl_bench.report.naming import Naming
 from icl_bench.report.sections.curves import order
 from icl_bench.results.facts import Facts
@@ -379,6 +379,12 @@ def found(results: Path) -> Findings:
     return find(read_some(results))
 
 
+@pytest.fixture(scope="module")
+def report(results: Path) -> Report:
+    """The report of it, which tests only read."""
+    return make_report(results)
+
+
 def test_every_pattern_of_a_folder_is_there_with_its_own_numbers(results: Path, found: Findings):
     table = found.attention_patterns
     assert set(zip(table["attention"], table["k"], strict=True)) == {
@@ -396,8 +402,7 @@ def test_every_pattern_of_a_folder_is_there_with_its_own_numbers(results: Path, 
     assert at_8[["block:1,sink=0,local=0", "block:2,sink=1,local=0", "approx:4,2"]].max() < 1
 
 
-def test_the_report_shows_every_pattern_under_its_own_name(results: Path):
-    report = make_report(results)
+def test_the_report_shows_every_pattern_under_its_own_name(report: Report):
     sections = {section.name: section for section in report.sections}
     names = {f"random, {p}" for p in PATTERNS[1:]} | {"random, full attention"}
     assert set(sections["accuracy"].look.series) == names
@@ -409,8 +414,8 @@ def test_the_report_shows_every_pattern_under_its_own_name(results: Path):
             assert names == {row[at] for row in table.rows}, table.caption
 
 
-def test_a_single_point_is_first_that_of_full_attention(results: Path):
-    (section,) = [s for s in make_report(results).sections if s.name == "bias"]
+def test_a_single_point_is_first_that_of_full_attention(report: Report):
+    (section,) = [s for s in report.sections if s.name == "bias"]
     (shown,) = [p["value"] for p in section.panels[0].spec()["params"] if p["name"] == "point"]
     assert shown == "random, full attention, k = 8"
 
@@ -428,8 +433,8 @@ def test_what_changes_when_run_again_is_told_by_attention(tmp_path: Path):
     assert [row[at] for row in table.rows] == [BLOCK, "full"]
 
 
-def test_the_sections_charts_hold_the_tables_numbers(results: Path, found: Findings):
-    (section,) = [s for s in make_report(results).sections if s.name == "context"]
+def test_the_sections_charts_hold_the_tables_numbers(report: Report, found: Findings):
+    (section,) = [s for s in report.sections if s.name == "context"]
     table = found.attention_patterns.set_index(["attention", "k"])
     kinds = set()
     for panel in section.panels:
@@ -448,8 +453,8 @@ def test_the_sections_charts_hold_the_tables_numbers(results: Path, found: Findi
     assert kinds == {"context-sizes", "context-shots", "context-work"}
 
 
-def test_block_sizes_are_joined_only_where_their_masks_are_alike(results: Path):
-    (section,) = [s for s in make_report(results).sections if s.name == "context"]
+def test_block_sizes_are_joined_only_where_their_masks_are_alike(report: Report):
+    (section,) = [s for s in report.sections if s.name == "context"]
     sizes = [panel for panel in section.panels if panel.name.startswith("context-sizes")]
     assert len(sizes) == 2  # one for each k: sink 0 has a single size
     for panel in sizes:
@@ -461,8 +466,8 @@ def test_block_sizes_are_joined_only_where_their_masks_are_alike(results: Path):
         assert len({row["k"] for row in panel.rows}) == 1
 
 
-def test_the_mask_table_tells_limits_of_accuracy_from_those_of_differences(results: Path):
-    (table,) = [t for _, t in tables(make_report(results)) if t.caption == "Attention patterns"]
+def test_the_mask_table_tells_limits_of_accuracy_from_those_of_differences(report: Report):
+    (table,) = [t for _, t in tables(report) if t.caption == "Attention patterns"]
     kinds = {column.name: column.kind for column in table.columns}
     assert kinds["ci_low"] == kinds["ci_high"] == "share"
     assert kinds["difference_low"] == kinds["difference_high"] == "points"
