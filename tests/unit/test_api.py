@@ -38,6 +38,8 @@ from icl_bench.sweep.run_spec import RunSpec
 from icl_bench.tasks.examples import load_data
 from icl_bench.training.spec import FinetuneSpec
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
 ROWS = {"train": [row(i) for i in range(40)], "test": [row(1000 + i) for i in range(6)]}
 TEMPLATE = {"input": "query: {text}", "output": "intent: {label}"}

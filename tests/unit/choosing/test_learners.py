@@ -30,6 +30,8 @@ from icl_bench.training.methods.finetuned import Lora
 from icl_bench.training.methods.nearest_neighbours import NearestNeighbours
 from icl_bench.training.methods.probe import Probe
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 HERE = ("--device", "cpu", "--dtype", "float32")
 PROMPTS = ("--k", "0,1", "--select", "random", "--draws", "2")
 AXES = ["select", "k", "draw", "cell", "test_id"]

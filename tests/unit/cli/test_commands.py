@@ -32,6 +32,8 @@ from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.label_subset import HalfLabels
 from icl_bench.tasks.task_files import load_task
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 COMMANDS = typer.main.get_command(program()).commands
 
 
@@ -991,8 +993,8 @@ def test_an_output_that_lacks_letters_gets_escapes_and_whole_json(encoding: str,
     table = printed(shown, stdout=subprocess.PIPE, env=env)
     assert (table.returncode, table.stderr) == (0, b"")
     whole = printed(f"{shown} --json", stdout=subprocess.PIPE, env=env)
-    usual = printed(f"{shown} --json", stdout=subprocess.PIPE)
-    assert json.loads(whole.stdout.decode(encoding)) == json.loads(usual.stdout.decode())
+    usual = run_command(*as_words(shown), "--json")
+    assert json.loads(whole.stdout.decode(encoding)) == json.loads(usual.out)
     board = printed(f"leaderboard --results {results}", stdout=subprocess.PIPE, env=env)
     assert board.returncode == 0
     assert board.stdout.decode(encoding).isascii(), "dashes that it lacks are written as escapes"
