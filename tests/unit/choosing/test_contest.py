@@ -45,6 +45,8 @@ from icl_bench.training.examples import Examples
 from icl_bench.training.interface import Learned
 from icl_bench.training.methods.probe import Probe
 
+pytestmark = pytest.mark.usefixtures("loading_once")
+
 HERE = ("--device", "cpu", "--dtype", "float32")
 SETTINGS = ("--k", "0,1,2", "--select", "random,bm25", "--draws", "3")
 

@@ -267,7 +267,8 @@ def test_the_report_has_the_answer_and_a_line_for_each_setting(results: Path, tm
         line.partition(":")[0] for line in race.answer
     ]
     assert any("unfinished" in note for note in report.notes)
-    said("report", "--results", results, "--out", tmp_path / "report.html", "--figures", tmp_path / "figures")
+    figures = ("--figures", tmp_path / "figures", "--format", "svg")
+    said("report", "--results", results, "--out", tmp_path / "report.html", *figures)
     page = (tmp_path / "report.html").read_text()
     assert race.answer[0].partition(": ")[2].partition(",")[0] in page
     assert list((tmp_path / "figures").glob("race-*.svg"))
