@@ -87,7 +87,8 @@ def mean_differences(scores: np.ndarray, asked: int, draws: int, drawn: np.ndarr
     if target == "sweep":
         # all rows are there: what is open is their other draws
         inside = (rows.squares - rows.counts * np.square(of_rows)).sum(axis=-1)
-        total = (rows.squares.sum(axis=-1) + PSEUDO) / (asked + PSEUDO) - np.square(mean)
+        total = (rows.squares.sum(axis=-1) + PSEUDO) / (asked + PSEUDO)
+        total -= np.square(rows.sums.sum(axis=-1) / (asked + PSEUDO))
         freedom = asked_twice + WITHIN_PRIOR
         open_ = ((1 - rows.counts / draws) / rows.counts).sum() / number**2
         variance = np.where(drawn, (inside + WITHIN_PRIOR * total) / freedom * open_, 0.0)

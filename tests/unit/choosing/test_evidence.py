@@ -95,6 +95,14 @@ def test_a_single_draw_of_what_is_drawn_says_nothing_of_other_draws() -> None:
     assert mean_differences(differences, 40, 1, np.array([True]), "sweep").variance[0] == 0
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_equal_differences_of_few_rows_say_little_of_their_other_draws(rows: int) -> None:
+    """With one row and ten draws, one answer was taken as the mean of all ten."""
+    seen = mean_differences(np.ones((1, 1, rows)), rows, 10, np.array([True]), "sweep")
+    assert seen.variance[0] > 0
+    assert log_evidence(seen, 0.02)[0] < np.log(1 / 0.05)
+
+
 @pytest.mark.parametrize("target", ["sweep", "new"])
 @pytest.mark.parametrize("asked", [40, 120, 200, 300, 520])
 def test_the_variance_is_that_of_the_mean(asked: int, target: Target) -> None:
