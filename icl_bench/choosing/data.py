@@ -8,11 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic import Field
+
 from icl_bench.errors import UserError
 from icl_bench.options import Options
 from icl_bench.results.cells import digest
 from icl_bench.results.storage import Place, folder_of
-from icl_bench.sweep.options import LabelColumn, TextColumn
+from icl_bench.sweep.options import LabelColumn, TestSize, TextColumn
 from icl_bench.text_files import write_whole
 from icl_bench.wording import counted, few, plain
 
@@ -36,13 +38,14 @@ class TaskOfData(NamedTuple):
     """What a user should know of it, a line each."""
 
 
-class Columns(Options):
-    """The columns of ``--data``."""
+class OfData(Options):
+    """The columns of ``--data``, and how many of its test rows are asked."""
 
     about: ClassVar[str] = "choose"
 
     text: TextColumn = None
     label: LabelColumn = None
+    test_size: TestSize = Field(default=None, ge=1)
 
 
 def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -56,12 +59,15 @@ def with_task(options: Mapping[str, Any], results: Place) -> tuple[dict[str, Any
         return given, ()
     if not unnamed:
         raise UserError("--data: makes a task of rows; leave --task out")
-    columns = Columns(**{name: given.pop(name, None) for name in Columns.model_fields})
-    made = task_of_data(data, columns.text, columns.label, results)
+    of_data = OfData(**{name: given.get(name) for name in OfData.model_fields})
+    given = {name: value for name, value in given.items() if name not in ("text", "label")}
+    made = task_of_data(data, of_data.text, of_data.label, results, of_data.test_size)
     return given | {"task": str(made.path)}, made.said
 
 
-def task_of_data(data: Any, text: str | None, label: str | None, results: Place) -> TaskOfData:
+def task_of_data(
+    data: Any, text: str | None, label: str | None, results: Place, test_size: int | None = None
+) -> TaskOfData:
     """Write the task file of some rows into the results folder, or find the one that is there.
 
     ``data`` is the path of a file of rows, or a frame, whose rows are written beside the task file. ``text`` and
@@ -71,7 +77,8 @@ def task_of_data(data: Any, text: str | None, label: str | None, results: Place)
     """
     from icl_bench.tasks.data_report import report_on
     from icl_bench.tasks.drafts import draft_task
-    from icl_bench.tasks.task_files import draft_text
+    from icl_bench.tasks.examples import load_data
+    from icl_bench.tasks.task_files import draft_text, load_task
 
     root = folder_of(results)
     if root is None:
@@ -97,6 +104,8 @@ def task_of_data(data: Any, text: str | None, label: str | None, results: Place)
         there = _there(out, mark, rows, shown)
         if not there:
             _write(out, f"{mark}\n{draft_text(draft, rows, out)}")
+        if there or test_size is not None:
+            report = report_on(load_data(load_task(out), test_size=test_size))
     except UserError as error:
         if is_new:
             with suppress(OSError):
@@ -157,9 +166,10 @@ def _check(report: Any) -> list[str]:
     """What the check of the data found: sizes and duplicates, and what makes scores too good or too low."""
     asked = f", {report.chosen_rows:,} of them used" if report.chosen_rows < report.test_rows else ""
     twice = f"; {counted(report.duplicates, 'text')} of these more than once" if report.duplicates else ""
+    labels = f"{counted(len(report.labels), 'label')}; " if report.labels else ""
     sizes = (
-        f"data: {counted(len(report.labels), 'label')}; {counted(report.test_rows, 'row')} held out to test with"
-        f"{asked}, {report.train_rows:,} to take demonstrations from{twice}"
+        f"data: {labels}{counted(report.test_rows, 'row')} held out to test with{asked}, {report.train_rows:,} to take "
+        f"demonstrations from{twice}"
     )
     found = []
     if near := list(dict.fromkeys([*report.chosen_leaks, *report.chosen_near_duplicates])):

@@ -62,6 +62,27 @@ def test_a_task_file_of_the_same_rows_is_kept_with_what_the_user_changed(tmp_pat
     assert again.said[-1].endswith("tickets.yaml (as it was)")
 
 
+def test_what_is_said_is_of_the_rows_that_race(tmp_path: Path) -> None:
+    """The check was that of the draft: all test rows, whatever ``--test-size`` and the changed task file say."""
+    data, results = table(tmp_path / "tickets.csv"), tmp_path / "results"
+    rows = pd.read_csv(data)
+    rows["body"] = [f"the very same words again {number // 2}" for number in range(len(rows))]
+    rows.to_csv(data, index=False)
+    given = {"data": data, "text": "body", "label": "queue"}
+    for size in (None, 4):
+        options, said = with_task({**given, "test_size": size}, results)
+        assert options["test_size"] == size
+        read = load_data(load_task(options["task"]), test_size=size)
+        shown = {tuple(row.fields.values()) for row in read.train}
+        both = sum(tuple(row.fields.values()) in shown for row in read.test)
+        assert any(line.startswith(f"check: {both} test rows also among") for line in said)
+        assert any(", 4 of them used, 48 to take" in line for line in said) is (size == 4)
+    task = Path(options["task"])
+    task.write_text(task.read_text().replace("share: 0.2", "share: 0.5"))
+    _, said = with_task(given, results)
+    assert any(line.startswith("data: 3 labels; 30 rows held out to test with, 12 of them used, 30") for line in said)
+
+
 @pytest.mark.parametrize("rows", [59, 61])
 def test_other_rows_of_the_same_name_are_refused_and_nothing_is_changed(tmp_path: Path, rows: int) -> None:
     data = table(tmp_path / "tickets.csv")
