@@ -1121,6 +1121,8 @@ def settings_of(sweep: Sweep, entrant: int = 0) -> list[Setting]:
     for point, cells in points.items():
         if any(cell.problem for _, cell in cells):
             continue
+        if all(cell.same_prompts == cell.queries for _, cell in cells[1:]):
+            cells = cells[:1]  # draws that are copies count as one
         known = tuple(cost for _, cell in cells if (cost := costs[id(cell)]) is not None)
         name = f"{point.select}, k={point.k}" if point.k else "no demonstrations"
         settings.append(Setting(name, point.select, point.k, tuple(cells), entrant, compute=known))

@@ -504,6 +504,42 @@ def test_settings_without_draws_are_asked_once_a_row(task: Path, tiny: Path, tmp
     assert record["predictions"] <= record["predictions_of_full_sweep"]
 
 
+def test_draws_of_retrieval_that_are_copies_count_as_one(
+    task: Path, tiny: Path, tmp_path: Path, asked: Counter[tuple[str, str]]
+) -> None:
+    """As the note before the race says. They were counted as further answers and random draws of examples."""
+    texts = [
+        f"{'card' if number < 3 else 'lost'}{' word' * number}" for number in range(12)
+    ]  # shorter ones match better
+    rows = [{"text": text, "label": fakes.LABELS[number % 3]} for number, text in enumerate(texts)]
+    fakes.write_rows(task.parent / "train.jsonl", rows)
+    fakes.write_rows(
+        task.parent / "test.jsonl", [{"text": f"card {i}", "label": fakes.LABELS[i % 3]} for i in range(9)]
+    )
+    words = (
+        "--task",
+        task,
+        "--model",
+        tiny,
+        *HERE,
+        "--k",
+        "1,2",
+        "--select",
+        "bm25",
+        "--draws",
+        "3",
+        "--method",
+        "none",
+    )
+    ended = choose(*words, "--margin", "0.1", results=tmp_path / "results")
+    assert "its draws count as one" in " ".join(ended.err.split())
+    assert "over 9 answers to 9 test rows, 95% interval" in ended.out
+    assert len(asked) == sum(asked.values()) == 2 * 9
+    record = json.loads(choose(*words, "--margin", "0.1", "--json", results=tmp_path / "results").out)
+    assert [(one["predictions"], one["draws"]) for one in record["settings"]] == [(9, 1), (9, 1)]
+    assert record["predictions"] == record["predictions_of_full_sweep"] == 18
+
+
 def test_scores_a_little_outside_0_to_1_are_rounding_and_end_no_race(
     words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
