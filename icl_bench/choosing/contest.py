@@ -986,7 +986,7 @@ class Contest:
     def still_needed(self) -> tuple[int, float]:
         """A forecast of what a sure choice takes beyond this: answers, and their cost in the unit of ``--spend``.
 
-        The cost is 0 where it is not known. Trainings that are missing are not counted.
+        The cost is 0 where it is not known, also of a part of the answers. Trainings that are missing are not counted.
         """
         race, asks = self.race, []
         for i, stop in enumerate(race.needed().tolist()):
@@ -994,13 +994,17 @@ class Contest:
             stop = stop if setting.drawn else min(stop, race.rules.rows)
             if setting.learner is None and stop > race.spent[i]:
                 asks.append(Ask(i, int(race.spent[i]), stop))
-        missing = {
-            (id(one.cell), name)
-            for one in self._questions_of(asks)
-            for name in one.rows
-            if name not in self._known[id(one.cell)]
-        }
-        return len(missing), self._estimate(asks)
+        new = list(filter(self._is_new, self._questions_of(asks)))
+        missing = {(id(one.cell), name) for one in new for name in one.rows if name not in self._known[id(one.cell)]}
+        known = all(self._has_pace(self.entrants[self.settings[one.candidate].entrant]) for one in new)
+        return len(missing), self._estimate(asks) if known else 0.0
+
+    def _has_pace(self, entrant: Entrant) -> bool:
+        """Whether it is known what answers of a model take: tokens and a server's money always, time once some took
+        it, and this machine's money never.
+        """
+        unit = self.spec.spend.unit
+        return unit == "tokens" or (entrant.estimated > 0 if unit == "time" else not entrant.here)
 
     # -- the answer -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from support.in_process import Ended, run_command, said
 from support.needs import packages
 
 import icl_bench
+from icl_bench.choosing.contest import Contest
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.errors import UserError
 from icl_bench.results.reading import read_results
@@ -167,6 +168,30 @@ def test_a_model_here_races_with_one_behind_a_server_by_engines_of_their_own(
     assert {one["model"] for one in record["settings"]} == {"good", tiny.name}
     with pytest.raises(UserError, match="good: --device: applies to --backend transformers only, this is openai"):
         icl_bench.choose(task=task, model=[tiny, "good"], engine=engine, device="cpu", quiet=True)
+
+
+def test_a_forecast_without_the_cost_of_one_of_its_models_has_none(
+    server: Server, task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of the models of which it was known stood for all."""
+    monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
+    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
+    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
+    found = {}
+    for spend in ("$5", "30m", "20Mtokens"):
+        options = {"model": [str(tiny), "good"], "engine": engine, "k": "0,2", "draws": 2, "method": "none"}
+        spec = ChooseSpec(task=str(task), select="random", spend=spend, **options)
+        contest = Contest.prepare(spec, lambda _: None, tmp_path)
+        contest.entrants[1].estimated, contest.entrants[1].took = 40.0, 4.0
+        found[spend] = contest.still_needed()
+        contest.entrants[0].estimated, contest.entrants[0].took = 400.0, 4.0
+        found[f"{spend}, both"] = contest.still_needed()
+    assert {answers for answers, _ in found.values()} == {found["$5"][0]}
+    costs = {name: cost > 0 for name, (_, cost) in found.items()}
+    assert costs == {
+        **{"$5": False, "$5, both": False, "30m": False, "30m, both": True},
+        **{"20Mtokens": True, "20Mtokens, both": True},
+    }
 
 
 def test_options_that_may_be_repeated_are_read_of_a_dictionary_as_of_the_command_line() -> None:
