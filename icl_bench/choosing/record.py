@@ -35,11 +35,21 @@ class Record:
 
     def round(self) -> None:
         """Keep the state after a round. Raises ``UserError`` if the file cannot be written."""
+        self._rounds.append(self._now())
+        self.keep()
+
+    def _now(self) -> RaceRound:
+        """The state of the race."""
         record = self._contest.as_json()
         standings = [
             RaceStanding(**{name: one.get(name) for name in RaceStanding.model_fields}) for one in record["settings"]
         ]
-        self._rounds.append(RaceRound(predictions=record["predictions"], leader=record["choice"], standings=standings))
+        return RaceRound(predictions=record["predictions"], leader=record["choice"], standings=standings)
+
+    def end(self) -> None:
+        """Keep the state at the end: a training that is interrupted ends a round whose prompts count in the answer."""
+        if (last := self._now()).predictions and last not in self._rounds[-1:]:
+            self._rounds.append(last)
         self.keep()
 
     def keep(self) -> None:

@@ -53,7 +53,7 @@ def raced(options: Mapping[str, Any], results: Place, display: Display) -> Conte
 
     with progress.showing():
         contest.run(results, progress, after_round, progress.training)
-    record.keep()
+    record.end()
     contest.outcome.notes += contest.outcome.notes_on_thoughts
     display.cautions(contest.outcome)
     return contest

@@ -111,6 +111,26 @@ def test_a_trained_setting_has_the_cells_of_finetune_and_nothing_is_trained_twic
     assert resumed.cells == race.cells
 
 
+def test_the_history_of_a_race_that_is_interrupted_in_a_training_has_what_its_answer_has(
+    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompts of its round counted in the answer, and not in the rounds of the file."""
+
+    def interrupted(*_: Any) -> Learned:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Probe, "learn", interrupted)
+    racing = ("--k", "0,1,4,8", "--select", "random,balanced,bm25", "--draws", "2", "--method", "probe")
+    ended = run_command("choose", *words, *racing, "--train-k", "12", "--json", "--results", tmp_path / "results")
+    assert ended.code == 130, ended.err
+    record = json.loads(ended.out)
+    (race,) = read_races(tmp_path / "results")
+    last = race.rounds[-1]
+    assert (last.predictions, last.leader) == (record["predictions"], record["choice"])
+    told = [(one["predictions"], one["score"]) for one in record["settings"]]
+    assert [(one.predictions, one.score) for one in last.standings] == told
+
+
 def test_the_scores_of_a_trained_setting_are_those_of_its_draws(words: tuple[object, ...], tmp_path: Path) -> None:
     record = choose(words, "--method", "probe", "--train-k", "12", "--margin", "0.01", results=tmp_path / "results")
     (score,) = (one["score"] for one in record["settings"] if one["select"] == "probe" and one["predictions"] == 60)
