@@ -81,15 +81,15 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
         if name in groups:
             raise UserError(f"{name}: is a group of tasks, and one is needed here: {', '.join(groups[name])}")
         if name not in shipped:
-            if name and Path(name).exists():
+            if name and _exists(Path(name)):
                 raise UserError(_no_rows(Path(name)))
             hint = "a task file of your own is given by its path, like ./mine.yaml"
             raise UserError(f"no task {name!r}; {nearest(name, [*shipped, *groups])} ({hint})")
         return _parse_task(shipped[name].read_bytes(), f"tasks/{name}.yaml")
     path = Path(file)
-    if path.name == file and not path.exists() and path.stem in (*known_tasks(), *known_groups()):
+    if path.name == file and not _exists(path) and path.stem in (*known_tasks(), *known_groups()):
         raise UserError(f"{plain(name)}: there is no such file; the shipped one is named {path.stem}")
-    if path.is_dir():
+    if _exists(path) and path.is_dir():
         raise UserError(_no_rows(path))
     spec = _parse_task(read_file(path), name)
     if spec.pool.file is not None and spec.data.kind != "folder":
@@ -99,6 +99,14 @@ def load_task(name_or_path: str | Path | TaskSpec, text: str | None = None, labe
     files = {name: getattr(spec.data, name) for name in ("train", "test", "file")}
     paths = {name: path.parent / file for name, file in files.items() if file is not None}
     return spec.model_copy(update={"data": spec.data.model_copy(update=paths)})
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file or folder; not if its name is too long for one, as an imported task's may be."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 ROWS_HINT = f"a file of rows ends in {listed_or(TABLE_FILES)}: --task tickets.csv --text COLUMN --label COLUMN"

@@ -109,3 +109,8 @@ def test_a_question_that_versions_of_the_data_disagree_on_is_unknown(tmp_path: P
     asked = [ends(tmp_path / "results")[name]["query"] for name in own["test_id"]]
     assert asked[0] is None
     assert all(text.startswith("query: ") for text in asked[1:])
+
+
+def test_a_task_with_a_name_too_long_for_a_file_has_no_questions(tmp_path: Path, own: pd.DataFrame):
+    theirs(tmp_path, own.assign(task="long" * 100))
+    assert {one["query"] for one in ends(tmp_path / "results").values()} == {None}
