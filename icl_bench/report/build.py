@@ -64,6 +64,8 @@ class Report:
     """Provenance of each task, model and variant: rows of :mod:`icl_bench.analysis.findings.provenance`."""
     encoders: Sequence[str] = ()
     """The text encoders in use, and their purposes."""
+    lists: Sequence[tuple[str, str, str, str]] = ()
+    """Filters of the list of predictions, which rows of charts refer to: :class:`icl_bench.report.naming.Naming`."""
 
 
 def make_report(
@@ -89,6 +91,7 @@ def make_report(
     findings.work_out(["answers", *(f.name for f in FINDINGS.values() if f.section)], say)
     say("drawing charts")
     naming, raced = Naming.of(findings.summary), races_of(findings.context)
+    naming = naming.with_lists(stored.own_predictions, stored.variants, own_names=not served)
     present, missing = sections(findings, naming)
     return Report(
         _overview(stored.own_predictions, raced=bool(raced)),
@@ -107,6 +110,7 @@ def make_report(
         naming.settings,
         records(findings.provenance),
         encoders(stored.variants.values()),
+        naming.lists,
     )
 
 

@@ -32,7 +32,7 @@ VEGA_LITE = re.sub(r"^v?(\d+\.\d+).*", r"\1", alt.SCHEMA_VERSION)
 """The Vega-Lite version of the charts."""
 
 
-PERCENT, POINTS = ".1%", "+.1%"
+PERCENT, POINTS, NUMBER = ".1%", "+.1%", ",.3~g"
 
 
 HIGH = alt.Y2("high:Q")
@@ -605,8 +605,10 @@ def race(
     return _finished(layers, description, look=look)
 
 
-def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str) -> alt.LayerChart:
-    """A score, called ``measure``, by a cost of a query, with lines over k.
+def cost(
+    frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, description: str, k: str = "k"
+) -> alt.LayerChart:
+    """A score, called ``measure``, by a cost of a query, with lines over k, which is called ``k``.
 
     Columns: series, k, cost, value, low, high.
     """
@@ -615,7 +617,8 @@ def cost(frame: pd.DataFrame, look: Look, measure: str, title: str, form: str, d
     axis = {"tickCount": 5, "labelOverlap": "greedy", "format": form, "grid": False}
     base = _shown(_log_x("cost", f"{title} (log scale)", low, high, **axis), color)
     y = alt.Y("value:Q", **_share_axis(measure, look))
-    tips = [*POINT_TIPS, tip("cost", title, form), tip("value", measure, PERCENT), *RANGE_TIPS]
+    tips = [tip("series", "curve"), tip("k", k, ",.2~f")]  # of a cascade, k is a mean
+    tips += [tip("cost", title, NUMBER), tip("value", measure, PERCENT), *RANGE_TIPS]
     layers = [
         _limits(base, PERCENT).mark_rule(strokeWidth=1.2, opacity=0.5).encode(alt.Y("low:Q", title=measure), HIGH),
         base.mark_line(strokeWidth=1.6).encode(y, dash, alt.Order("k:Q")),
@@ -658,7 +661,7 @@ def frontier(
         tip("series", "way"),
         tip("cascade", "margin needed"),
         tip("k", "k", ",d"),
-        tip("cost", title, form),
+        tip("cost", title, NUMBER),
         tip("value", measure, PERCENT),
         *RANGE_TIPS,
         tip("verdict", "verdict"),

@@ -23,7 +23,7 @@ from icl_bench.report.build import Report
 from icl_bench.report.charts import HEIGHT, VEGA_LITE
 from icl_bench.report.figure_style import PLAIN, UNITS, FigureStyle, check_names, parts, renamed
 from icl_bench.report.pgf import pgf
-from icl_bench.report.sections.panels import Choice, Panel, ReportSection, file_name
+from icl_bench.report.sections.panels import Choice, Panel, ReportSection, distinct, file_name
 from icl_bench.report.theme import FIGURE_FONT, LIGHT, config
 from icl_bench.text_files import write_whole
 from icl_bench.wording import plain
@@ -428,18 +428,16 @@ Shown = Sequence[tuple[Panel, Choice | None]]
 
 def _named(report: Report, style: FigureStyle) -> Iterator[tuple[str, ReportSection, Shown]]:
     """The content of each figure, with names that are unique regardless of case."""
-    seen: dict[str, int] = {}
-    for section in report.sections:
-        for name, shown in _of_section(section, style):
-            count = seen[name.lower()] = seen.get(name.lower(), 0) + 1
-            yield name if count == 1 else f"{name}-{count}", section, shown
+    found = [(section, *one) for section in report.sections for one in _of_section(section, style)]
+    for name, (section, _, shown) in zip(distinct(name for _, name, _ in found), found, strict=True):
+        yield name, section, shown
 
 
 def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[str, Shown]]:
     """The figures of a section: one per panel or choice, or panels with equal legends together."""
     alike: dict[str, list[Panel]] = {}
-    for panel in section.panels:
-        alike.setdefault(_legend_key(panel) if style.panels else panel.name, []).append(panel)
+    for number, panel in enumerate(section.panels):  # panels may have one name
+        alike.setdefault((style.panels and _legend_key(panel)) or str(number), []).append(panel)
     for panels in alike.values():
         if len(panels) > 1:
             yield f"{section.name}-panels", [(panel, None) for panel in panels]
@@ -450,9 +448,9 @@ def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[st
 
 
 def _legend_key(panel: Panel) -> str:
-    """The key that panels with one legend share; for a single panel, its name."""
+    """The key that panels with one legend share; empty for a panel that is a figure of its own."""
     spec = _with_legend(panel)
     if panel.choices or not any(_legends(spec)):
-        return panel.name
+        return ""
     channels = ((layer["encoding"], channel) for layer in spec["layer"] for channel in CHANNELS)
     return json.dumps([encoding[channel].get("scale") for encoding, channel in channels if channel in encoding])

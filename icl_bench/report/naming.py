@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.summary import Summary
-from icl_bench.analysis.words import USUAL_ORDERS
+from icl_bench.analysis.summary import Summary, settings_of
+from icl_bench.analysis.words import UNPERTURBED, USUAL_ORDERS
+from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.demonstrations.selector_spec import RANDOM
 from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import FactsOf
 from icl_bench.results.trained_methods import BASELINES, kind
 
 if TYPE_CHECKING:
@@ -30,6 +32,13 @@ class Naming:
     """Whether there is attention other than full."""
     hues: Mapping[str, int] = field(default_factory=dict)
     """Selector -> its index among the colours, equal in every chart, if there are several."""
+
+    lists: Sequence[tuple[str, str, str, str]] = ()
+    """Task, model, series and perturbation by which the page's list of predictions is filtered for a curve."""
+    list_numbers: Mapping[tuple[Any, ...], int] = field(default_factory=dict)
+    """Values of ``SETTING``, and whether k is 0 -> the number of its filters in ``lists``. Points whose predictions are
+    derived from others have none.
+    """
 
     @classmethod
     def of(cls, summary: Summary) -> Naming:
@@ -52,11 +61,38 @@ class Naming:
         hues = {name: place for place, name in enumerate(selectors)} if len(selectors) > 1 else {}
         return cls(texts, bool((table["attention"].astype(object) != str(FULL)).any()), hues)
 
+    @classmethod
+    def of_stored(cls, table: pd.DataFrame, facts: FactsOf) -> Naming:
+        """The names of stored predictions; ``table`` has the setting and the perturbation of each curve."""
+        unperturbed = _unperturbed(table)
+        curves, perturbed = table[unperturbed], table[~unperturbed]
+        return cls.of_curves(curves, settings_of(facts, curves, perturbed))
+
+    def with_lists(self, stored: pd.DataFrame, facts: FactsOf, *, own_names: bool) -> Naming:
+        """With the filters for each curve of these predictions.
+
+        ``own_names`` means that the list has the names of this naming; else it has those of :meth:`of_stored`, because
+        it knows no derived predictions. A curve that begins with the k=0 of another one lists that.
+        """
+        points = _as_text(stored.reindex(columns=[*SETTING, "perturbation", "k"]).drop_duplicates())
+        points = points.astype({"perturbation": object})
+        names = self if own_names else Naming.of_stored(points, facts)
+        points["listed"] = names.named(points)["series"]
+        unperturbed = _unperturbed(points)
+        points["perturbation"] = points["perturbation"].where(~unperturbed, UNPERTURBED)
+        lists: dict[tuple[str, str, str, str], int] = {}
+        numbers: dict[tuple[Any, ...], int] = {}
+        for table in (points, from_zero_shot(points[unperturbed], facts)):
+            for row in table.to_dict("records"):
+                filters = (row["task"], row["model"], row["listed"], row["perturbation"])
+                numbers[_list_key(row)] = lists.setdefault(filters, len(lists))
+        return replace(self, lists=tuple(lists), list_numbers=numbers)
+
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with plain text for names, and ``series``, the distinguishing name of its curves.
 
         Curves of different tasks or models may have one name. ``hue`` is the selector's colour, if there are several
-        selectors.
+        selectors. ``listed`` is the number of a point's filters in ``lists``.
         """
         frame = _as_text(frame)
         series = frame["select"] if "select" in frame else frame["model"]
@@ -74,6 +110,9 @@ class Naming:
             frame = frame.assign(setting=text.where(text.notna(), ""))
         if self.hues and "select" in frame:
             frame = frame.assign(hue=frame["select"].map(dict(self.hues)))
+        if self.list_numbers and {*SETTING, "k"} <= {*frame}:
+            keys = map(_list_key, frame[[*SETTING, "k"]].to_dict("records"))
+            frame = frame.assign(listed=[self.list_numbers.get(key) for key in keys])
         return frame.assign(series=series)
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -119,6 +158,14 @@ def told_apart(frame: pd.DataFrame, by: Sequence[str], texts: Mapping[str, str])
 def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without random reorderings, which repeat the curve in drawn order."""
     return frame[~frame["order"].astype(str).str.startswith("shuffled")]
+
+
+def _unperturbed(table: pd.DataFrame) -> pd.Series[bool]:
+    return table["perturbation"].isna() | (table["perturbation"] == "")
+
+
+def _list_key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return (*(row[name] for name in SETTING), row["k"] == 0)
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from icl_bench.report.answers import LOSS
 from icl_bench.report.build import Report, tables
 from icl_bench.report.charts import MOST_BANDS, VEGA_LITE
 from icl_bench.report.matrix import HEIGHT, WIDTH
-from icl_bench.report.sections.panels import Panel, ReportSection
+from icl_bench.report.sections.panels import Panel, ReportSection, distinct
 from icl_bench.report.sections.prompts import FRONTIER_AXES
 from icl_bench.report.theme import DARK, DASHES, LIGHT, PAGE_FONT, SHAPES, config
 
@@ -65,6 +65,7 @@ def page(report: Report, with_library: bool = True, revision: int = -1) -> str:
         data=Markup(in_script(_data(report))),
         tables={id(table): number for number, (_, table) in enumerate(tables(report))},
         charts={id(panel): number for number, panel in enumerate(_panels(report))},
+        names=_names(report),
         id=id,
         link=_link,
         size=(WIDTH, HEIGHT),
@@ -103,8 +104,15 @@ def _panels(report: Report) -> list[Panel]:
     return [panel for section in report.sections for panel in section.panels]
 
 
+def _names(report: Report) -> dict[int, str]:
+    """The distinct name of each panel, by its ``id``."""
+    panels = _panels(report)
+    return dict(zip(map(id, panels), distinct(panel.name for panel in panels), strict=True))
+
+
 def _data(report: Report) -> Mapping[str, Any]:
     """The data of the page's program."""
+    names = _names(report)
     specs = {id(panel): panel.spec() for panel in _panels(report)}
     return {
         "tasks": report.tasks,
@@ -116,10 +124,11 @@ def _data(report: Report) -> Mapping[str, Any]:
         "cost_axes": FRONTIER_AXES,
         "cost_parts": PARTS,
         "alpha": ALPHA,
+        "lists": report.lists,
         "charts": [
             {
                 "spec": specs[id(panel)],
-                "name": panel.name,
+                "name": names[id(panel)],
                 "choices": [choice._asdict() for choice in panel.choices],
                 "costs": panel.costs,
                 **panel.about._asdict(),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.browser import SOURCE, click, set_to, settled, texts, wait
+from support.browser import SOURCE, click, set_to, settled, texts, visible, wait
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 
 from icl_bench.report import write_report
@@ -240,6 +240,55 @@ def test_a_click_on_a_point_lists_its_predictions(opened: Opened):
     settled(driver)
     assert texts(driver, "#reader .option")
     assert all("cards · one" in text for text in texts(driver, "#reader .option"))
+
+
+def test_a_point_that_its_chart_calls_otherwise_lists_its_predictions_alone(opened: Opened, folder: Folder):
+    """With several models in the folder, series of the cost charts begin with the model."""
+    driver = opened("#task=queries&at=cost")
+    wait(driver, "document.querySelector('#cost figure:not([hidden]) .chart[data-drawn]')")
+    driver.execute_script(FREE_POINT.replace("accuracy", "cost"))
+    mark = click(driver, "#free")
+    series = next(name for name in ("bm25", "random") if f"small, {name}" in mark.get_attribute("aria-label"))
+    wait(driver, "location.hash.includes('k=')")
+    settled(driver)
+    k = driver.execute_script("return document.querySelector('#reader [name=k]').value")
+    asked = {"task": "queries", "series": series, "k": k}
+    total = len(folder.wait().predictions.find(asked))
+    assert texts(driver, "#reader .found")[0].startswith(f"{total} of all ")
+    assert all(f"small · {series} · k = {k}" in text for text in texts(driver, "#reader .option small"))
+
+
+def test_a_pair_among_very_many_labels_lists_its_predictions_alone(driver: Any, tmp_path: Path):
+    rows = [
+        {
+            "task": "many",
+            "model": "one",
+            "k": k,
+            "test_id": str(test),
+            "gold": f"label {test}",
+            "prediction": f"label {(test + 1) % 401}",
+        }
+        for test in range(401)
+        for k in (1, 2)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "made.csv", index=False)
+    import_predictions(tmp_path / "made.csv", tmp_path / "results")
+    write_report(tmp_path / "results", tmp_path / "report.html")
+    driver.get("about:blank")
+    driver.get((tmp_path / "report.html").as_uri() + "#at=confusions")
+    settled(driver)
+    wait(driver, "document.querySelector('#confusions .chart[data-drawn]')")
+    click(driver, "#confusions .mark-rect path")
+    wait(driver, "location.hash.includes('prediction=')")
+    settled(driver)
+    assert texts(driver, "#reader .found")[0] == "1 of all 802 predictions."
+    (said,) = texts(driver, "#reader .option .name")
+    place = driver.current_url.partition("#")[2]
+    driver.get("about:blank")
+    driver.get((tmp_path / "report.html").as_uri() + "#" + place)
+    settled(driver)
+    assert texts(driver, "#reader .option .name") == [said]
+    assert said in visible(driver, "#reader .filters")[0]
 
 
 MISSING = "is not there: the folder is incomplete, or it was written again"

@@ -21,6 +21,8 @@ function inTheme(node) {
     [name, name === "datasets" ? value : name === "range" && Array.isArray(value) ? value.map(coloured) : inTheme(value)]));
 }
 
+const OF_MANY = ["line", "area", "trail"]; // marks of several points
+
 async function draw(box) {
   const number = Number(box.dataset.chart);
   const spec = atOwnCost(number) || data.charts[number].spec;
@@ -37,7 +39,7 @@ async function draw(box) {
   });
   views.set(number, result);
   unnamed(box);
-  result.view.addEventListener("click", (_, item) => item && item.datum && lookInto(data.charts[number], item.datum));
+  result.view.addEventListener("click", (_, item) => item && item.datum && !OF_MANY.includes(item.mark.marktype) && lookInto(item.datum));
   box.dataset.drawn = "true";
   box.dataset.rows = rows.length;
 }

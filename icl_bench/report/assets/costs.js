@@ -81,6 +81,7 @@ function rowsAtCost(costs, measure, prices, queries, point) {
     const { each: _, once: __, here: ___, other_tests: ____, ...row } = costs.points[i];
     const { verdict, p } = verdicts[costs.tested.indexOf(i)] || { verdict: null, p: null };
     const texts = ["value", "low", "high"].filter((name) => row[name] !== null).map((name) => [`${name}_text`, SHOWN.share(row[name])]);
+    texts.push(["cost_text", SHOWN.number(amounts[i] / unit)]);
     return {
       ...row, ...Object.fromEntries(texts), point, cost: amounts[i] / unit, verdict: verdict || "not compared", p: verdict && p,
       on: on[compared.indexOf(i)] || false, left: amounts[i] > middle,
@@ -103,7 +104,7 @@ function atOwnCost(number) {
   const layer = spec.layer.map(({ encoding, ...rest }) => {
     const changed = { ...encoding };
     if (changed.x) changed.x = { ...changed.x, title: `${title} (log scale)`, axis: { ...changed.x.axis, format }, scale: { ...changed.x.scale, domain } };
-    if (changed.tooltip) changed.tooltip = changed.tooltip.map((one) => (one.field === "cost" ? { ...one, title, format: ".3~g" } : one));
+    if (changed.tooltip) changed.tooltip = changed.tooltip.map((one) => (one.field === "cost_text" ? { ...one, title } : one));
     return { ...rest, encoding: changed };
   });
   return { ...spec, layer, datasets: { ...spec.datasets, rows } };

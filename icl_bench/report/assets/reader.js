@@ -120,19 +120,19 @@ class Reader {
   }
 
   async fillIn() {
-    const options = await this.source.options();
+    const options = this.options = await this.source.options();
     this.form.replaceChildren();
     this.controls = {};
     const select = (name, title, values, every) => {
-      const control = make("select", { name }, make("option", { value: "" }, every),
-        ...values.map((v) => make("option", { value: v }, name.endsWith("k") && /^\d+$/.test(v) ? whole.format(v) : v)));
+      const control = make("select", { name }, make("option", { value: "" }, every), ...values.map((v) => this.offer(name, v)));
       this.controls[name] = control;
-      this.form.append(make("label", {}, title, control));
+      const label = make("label", {}, title, control);
+      label.hidden = !values.length;
+      this.form.append(label);
     };
     for (const [name, title] of FILTERS) {
       const values = options[name];
-      const needed = name !== "perturbation" || values.some((value) => value !== "unperturbed");
-      if (needed && values.length > 1 && values.length <= MOST_OPTIONS) select(name, title, values, "all");
+      select(name, title, values.length > 1 && values.length <= MOST_OPTIONS ? values : [], "all");
     }
     const word = make("input", { type: "search", name: "word", autocomplete: "off", spellcheck: "false" });
     this.controls.word = word;
@@ -150,11 +150,26 @@ class Reader {
     }
   }
 
+  offer(name, value) {
+    return make("option", { value }, name.endsWith("k") && /^\d+$/.test(value) ? whole.format(value) : value);
+  }
+
+  // Set a filter. One of too many values, or a value that the predictions do not have, is offered from then on.
+  set(name, value) {
+    const control = this.controls[name];
+    const asked = this.options[name]?.length === 1 && this.options[name][0] === value ? "" : value; // what all have
+    control.value = asked;
+    if (control.value === asked) return;
+    control.append(this.offer(name, asked));
+    control.value = asked;
+    control.closest("label").hidden = false;
+  }
+
   // There are other predictions than before: what is asked for and what is read stay.
   async renew() {
     const asked = this.asked();
     await this.fillIn();
-    for (const [name, value] of Object.entries(asked)) if (this.controls[name]) this.controls[name].value = value;
+    for (const [name, value] of Object.entries(asked)) if (this.controls[name]) this.set(name, value);
     await this.alone(async (mine) => {
       if (!(await this.turnTo(this.first, mine))) return;
       this.say();
@@ -181,8 +196,8 @@ class Reader {
     for (const [name, control] of Object.entries(this.controls)) {
       const value = asked[name] && asked[name] !== EVERY ? asked[name] : "";
       const had = control.value;
-      control.value = value;
-      if (control.value !== value) control.value = "";
+      if (name === "flips" && !FLIPS.some(([flip]) => flip === value)) control.value = "";
+      else this.set(name, value);
       changed ||= control.value !== had;
     }
     const other = row !== this.row;
@@ -374,11 +389,7 @@ class Reader {
     await this.ready;
     const { task, model } = opened();
     const all = { task, model, ...wanted };
-    for (const [name, control] of Object.entries(this.controls)) {
-      const value = all[name] === undefined ? "" : String(all[name]);
-      control.value = value;
-      if (control.value !== value) control.value = "";
-    }
+    for (const name of Object.keys(this.controls)) this.set(name, all[name] === undefined ? "" : String(all[name]));
     this.row = "";
     this.keep({ push: true });
     await this.filter();
@@ -386,24 +397,13 @@ class Reader {
   }
 }
 
-// A point of a chart, or a pair of a confusion: its predictions.
-async function lookInto({ task, model }, datum) {
-  if (!reader) return;
-  await reader.ready; // which curves it knows
-  const point = /^(.*), k = ([\d,]+)$/s.exec(datum.point || "");
-  let series = point ? point[1] : datum.series;
-  if (!series) return;
-  const wanted = { task, model, k: point ? point[2].replaceAll(",", "") : datum.k };
-  if (!model) {
-    wanted.model = data.models.find((name) => series.startsWith(`${name}, `));
-    if (wanted.model) series = series.slice(wanted.model.length + 2);
-  }
-  const known = reader.controls.series ? [...reader.controls.series.options].map((option) => option.value) : [];
-  wanted.series = known.includes(series) ? series : "";
-  // curves are of unperturbed demonstrations, but where they are called by a perturbation
-  const { perturbation } = reader.controls;
-  const perturbed = perturbation && [...perturbation.options].some((option) => option.value === series);
-  wanted.perturbation = perturbed ? series : "unperturbed";
+// A point of a chart, or a pair of a confusion: its predictions. Points that are computed from others have none.
+function lookInto(datum) {
+  const filters = data.lists[datum.listed ?? -1];
+  const k = datum.k ?? /, k = ([\d,]+)$/.exec(datum.point || "")?.[1].replaceAll(",", "");
+  if (!reader || !filters || k === undefined) return;
+  const [task, model, series, perturbation] = filters;
+  const wanted = { task, model, series, perturbation, k };
   if (datum.pair) Object.assign(wanted, { gold: datum.gold || NOTHING, prediction: datum.prediction || NOTHING, correct: datum.gold === datum.prediction ? "right" : "wrong" });
   reader.look(wanted);
 }

@@ -14,7 +14,7 @@ from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.finding import Chart, Finding
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
-from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.charts import NUMBER, PERCENT, POINTS, Look, tip
 from icl_bench.report.naming import CURVE, Naming, unshuffled
 from icl_bench.report.sections.panels import Drawing, Panel, common_look, groups, of_models, panel, with_limits
 from icl_bench.report.tables import of_finding
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TESTED = "The line is the 95% interval, paired by test row and, as the p values are, corrected over k (Holm)."
 
 
-FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": ",.3~g", "p": ".2g"}
+FORMS = {"share": PERCENT, "points": POINTS, "count": ",d", "number": NUMBER, "p": ".2g"}
 """Kind of a column -> its format in tooltips."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,10 +11,10 @@ import altair as alt
 import numpy as np
 
 from icl_bench.analysis.summary import records
-from icl_bench.report.charts import PERCENT, POINTS, Look, tip
+from icl_bench.report.charts import NUMBER, PERCENT, POINTS, Look, tip
 from icl_bench.report.headlines import Headlines
 from icl_bench.report.tables import Table
-from icl_bench.wording import percent, rounded
+from icl_bench.wording import percent, rounded, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,8 +78,10 @@ NUMBER_TEXTS: Mapping[str, Callable[[float], str]] = {
     PERCENT: lambda value: f"{percent(value)}%",
     POINTS: lambda value: f"{percent(value, '+')}%".replace("-", "\N{MINUS SIGN}"),
     ".2f": lambda value: rounded(value, 2),
+    NUMBER: three_digits,
 }
-"""Formats of numbers -> formatting in this program, because Vega rounds halves away from zero."""
+"""Formats of numbers -> formatting in this program, because Vega rounds halves away from zero and
+writes 1,234 as 1.23e+3."""
 
 
 def _with_texts(spec: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -142,6 +144,18 @@ class EmptySection(NamedTuple):
 def file_name(*words: str) -> str:
     """Words as a part of a file name; different words may give the same name."""
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40] or "x" for word in words)
+
+
+def distinct(names: Iterable[str]) -> Iterator[str]:
+    """The names, with a number behind those that an earlier one equals regardless of case."""
+    taken: set[str] = set()
+    for name in names:
+        found, count = name, 1
+        while found.lower() in taken:
+            count += 1
+            found = f"{name}-{count}"
+        taken.add(found.lower())
+        yield found
 
 
 def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -213,8 +227,10 @@ def with_limits(frame: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def chart_rows(frame: pd.DataFrame, names: str) -> list[dict[str, Any]]:
-    """A chart's rows with the existing columns of ``names``, separated by spaces."""
-    return records(frame[[name for name in names.split() if name in frame]])
+    """A chart's rows with the existing columns of ``names``, separated by spaces, and the number of the filters that
+    list their predictions.
+    """
+    return records(frame[[name for name in [*names.split(), "listed"] if name in frame]])
 
 
 def panel(

@@ -80,21 +80,21 @@ def cost(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None
     look = common_look(shown)
     panels: list[Panel] = []
     for key, part in groups(shown, ["task"]):
-        panels += _against(part, COST_AXES, "cost", key, look, measure(part))
+        panels += _against(part, COST_AXES, "cost", key, look, measure(part), "k")
     table = of_finding(finding, frame.assign(seconds=frame["measured_seconds"]))
     return Drawing(panels, [table], look, {"score": measure(frame), "queries": counted_queries(QUERIES)})
 
 
 def _against(
-    part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str], look: Look, of: str
+    part: pd.DataFrame, axes: Mapping[str, tuple[str, str]], name: str, key: Sequence[str], look: Look, of: str, k: str
 ) -> Iterator[Panel]:
-    """A panel for each known one of these costs: a score, called ``of``, by the cost."""
+    """A panel for each known one of these costs: a score, called ``of``, by the cost; ``k`` is the name of k."""
     for column, (axis, form) in axes.items():
         says = f"{capital(of)} against {axis} on {' with '.join(key)}"
         rows = part[part[column] > 0]
         rows = rows.assign(cost=rows[column])
         if len(rows):
-            chart, title = charts.cost(rows, look, of, axis, form, says), " · ".join([*key, axis])
+            chart, title = charts.cost(rows, look, of, axis, form, says, k), " · ".join([*key, axis])
             yield panel([name, column, *key], title, chart, rows, "series k cost value low high")
 
 
@@ -159,6 +159,8 @@ def _frontier(finding: Finding, findings: Findings, naming: Naming, across: bool
     if across:
         frame = of_models(frame)
     frame["series"] = frame["series"].where(frame["cascade"].isna(), frame["series"] + ", cascade")
+    if "listed" in frame:
+        frame["listed"] = frame["listed"].where(frame["cascade"].isna())  # a cascade's answers are of several points
     whole: Compared = findings.context.beside[finding.name]
     frame["id"] = np.arange(len(frame)) % len(whole.served)
     by = compared_within(across)
@@ -260,12 +262,12 @@ def cascade(finding: Finding, findings: Findings, naming: Naming) -> Drawing | N
     frame = unshuffled(naming.named(frame))
     drawn = frame[frame["rule"] != "chosen"]
     kind = drawn["rule"].map({"fixed": ", cascade", "single": ", each k alone"})
-    shown = drawn.assign(series=drawn["series"] + kind, k=drawn["mean_k"], gflops=drawn["query_flops"] / 1e9)
+    shown = drawn.assign(series=drawn["series"] + kind, k=drawn["mean_k"].round(2), gflops=drawn["query_flops"] / 1e9)
     shown = with_limits(shown, "score").sort_values(["series", "k"])
     look = common_look(shown)
     panels: list[Panel] = []
     for key, part in groups(shown, ["task", "model"]):
-        panels += _against(part, CASCADE_AXES, "cascade", key, look, "accuracy")
+        panels += _against(part, CASCADE_AXES, "cascade", key, look, "accuracy", "k on average")
     return Drawing(panels, [of_finding(finding, frame)], look)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from icl_bench.analysis.draws import is_drawn
 from icl_bench.analysis.regression import loss_p
 from icl_bench.analysis.statistics.right_answers import with_rows_apart
-from icl_bench.analysis.summary import settings_of
 from icl_bench.analysis.words import UNPERTURBED
 from icl_bench.report.naming import Naming
 from icl_bench.results.cells import QUESTION
@@ -483,9 +482,7 @@ def _series(texts: Mapping[str, TextColumn], facts: FactsOf) -> tuple[Naming, Te
     keys = np.ravel_multi_index(codes + 1, [len(texts[name].values) + 1 for name in CURVE_COLUMNS])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     table = pd.DataFrame({name: [texts[name].at(place) for place in first] for name in CURVE_COLUMNS}).astype(object)
-    unperturbed = table["perturbation"].isna() | (table["perturbation"] == "")
-    curves, perturbed = table[unperturbed], table[~unperturbed]
-    naming = Naming.of_curves(curves, settings_of(facts, curves, perturbed))
+    naming = Naming.of_stored(table, facts)
     names = list(naming.named(table)["series"])
     values = sorted(set(names))
     places = {name: code for code, name in enumerate(values)}

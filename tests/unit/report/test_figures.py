@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.fakes import FakeBackend, plan, runner
 from support.in_process import run_command, said
+from support.predictions import cell, imported
 
 import icl_bench
 from icl_bench.errors import UserError
 from icl_bench.report.build import Report, make_report
 from icl_bench.report.figure_style import FORMATS, FigureStyle, parse_formats, read_names, renamed
 from icl_bench.report.figures import size_of, write_figures
+from icl_bench.report.page import page
 from icl_bench.report.pgf import _segments, pgf
 
 
@@ -105,6 +107,23 @@ def test_panels_share_one_figure_with_one_legend(report: Report, tmp_path: Path)
     assert len(marks) == 2
     assert one.count('aria-roledescription="point"') == sum(marks) > 0
     assert re.search(r'width="6\.(?:4[5-9]|5[0-5]?)\d*in"', one)
+
+
+@pytest.mark.parametrize("panels", [None, 2])
+def test_tasks_whose_names_give_one_file_name_have_figures_of_their_own(tmp_path: Path, panels: int | None):
+    names = ("日本", "中国", "a b", "a-b", "x" * 40 + "1", "x" * 40 + "2")
+    cells = [cell(said, task=task, k=k) for task in names for k, said in ((1, "abab"), (2, "aaba"))]
+    report = make_report(imported(tmp_path, *cells))
+    kept = [section for section in report.sections if section.name in ("accuracy", "confusions")]
+    written = write_figures(
+        replace(report, sections=kept), tmp_path / "figures", FigureStyle(formats=("svg",), panels=panels)
+    )
+    titles = [text for path in written for text in texts(path.read_text()) if text.startswith("Confusion: ")]
+    assert len(titles) == 2 * len(names), "mistakes and matrix"
+    assert {title.split(": ")[1].split(" · ")[0] for title in titles} == set(names)
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page(report))[0])
+    of_page = [chart["name"] for chart in data["charts"]]
+    assert len(of_page) == len(set(of_page)) > 2 * len(names), "the address has the chosen point of each"
 
 
 def test_panels_of_half_a_column_fit_and_have_room_for_their_curves(report: Report, tmp_path: Path):
