@@ -31,7 +31,7 @@ from icl_bench.report.tables import Table, of_names
 from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.derived import reads_test_inputs
 from icl_bench.results.reading import read_some
-from icl_bench.results.storage import Place
+from icl_bench.results.storage import Place, place_words
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted
 
@@ -66,6 +66,8 @@ class Report:
     """The text encoders in use, and their purposes."""
     lists: Sequence[tuple[str, str, str, str]] = ()
     """Filters of the list of predictions, which rows of charts refer to: :class:`icl_bench.report.naming.Naming`."""
+    place: Sequence[str] = ()
+    """The option of commands that names the results folder; empty for the default one."""
 
 
 def make_report(
@@ -111,6 +113,7 @@ def make_report(
         records(findings.provenance),
         encoders(stored.variants.values()),
         naming.lists,
+        place_words(results),
     )
 
 

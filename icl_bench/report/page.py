@@ -125,6 +125,7 @@ def _data(report: Report) -> Mapping[str, Any]:
         "cost_parts": PARTS,
         "alpha": ALPHA,
         "lists": report.lists,
+        "place": report.place,
         "charts": [
             {
                 "spec": specs[id(panel)],

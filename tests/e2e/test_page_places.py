@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -178,7 +179,17 @@ def test_the_prompt_of_an_import_is_not_called_checked(opened: Opened):
     wait(driver, "document.querySelector('#reader .shown code')")
     (shown,) = texts(driver, "#reader .shown")
     assert "icl-bench show" in shown
+    assert re.search(r"--test-id '?[^']+'? --results /\S+/results", shown), shown
     assert "checked against" not in shown
+
+
+def test_a_narrow_page_has_findings_in_line_and_names_within_it(opened: Opened):
+    driver = opened("#task=cards&model=one", width=390)
+    assert visible(driver, "#findings li.whole")
+    left = "[...document.querySelectorAll('#findings article:not([hidden]) .topic')].map((e) => e.getBoundingClientRect().left)"
+    assert len(set(driver.execute_script(f"return {left}"))) == 1
+    driver.execute_script("document.querySelector('.matrix td').dataset.name = 'model'.repeat(60)")
+    assert driver.execute_script("return document.scrollingElement.scrollWidth <= innerWidth")
 
 
 def test_charts_of_several_models_follow_from_one_model_to_another(opened: Opened):

@@ -455,7 +455,7 @@ function detail(row, source) {
   if (row.query !== null) {
     const quote = (word) => (/^[\w.,:/@-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
     parts.push(make("p", { class: "found" }, row.why ? "In the terminal: " : "The whole prompt, checked against the hash of what was run: ",
-      make("code", {}, `icl-bench show --task ${quote(row.task)} --k ${row.k} --draw ${row.draw} --cell ${row.cell} --test-id ${quote(row.test_id)}`)));
+      make("code", {}, `icl-bench show --task ${quote(row.task)} --k ${row.k} --draw ${row.draw} --cell ${row.cell} --test-id ${quote(row.test_id)}${data.place.map((word) => ` ${quote(word)}`).join("")}`)));
   }
   parts.push(make("p", { class: "found" }, link));
   return parts;
