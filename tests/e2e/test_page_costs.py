@@ -20,6 +20,7 @@ from icl_bench.errors import UserError
 from icl_bench.models.architecture import Architecture
 from icl_bench.models.prices import Prices
 from icl_bench.report import write_report
+from icl_bench.report.sections import prompts
 from icl_bench.report.sections.prompts import FRONTIER_AXES
 
 pytestmark = pytest.mark.slow
@@ -210,6 +211,18 @@ def test_tokens_of_different_models_are_not_compared(opened: Opened, mixed: Path
     assert "seconds a query" in axis(driver, "frontier-models")
     chosen = "return [...document.querySelectorAll('form.costs')].map((form) => form.elements.cost.value)"
     assert driver.execute_script(chosen) == ["tokens", "seconds"]
+
+
+def test_more_points_than_have_verdicts_at_another_cost_are_reported(
+    opened: Opened, imports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(prompts, "MOST_TESTED", 3)
+    write_report(imports / "results", tmp_path / "report.html")
+    for at, said in (("", ""), ("&queries=50", "Charts of more than 3 points have no verdicts at a cost or number")):
+        driver = opened(f"#task=cards&model=one{at}&at=frontier", tmp_path)
+        (found,) = texts(driver, "#frontier form.costs .found")
+        assert found.startswith(said)
+        assert bool(found) == bool(said)
 
 
 def choose(driver: Any, **values: str) -> None:

@@ -123,6 +123,7 @@ function costForm(charts) {
   const form = make("form", { class: "costs filters", "aria-label": "Cost of a query" }, make("label", {}, "Cost", select),
     number("queries", "My queries", { min: "1", step: "1", placeholder: "slider" }), prices, make("p", { class: "found", role: "status" }));
   form.dataset.first = firsts.size > 1 ? "" : charts[0].costs.first;
+  form.dataset.mostTested = charts.map(({ costs }) => costs.most_tested).find(Boolean) || "";
   form.dataset.needsHour = charts.some(({ costs }) => costs.needs_hour) || "";
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
@@ -137,7 +138,7 @@ function costForm(charts) {
 
 function fillCosts(form) {
   const { cost, prices, queries } = ownCost();
-  const { first, needsHour } = form.dataset;
+  const { first, needsHour, mostTested } = form.dataset;
   const there = [...form.elements.cost.options].some((option) => option.value === cost);
   const fields = { cost: there ? cost : first, queries: queries ?? "", ...Object.fromEntries(PRICED.map(([name]) => [name, prices[name] ?? ""])) };
   for (const [name, value] of Object.entries(fields)) {
@@ -149,7 +150,8 @@ function fillCosts(form) {
   const without = money && prices.hour === undefined;
   $(".found", form).textContent = without && !ofTokens(prices)
     ? "Give the prices of input, cached and output tokens, of an hour of your machine, or all four."
-    : without && needsHour ? "Give the price of an hour of your machine too." : "";
+    : without && needsHour ? "Give the price of an hour of your machine too."
+      : mostTested && (queries || (cost && cost !== first)) ? `Charts of more than ${mostTested} points have no verdicts at a cost or number of queries of your own.` : "";
 }
 
 let costsShown = "";

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 POINT_ROWS = 6000
+"""The maximum number of rows of a section's charts: of more, charts have the largest k of each curve only."""
+
+
+LARGEST_ONLY = (
+    "There are too many points to choose from: the charts have the largest k of each curve only, the tables have all."
+)
 
 
 MOST_NAMED = 4
@@ -27,14 +33,21 @@ MOST_NAMED = 4
 
 
 def _pointed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of unshuffled curves with ``point``, a name for curve and k within task and model.
-
-    If there are very many rows, only those of each curve's largest k.
-    """
+    """Rows of unshuffled curves with ``point``, a name for curve and k within task and model."""
     frame = unshuffled(frame)
-    if len(frame) > POINT_ROWS:
-        frame = frame[frame["k"] == frame.groupby(CURVE)["k"].transform("max")]
     return frame.assign(point=frame["series"] + ", k = " + frame["k"].map("{:,}".format))
+
+
+def _charted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that charts have: those of each curve's largest k if there are very many."""
+    if len(frame) <= POINT_ROWS:
+        return frame
+    return frame[frame["k"] == frame.groupby(CURVE)["k"].transform("max")]
+
+
+def _more(*frames: pd.DataFrame) -> str:
+    """A sentence if charts have fewer rows than these."""
+    return LARGEST_ONLY if any(len(_charted(frame)) < len(frame) for frame in frames) else ""
 
 
 def _choices(part: pd.DataFrame) -> tuple[Choice, ...]:
@@ -63,7 +76,7 @@ def _panels(
     ``says`` is the description with placeholders ``{model}`` and ``{task}``.
     """
     panels = []
-    for (task, model), part in groups(frame, ["task", "model"]):
+    for (task, model), part in groups(_charted(frame), ["task", "model"]):
         choices = _choices(part)
         drawn = chart(part, _usual(part, choices), says.format(model=model, task=task))
         panels.append(panel([name, task, model], f"{task} · {model}", drawn, part, names, choices=choices))
@@ -100,7 +113,7 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
             charts.confusion_matrix,
         )
         tables.append(of_finding(FINDINGS["confusion_matrix"], matrix))
-    return Drawing(panels, tables)
+    return Drawing(panels, tables, more=_more(frame, matrix))
 
 
 def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -121,7 +134,7 @@ def bias(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
         lambda _, *more: charts.against_gold(*more),
     )
     bias = unshuffled(naming.named(findings.label_bias))
-    return Drawing(panels, [of_finding(FINDINGS["label_bias"], bias)])
+    return Drawing(panels, [of_finding(FINDINGS["label_bias"], bias)], more=_more(frame))
 
 
 def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -136,8 +149,9 @@ def calibration(_: Finding, findings: Findings, naming: Naming) -> Drawing | Non
         "point probability accuracy predictions",
         lambda _, *more: charts.reliability(*more),
     )
-    more = "" if findings.context.table("temperature").empty else WITH_TEMPERATURE
-    return Drawing(panels, _tables(["calibration_error", "temperature"], findings, naming), more=more)
+    more = [_more(frame), "" if findings.context.table("temperature").empty else WITH_TEMPERATURE]
+    tables = _tables(["calibration_error", "temperature"], findings, naming)
+    return Drawing(panels, tables, more=" ".join(filter(None, more)))
 
 
 WITH_TEMPERATURE = (
@@ -166,7 +180,8 @@ def abstention(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
         "point share_answered threshold accuracy low high answered predictions",
         lambda _, *more: charts.risk_coverage(wanted, *more),
     )
-    return Drawing(panels, _tables([finding.name, "label_thresholds", "probability_scores"], findings, naming))
+    tables = _tables([finding.name, "label_thresholds", "probability_scores"], findings, naming)
+    return Drawing(panels, tables, more=_more(frame))
 
 
 def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | None:
@@ -189,4 +204,4 @@ def distance(finding: Finding, findings: Findings, naming: Naming) -> Drawing | 
         lambda part, point, says: charts.by_bins(part, point, "demonstrations back to the label", says),
     )
     shown = frame.rename(columns={"low": "ci_low", "high": "ci_high"})
-    return Drawing(panels, [of_finding(finding, shown)])
+    return Drawing(panels, [of_finding(finding, shown)], more=_more(frame))

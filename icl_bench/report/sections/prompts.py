@@ -227,7 +227,8 @@ def _own_costs(points: pd.DataFrame, compared: Compared, first: str, across: boo
     """
     places = {number: place for place, number in enumerate(points["id"])}
     tested = next((one for one in compared.tested if len(one.points) and one.points[0] in places), None)
-    if tested is None or len(tested.points) > MOST_TESTED:
+    too_many = tested is not None and len(tested.points) > MOST_TESTED
+    if tested is None or too_many:
         numbers, p_leads = [], np.empty((0, 0))
     else:
         numbers, p_leads = [places[number] for number in tested.points.tolist()], tested.p_leads
@@ -242,6 +243,7 @@ def _own_costs(points: pd.DataFrame, compared: Compared, first: str, across: boo
             for row, of_each, of_once, here in zip(rows, each, once, served == 0, strict=True)
         ],
         "tested": numbers,
+        "most_tested": MOST_TESTED if too_many else None,
         "p_leads": [_digits(of_point, 6) for of_point in p_leads],
     }
 
