@@ -437,7 +437,8 @@ def _of_section(section: ReportSection, style: FigureStyle) -> Iterator[tuple[st
     """The figures of a section: one per panel or choice, or panels with equal legends together."""
     alike: dict[str, list[Panel]] = {}
     for number, panel in enumerate(section.panels):  # panels may have one name
-        alike.setdefault((style.panels and _legend_key(panel)) or str(number), []).append(panel)
+        key = _legend_key(panel) if style.panels else ""
+        alike.setdefault(key or str(number), []).append(panel)
     for panels in alike.values():
         if len(panels) > 1:
             yield f"{section.name}-panels", [(panel, None) for panel in panels]
