@@ -112,7 +112,8 @@ class Naming:
             frame = frame.assign(hue=frame["select"].map(dict(self.hues)))
         if self.list_numbers and {*SETTING, "k"} <= {*frame}:
             keys = map(_list_key, frame[[*SETTING, "k"]].to_dict("records"))
-            frame = frame.assign(listed=[self.list_numbers.get(key) for key in keys])
+            numbers: list[Any] = [self.list_numbers.get(key) for key in keys]
+            frame = frame.assign(listed=numbers)
         return frame.assign(series=series)
 
     def against(self, frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
