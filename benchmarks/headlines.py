@@ -317,7 +317,7 @@ def finetuned() -> pd.DataFrame:
 
 
 def training(_: Findings) -> list[Row]:
-    """Figure 3: accuracy of fine-tuning minus that of a prompt of the same examples."""
+    """Figure 3: accuracy of fine-tuning minus that of a prompt of as many examples."""
     made = []
     for task, model, name, points in curves(finetuned(), by="select"):
         for row in points.to_dict("records"):

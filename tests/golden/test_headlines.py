@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -147,11 +148,21 @@ def test_the_table_of_blocks_is_that_of_its_stored_predictions(headlines: Module
 def test_the_evidence_of_choose_has_the_accuracies_of_its_stored_predictions():
     rows = pd.read_parquet(ROOT / "results" / "choosing.parquet")
     means = (100 * rows.groupby(["task", "select", "k"], observed=True)["correct"].mean()).round(1)
-    points = [("dense", k) for k in (1, 5, 10, 25, 50, 100)] + [("encoder-probe", 1000)]
     page = (ROOT / "docs" / "choosing-evidence.md").read_text(encoding="utf-8")
+
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+
+    def cells(*point: Any, ks: Sequence[int]) -> list[str]:
+        return [f"{means[*point, k]:.1f}" if (*point, k) in means else "" for k in ks]
+
     for task in rows["task"].unique():
-        scores = " | ".join(f"{means[task, select, k]:.1f}" for select, k in points)
-        assert f"| {TASKS[task]} | {scores} |" in page
+        dense = cells(task, "dense", ks=(1, 5, 10, 25, 50, 100, 200))
+        assert [TASKS[task], *dense, *cells(task, "encoder-probe", ks=(1000,))] in shown
+        random, balanced, hybrid = (
+            cells(task, select, ks=(5, 10, 25, 50, 100, 200)) for select in ("random", "balanced", "hybrid:5,by=dense")
+        )
+        at = shown.index([TASKS[task], "random", *random])
+        assert shown[at + 1 : at + 3] == [["", "balanced", *balanced], ["", "`hybrid:5,by=dense`", *hybrid]]
 
 
 @pytest.mark.parametrize(
