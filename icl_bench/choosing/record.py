@@ -48,7 +48,7 @@ class Record:
 
     def end(self) -> None:
         """Keep the state at the end: a training that is interrupted ends a round whose prompts count in the answer."""
-        if (last := self._now()).predictions and last not in self._rounds[-1:]:
+        if self._contest.as_json()["choice"] is not None and (last := self._now()) not in self._rounds[-1:]:
             self._rounds.append(last)
         self.keep()
 
