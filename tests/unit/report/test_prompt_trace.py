@@ -33,7 +33,7 @@ CELL = {"task": "cards", "k": 3, "draw": 1}
 def known_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The small model is found by its name, as a real one is."""
 
-    def resolve(name: str, prepare: bool = True) -> Model:
+    def resolve(name: str, prepare: bool = True, **_: object) -> Model:
         assert (name, prepare) == ("small", False)
         return fakes.model()
 
@@ -120,7 +120,7 @@ def test_a_list_of_test_ids_beside_the_data_is_no_change(tmp_path: Path):
 def test_a_model_that_is_not_here_leaves_the_prompt_unchecked(
     made: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def gone(name: str, prepare: bool = True) -> Model:
+    def gone(name: str, prepare: bool = True, **_: object) -> Model:
         raise UserError("no such model")
 
     monkeypatch.setattr(models, "resolve", gone)
