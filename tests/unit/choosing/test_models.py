@@ -145,12 +145,17 @@ def test_several_models_race_on_the_same_rows_and_the_dear_one_is_not_chosen_whe
     assert {model for model, _ in asked(server)} == {"good", "weak", "dear"}
 
 
+def engines(server: Server, tiny: Path) -> dict[str, dict[str, Any]]:
+    """Those of a model behind a server and of one here."""
+    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
+    return {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
+
+
 def test_a_model_here_races_with_one_behind_a_server_by_engines_of_their_own(
     server: Server, task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
-    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
-    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
+    engine = engines(server, tiny)
     record = icl_bench.choose(
         task=task,
         model=[tiny, "good"],
@@ -175,8 +180,7 @@ def test_a_forecast_without_the_cost_of_one_of_its_models_has_none(
 ) -> None:
     """The cost of the models of which it was known stood for all."""
     monkeypatch.setattr("icl_bench.backends.loaders.rate_here", lambda *_: 1e9)
-    here = {"device": "cpu", "dtype": "float32", "price": {"hour": 2}}
-    engine = {"good": {"backend": "openai", "base_url": server.url, "tokenizer": tiny, "price": PRICE}, str(tiny): here}
+    engine = engines(server, tiny)
     found = {}
     for spend in ("$5", "30m", "20Mtokens"):
         options = {"model": [str(tiny), "good"], "engine": engine, "k": "0,2", "draws": 2, "method": "none"}

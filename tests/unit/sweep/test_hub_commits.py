@@ -156,3 +156,5 @@ def test_a_tokenizer_has_a_revision_too(hub: HubCache):
     assert Path(served("any", f"org/name@{OLD}").source).name == OLD
     with pytest.raises(UserError, match="not a known model, a folder or a hub id"):
         served("any", "gemma3-270m@main")
+    with pytest.raises(UserError, match="--tokenizer org/name@: no revision after the @"):
+        served("any", "org/name@")
