@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.context import SEED
+from icl_bench.analysis.context import SEED, Context
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
@@ -146,12 +146,12 @@ CURVES = Finding(
 )
 
 
-SATURATION = Finding(
-    "saturation",
-    lambda context: with_likely(
-        saturation_on(context.table("curves"), chances := context.table("saturation_chances")), chances
-    ),
-)
+def _saturation(context: Context) -> pd.DataFrame:
+    chances = context.table("saturation_chances")
+    return with_likely(saturation_on(context.table("curves"), chances), chances)
+
+
+SATURATION = Finding("saturation", _saturation)
 
 
 PERTURBED_CURVES = Finding("perturbed_curves", lambda context: perturbed_curves(context.predictions))

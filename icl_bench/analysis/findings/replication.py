@@ -11,7 +11,7 @@ from icl_bench.analysis.advice import MARGIN
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON
-from icl_bench.analysis.findings.saturation import ALL_LABELS
+from icl_bench.analysis.findings.saturation import parts_of_labels
 from icl_bench.analysis.statistics.paired import compare
 from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.analysis.words import points
@@ -80,7 +80,7 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
     frame = with_rows_apart(frame, facts)
     theirs = frame["variant"].astype(object).isin(imports)
     rows = []
-    frame = frame.assign(theirs=theirs.to_numpy(), labels=_labels(frame))
+    frame = frame.assign(theirs=theirs.to_numpy(), labels=parts_of_labels(frame))
     for names, part in frame.groupby(["task", "model", "select"], observed=True, sort=True):
         of_import, here = part[part["theirs"]], part[~part["theirs"]]
         if of_import.empty or here.empty:
@@ -97,11 +97,6 @@ def unmatched_imports(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.Data
                 rows.append([*names, differs, *shown])
                 break
     return pd.DataFrame(rows, columns=["task", "model", "select", "differs", "imported", "here"])
-
-
-def _labels(frame: pd.DataFrame) -> Any:
-    """The part of the labels of each prediction: all, or a half."""
-    return frame["label_space"].astype(object).fillna(ALL_LABELS) if "label_space" in frame else ALL_LABELS
 
 
 def _written(row: Any) -> str:

@@ -45,6 +45,11 @@ ALL_LABELS = "all"
 """The value of the column ``label_space`` for all labels."""
 
 
+def parts_of_labels(frame: pd.DataFrame) -> Any:
+    """The part of the labels of each prediction, all or a half: a column, or one value without the column."""
+    return frame["label_space"].astype(object).fillna(ALL_LABELS) if "label_space" in frame else ALL_LABELS
+
+
 def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples: int = 1000) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
@@ -226,9 +231,9 @@ def context_shares(frame: pd.DataFrame, windows: Mapping[str, int]) -> pd.DataFr
 
     frame = scored(frame)
     if "label_space" in frame:
-        labels = frame["label_space"].astype(object).fillna(ALL_LABELS)
         parts = {
-            name: context_shares(part.drop(columns="label_space"), windows) for name, part in frame.groupby(labels)
+            name: context_shares(part.drop(columns="label_space"), windows)
+            for name, part in frame.groupby(parts_of_labels(frame))
         }
         columns = [*SETTING, "label_space", *SHARES]
         if not parts:

@@ -89,11 +89,10 @@ def compare(
     other variants that agree in all common ``facts`` (:func:`icl_bench.results.facts.agreement`) except those
     ``apart``, of the test set and of the imported file; among these, with those that agree in most facts. Calibrated
     predictions are compared only with those of the same calibration, and halves of the labels only with the same half
-    (the column ``label_space``, if there is one). With ``jointly``, points are compared with the
-    base of their own variant only, and p_holm and limits are corrected over k and over all values of the columns of
-    ``base``. Points without a base have no row. The compared
-    score is the task's own
-    (:func:`icl_bench.metrics.scores.scored`): accuracy or, for free text, ROUGE-1.
+    (the column ``label_space``, if there is one). With ``jointly``, points are compared with the base of their own
+    variant only, and p_holm and limits are corrected over k and over all values of the columns of ``base``. Points
+    without a base have no row. The compared score is the task's own (:func:`icl_bench.metrics.scores.scored`): accuracy
+    or, for free text, ROUGE-1.
 
     Columns: the setting; k; for each column of ``base``, and variant, the base's value as ``base_...``; ``metric``, the
     compared score; ``difference``, its mean minus the base's, a share of 1; ci_low and ci_high, 95% limits corrected
@@ -308,9 +307,8 @@ def _label_spaces(frame: pd.DataFrame) -> dict[str, str]:
     """Variant -> the half of the labels of its predictions, also of imports, whose facts do not have it."""
     if "label_space" not in frame:
         return {}
-    halves = (
-        frame.loc[frame["label_space"].notna(), ["variant", "label_space"]].drop_duplicates("variant").astype(object)
-    )
+    halves = frame.loc[frame["label_space"].notna(), ["variant", "label_space"]].drop_duplicates("variant")
+    halves = halves.astype(object)
     return dict(zip(halves["variant"], halves["label_space"], strict=True))
 
 
