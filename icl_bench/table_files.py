@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 LARGEST = 4 * 2**30
 """Maximum decompressed bytes of other programs' files, because a few megabytes of zeros could fill the memory."""
 
+MANY_ROWS = 200_000
+"""Rows from which a file's texts are worth encoding."""
+
 LARGEST_ROWS = 2 * 10**8
 """Maximum rows of other programs' Parquet files, because a repeated value takes no space."""
 
@@ -152,9 +155,12 @@ _SEAL = b"\xffICL-BENCH SHA256"
 """Prefix with bytes that are invalid in UTF-8 text, so that it is in no name or value."""
 
 
-def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: Collection[str] = ()) -> pa.Table:
+def parquet_table(
+    raw: bytes, columns: Collection[str] | None = None, without: Collection[str] = (), coded: Collection[str] = ()
+) -> pa.Table:
     """Read the table in a Parquet file, with these ``columns`` only, or ``without`` some; every value is checked. With
-    ``columns``, texts are dictionary-encoded. Raises pyarrow's errors.
+    ``columns``, texts are dictionary-encoded; without, the ``coded`` texts are in a file of at least
+    :data:`MANY_ROWS`. Raises pyarrow's errors.
 
     A file of :func:`parquet_bytes` is checked for changes of any byte. It is read in this thread only, because
     pyarrow's other threads may return memory to Python during its shutdown, which aborts the process.
@@ -172,12 +178,75 @@ def parquet_table(raw: bytes, columns: Collection[str] | None = None, without: C
         texts = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_dictionary(f.type)]
     elif without:
         wanted = [f.name for f in pq.read_schema(source) if f.name not in without]
-    with pq.ParquetFile(source, read_dictionary=texts, pre_buffer=False) as file:
+    is_large = columns is None and bool(coded) and pq.read_metadata(source).num_rows >= MANY_ROWS
+    with pq.ParquetFile(source, read_dictionary=coded if is_large else texts, pre_buffer=False) as file:
         if not sealed:
             _check_size(file.metadata)
+        if is_large:
+            return _in_few_bytes(file, wanted)
         table = file.read(wanted, use_threads=False)
     table.validate(full=True)
     return table
+
+
+def _in_few_bytes(file: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Table:
+    """A table whose dictionary-encoded columns have one dictionary each, and the smallest codes. Columns without any
+    value share their empty parts.
+    """
+    import pyarrow as pa
+
+    dictionaries: dict[str, pa.Array] = {}
+    parts: dict[str, list[pa.Array]] = {}
+    fields = [f for f in file.schema_arrow if columns is None or f.name in columns]
+    for number in range(file.num_row_groups):
+        group = file.read_row_group(number, columns, use_threads=False)
+        group.validate(full=True)
+        for field in fields:
+            for chunk in group[field.name].chunks:
+                if pa.types.is_dictionary(chunk.type):
+                    chunk = _coded(chunk, field.name, dictionaries)
+                elif chunk.null_count == len(chunk):
+                    earlier = parts.get(field.name, [None])[-1]
+                    same = earlier is not None and earlier.null_count == len(earlier) >= len(chunk)
+                    chunk = earlier.slice(0, len(chunk)) if same else chunk
+                parts.setdefault(field.name, []).append(chunk)
+    whole = {}
+    for field in fields:
+        chunks = parts.get(field.name, [])
+        if field.name in dictionaries:
+            values = dictionaries[field.name]
+            code = _smallest(len(values))
+            chunks = [pa.DictionaryArray.from_arrays(chunk.cast(code), values) for chunk in chunks]
+            whole[field.name] = pa.chunked_array(chunks, pa.dictionary(code, values.type))
+        else:
+            whole[field.name] = pa.chunked_array(chunks, chunks[0].type if chunks else field.type)
+    return pa.table(whole).replace_schema_metadata(file.schema_arrow.metadata)
+
+
+def _coded(chunk: pa.DictionaryArray, name: str, dictionaries: dict[str, pa.Array]) -> pa.Array:
+    """The codes of a part of a column in the column's dictionary, to which new values are added."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = dictionaries.get(name)
+    if known is None:
+        dictionaries[name] = known = chunk.dictionary
+        if len(known.unique()) == len(known):
+            return chunk.indices.cast(_smallest(len(known)))
+        dictionaries[name] = known = known.unique()
+    place = pc.index_in(chunk.dictionary, known)
+    if place.null_count:
+        new = chunk.dictionary.filter(pc.is_null(place)).unique()
+        dictionaries[name] = known = pa.concat_arrays([known, new])
+        place = pc.index_in(chunk.dictionary, known)
+    return place.take(chunk.indices).cast(_smallest(len(known)))
+
+
+def _smallest(values: int) -> pa.DataType:
+    """The smallest type of codes for this number of values."""
+    import pyarrow as pa
+
+    return pa.int8() if values < 2**7 else pa.int16() if values < 2**15 else pa.int32()
 
 
 def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:

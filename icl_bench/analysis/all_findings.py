@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from icl_bench.results.reading import Stored
 
 
+OF_SUMMARY = ("curves", "saturation", "order_sensitivity", "perturbed_curves")
+"""The findings of :attr:`Findings.summary`."""
+
+
 @dataclass(frozen=True)
 class Findings:
     """Tidy tables of one results folder, each an attribute: ``findings.retrieval_gain``.
@@ -62,6 +66,8 @@ class Findings:
 
         Other tables are computed on first access.
         """
+        needed = [*names, *(other for name in names if name in FINDINGS for other in FINDINGS[name].uses), *OF_SUMMARY]
+        self.context.work_out(list(dict.fromkeys(needed)), say)
         for number, name in enumerate(names, 1):
             say(f"computing findings: {number} of {len(names)}, {name.replace('_', ' ')}")
             with FINDINGS.skipping(name):
@@ -95,6 +101,7 @@ def read_findings(
     base_model: str | None = None,
     wanted: float | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
+    processes: int = 1,
 ) -> Findings:
     """Read a results folder, or one task or model in it, for its findings.
 
@@ -106,7 +113,9 @@ def read_findings(
     named = {"task": task, "model": model}
     only = {name: value for name, value in named.items() if value is not None}
     stored = read_some(results, only)
-    return find(stored, base_model, results=results, model=model, task=task, wanted=wanted, groups=groups)
+    return find(
+        stored, base_model, results=results, model=model, task=task, wanted=wanted, groups=groups, processes=processes
+    )
 
 
 def find(
@@ -118,6 +127,7 @@ def find(
     task: str | None = None,
     wanted: float | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
+    processes: int = 1,
 ) -> Findings:
     """The findings of an already read results folder.
 
@@ -125,7 +135,7 @@ def find(
     such as losses of long texts. ``model`` and ``task`` restrict the tables. ``wanted`` and ``groups`` are as for
     :func:`read_findings`. Raises ``UserError`` if there is no such base model.
     """
-    models = sorted(stored.predictions["model"].astype(str).unique())
+    models = sorted(stored.rows.names("model"))
     if base_model is not None and base_model not in models:
         raise UserError(f"--base-model {base_model}: not in the results; {nearest(base_model, models)}")
-    return Findings(Context(stored, base_model, results, model, task, wanted, groups or {}))
+    return Findings(Context(stored, base_model, results, model, task, wanted, groups or {}, processes))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.query_cost import MEASURES, QueryCosts, query_costs
@@ -368,4 +369,5 @@ CASCADES = Finding(
         "right of a single k, asking every query at that k is better.",
         place=185,
     ),
+    by_task=IN_ORDER,
 )

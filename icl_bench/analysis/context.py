@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from icl_bench.analysis.by_task import ByTask, each_task, joined_tables
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.predictions import (
@@ -16,6 +18,8 @@ from icl_bench.analysis.predictions import (
     with_copies_as_one_draw,
     with_rows_left_out,
 )
+from icl_bench.analysis.statistics.bootstrap import Streams
+from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
@@ -24,16 +28,24 @@ from icl_bench.results.facts import FactsOf
 from icl_bench.results.reading import read_races
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
+from icl_bench.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
     from icl_bench.results.reading import Stored
-    from icl_bench.results.stored_meta import RaceMeta
+    from icl_bench.results.stored_meta import CellMeta, RaceMeta
+
+T = TypeVar("T")
 
 SEED = 0
 """The seed of resampling: the same folder gives the same numbers."""
+
+
+def streams(name: str) -> Streams:
+    """The random generators of a finding, one for each task: a task's numbers do not depend on other tasks."""
+    return cache(lambda task: generator(SEED, name))
 
 
 @dataclass(frozen=True)
@@ -48,13 +60,15 @@ class CellFacts:
     """Cell -> its cost."""
     windows: Mapping[str, int]
     """Model -> tokens of its window."""
+    of_task: Mapping[str, Sequence[str]]
+    """Task -> its cells."""
 
     @classmethod
     def of(cls, stored: Stored) -> CellFacts:
         """Collect the metadata of a folder's cells. Windows of other models are from the registry."""
         labels: dict[str, dict[str, str]] = {}
         windows = {name: spec.context_tokens for name, spec in REGISTRY.items()}
-        shared, costs = {}, {}
+        shared, costs, of_task = {}, {}, dict[str, list[str]]()
         for cell, meta in stored.cells.items():
             if meta.demonstration_ids is not None:
                 shared[cell] = meta.demonstration_ids
@@ -62,9 +76,23 @@ class CellFacts:
             for label, ids in (meta.demonstration_labels or {}).items():
                 of_variant.update(dict.fromkeys(ids, label))
             costs[cell] = CellCost.of(meta)
+            of_task.setdefault(meta.spec.task, []).append(cell)
             if meta.context_tokens is not None:
                 windows[meta.spec.model] = meta.context_tokens
-        return cls(shared, labels, costs, windows)
+        return cls(shared, labels, costs, windows, of_task)
+
+
+def _way(name: str) -> ByTask | None:
+    """How a finding is computed task by task; None if it is not."""
+    return FINDINGS[name].by_task if name in FINDINGS else None
+
+
+def _tables_of(context: Context, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """The tables of one task that have these names, or that these need; without those that failed."""
+    for name in names:
+        with suppress(Exception):
+            context.table(name)
+    return {name: table for name, table in context._tables.items() if _way(name) is not None}
 
 
 @dataclass(frozen=True)
@@ -88,15 +116,62 @@ class Context:
     """A score, as a share of 1: the target of forecasts, and the accuracy required of answers."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Group name -> its tasks, for means over them."""
+    processes: int = 1
+    """The maximum number of processes that compute tables of a large folder."""
+    whole: Context | None = field(default=None, repr=False, compare=False)
+    """The context of all tasks, if this is one of a single task (:meth:`of_task`)."""
     beside: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Data of findings for their charts, in addition to their tables, by name."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    _of_cells: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of a finding, computed on first access."""
         if name not in self._tables:
-            self._tables[name] = with_rows_left_out(FINDINGS[name].make(self), self.stored.cells)
+            self.work_out([name])
+        if name not in self._tables:
+            table = FINDINGS[name].make(self)
+            # those of all tasks have it once they are joined
+            self._tables[name] = with_rows_left_out(table, self.stored.cells) if self.whole is None else table
         return self._tables[name]
+
+    def work_out(self, names: Collection[str], say: Callable[[str], None] = lambda _: None) -> None:
+        """Compute those of these tables that can be computed task by task, if the folder is large."""
+        if self.whole is not None or not self.stored.rows.by_task:
+            return
+        wanted = [name for name in names if name not in self._tables and _way(name) is not None]
+        if not wanted:
+            return
+        tables: dict[str, dict[str, pd.DataFrame]] = {}
+        tasks = self.stored.rows.tasks
+        for task, found in self._each_task(partial(_tables_of, names=wanted), tasks, say):
+            for name, table in found.items():
+                tables.setdefault(name, {})[task] = table
+        for name, of_tasks in tables.items():
+            if len(of_tasks) == len(tasks):  # else it failed in one, and is computed again to say why
+                table = joined_tables([of_tasks[task] for task in tasks], _way(name) or ByTask(), self.facts)
+                self._tables[name] = with_rows_left_out(table, self.stored.cells)
+
+    def for_each_task(self, work: Callable[[Context], T], of: Collection[str] | None = None) -> list[T]:
+        """What ``work`` returns for the contexts of these tasks, by default of all, in their order."""
+        tasks = [task for task in self.stored.rows.tasks if of is None or task in of]
+        results = dict(self._each_task(work, tasks))
+        return [results[task] for task in tasks]
+
+    def _each_task(
+        self, work: Callable[[Context], T], tasks: Sequence[str], say: Callable[[str], None] = lambda _: None
+    ) -> Iterator[tuple[str, T]]:
+        """What ``work`` returns for the context of each task, in any order."""
+        found = each_task(lambda task: work(self.of_task(task)), tasks, self.processes)
+        for number, (task, result) in enumerate(found, 1):
+            say(f"computing findings: {number} of {counted(len(tasks), 'task')}")
+            yield task, result
+
+    def of_task(self, task: str) -> Context:
+        """The context of the predictions of one task, with what is known of all cells."""
+        cells = {cell: self.stored.cells[cell] for cell in self.cells.of_task.get(task, ())}
+        stored = replace(self.stored, predictions=self.stored.rows.of_task(task), cells=cells)
+        return replace(self, stored=stored, whole=self, beside={}, _tables={})
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """A table that several findings use, computed on first access. ``name`` is not a finding's."""
@@ -117,7 +192,7 @@ class Context:
     @cached_property
     def cells(self) -> CellFacts:
         """Metadata of cells' files besides their predictions."""
-        return CellFacts.of(self.stored)
+        return CellFacts.of(self.stored) if self.whole is None else self.whole.cells
 
     @cached_property
     def races(self) -> list[RaceMeta]:
@@ -167,6 +242,29 @@ class Context:
         """The random generator of a finding; the same folder gives the same numbers."""
         return generator(SEED, name)
 
+    def generators(self, name: str) -> Streams:
+        """The random generators of a finding by task."""
+        return streams(name)
+
+    @cached_property
+    def rows_apart(self) -> list[str]:
+        """Notes on test rows that are not compared (:func:`notes_on_rows_apart`)."""
+        if self.whole is None and self.stored.rows.by_task:
+            if len(self.stored.rows.names("variant")) < 2:
+                return []
+            notes = self.for_each_task(lambda context: context.rows_apart)
+            return [note for _, of_task in sorted(zip(self.stored.rows.tasks, notes, strict=True)) for note in of_task]
+        return notes_on_rows_apart(self.of_tests, self.facts)
+
+    def of_cells(self, name: str, make: Callable[[Mapping[str, CellMeta]], T]) -> T:
+        """A value from the metadata of all cells, computed once for all tasks."""
+        if self.whole is not None:
+            return self.whole.of_cells(name, make)
+        if name not in self._of_cells:
+            self._of_cells[name] = make(self.stored.cells)
+        found: T = self._of_cells[name]
+        return found
+
     def by_variant(self, frame: pd.DataFrame, table: Callable[..., pd.DataFrame]) -> pd.DataFrame:
         """One table of all variants whose demonstrations' labels are known.
 
@@ -174,9 +272,10 @@ class Context:
         because demonstration ids are unique only within a data set.
         """
         of_variant = frame["variant"].astype(object)
+        present = set(of_variant.unique())
         parts = [
             table(frame[of_variant == variant], labels, self.cells.shared)
             for variant, labels in self.cells.labels.items()
-            if labels
+            if labels and variant in present
         ]
         return joined(parts, table(frame.iloc[:0], {}, {}))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import COLUMNS, Column, columns_of_scores
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ class Finding:
     """
     printed: Printed | None = None
     section: Section | None = None
+    by_task: ByTask | None = None
+    """How tables of single tasks are joined, if each task's rows depend on the predictions of this task only. Large
+    folders are then not held whole in memory. By default the table is computed from all predictions.
+    """
+    uses: tuple[str, ...] = ()
+    """Findings whose tables ``make`` reads, if it does not use predictions."""
 
     def column(self, name: str) -> Column:
         """The display of a column: declared here, or the default."""

@@ -8,7 +8,8 @@ another costs no more and scores at least as much.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -314,26 +315,67 @@ def _found(context: Context) -> pd.DataFrame:
     """The frontier for each of ``STEPS``; empty if no cost is known."""
     import pandas as pd
 
-    frame, costs = context.unperturbed, context.table("cost")
-    known_costs = costs[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
-    if not known_costs.any() or not len(_points(frame)):
+    known_costs = context.table("cost")[["computed_tokens", "query_flops", "seconds"]].notna().to_numpy()
+    found = _compared(context) if known_costs.any() else None
+    if found is None:
         return pd.DataFrame(columns=FRONTIER)
-    found = compare(frame, costs, STEPS, None, facts=context.facts)
     context.beside["frontier"] = found
     return found.table
+
+
+def _compared(context: Context, of_tasks: Collection[str] | None = None, across: bool = False) -> Compared | None:
+    """The points of these tasks, by default of all, compared for each of ``STEPS``; None without points."""
+    if context.stored.rows.by_task:
+        parts = context.for_each_task(partial(_compared, of_tasks=of_tasks, across=across), of_tasks)
+        return _joined([part for part in parts if part is not None])
+    frame = context.unperturbed
+    kept = frame if of_tasks is None else frame[frame["task"].isin(of_tasks)]
+    if not len(_points(kept)):
+        return None
+    return compare(kept, context.table("cost"), STEPS, None, across=across, facts=context.facts)
+
+
+def _joined(parts: Sequence[Compared]) -> Compared | None:
+    """The comparison of all tasks from those of single ones: cascades are behind all other points, as in one table."""
+    import pandas as pd
+
+    if not parts:
+        return None
+    parts = sorted(parts, key=lambda part: str(part.table["task"].iloc[0]))
+    sizes = [len(part.served) for part in parts]
+    starts = np.cumsum([0, *sizes[:-1]])
+    cascades = np.concatenate([part.table["cascade"].notna().to_numpy()[: len(part.served)] for part in parts])
+    order = np.argsort(cascades, kind="stable")
+    place = np.argsort(order)
+    steps = [
+        pd.concat([part.table.iloc[step * size : (step + 1) * size] for part, size in zip(parts, sizes, strict=True)])
+        for step in range(len(STEPS))
+    ]
+    tested = (
+        Tested(place[one.points + start], one.p_leads)
+        for part, start in zip(parts, starts, strict=True)
+        for one in part.tested
+    )
+    taken = QueryCosts(*(np.concatenate(columns)[order] for columns in zip(*(p.taken for p in parts), strict=True)))
+    return Compared(
+        pd.concat([step.iloc[order] for step in steps], ignore_index=True),
+        taken,
+        np.concatenate([part.served for part in parts])[order],
+        tuple(tested),
+    )
 
 
 def _found_across(context: Context) -> pd.DataFrame:
     """The frontier across models, for tasks with several models that have points with known seconds."""
     import pandas as pd
 
-    frame, costs = context.unperturbed, context.table("cost")
+    costs = context.table("cost")
     timed = costs[costs["seconds"].notna()].astype({"task": object, "model": object})
     models = timed.groupby("task")["model"].nunique()
-    kept = frame[frame["task"].isin(models.index[models > 1])]
-    if not len(_points(kept)):
+    several = [str(task) for task in models.index[models > 1]]
+    found = _compared(context, several, across=True) if several else None
+    if found is None:
         return pd.DataFrame(columns=FRONTIER)
-    found = compare(kept, costs, STEPS, None, across=True, facts=context.facts)
     context.beside["frontier_across_models"] = found
     return found.table
 
@@ -390,6 +432,7 @@ FRONTIERS = Finding(
         "Points with other test rows than most points are only in the table.",
         place=5,
     ),
+    uses=("cost",),
 )
 
 
@@ -409,4 +452,5 @@ FRONTIERS_ACROSS = Finding(
         "For money, enter prices below, or use icl-bench summary --frontier --across models --price.",
         place=6,
     ),
+    uses=("cost",),
 )

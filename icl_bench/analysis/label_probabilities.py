@@ -55,7 +55,7 @@ def label_probabilities(frame: pd.DataFrame, scores: Mapping[str, CellScores], f
 
 def without_scores(stored: Stored) -> list[str]:
     """Cells of test rows that scored labels common to all rows, but did not store all scores."""
-    present = set(stored.predictions["cell"].astype(str)) if stored.without_scores else set()
+    present = stored.rows.names("cell") if stored.without_scores else set()
     facts = {cell: stored.cells[cell].facts for cell in stored.without_scores if cell in present}
     return [cell for cell, of in facts.items() if of.choice_style is None and of.queries is None]
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.analysis.context import SEED, Context
-from icl_bench.analysis.curves import curves
+from icl_bench.analysis.by_task import BY_NAME, ByTask
+from icl_bench.analysis.columns import POINT
+from icl_bench.analysis.context import Context, streams
+from icl_bench.analysis.curves import curves, scored_columns
 from icl_bench.analysis.finding import Chart, Finding, Section
 from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, saturation_on, with_likely
@@ -21,7 +23,6 @@ from icl_bench.results.partial import PartialCells, partial_cells
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
 from icl_bench.results.stored_meta import FailureMeta
-from icl_bench.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,8 +73,7 @@ def summarise(predictions: pd.DataFrame, facts: FactsOf = NO_FACTS) -> Summary:
     predictions = with_copies_as_one_draw(predictions)
     unperturbed = unperturbed_predictions(predictions)
     table = from_zero_shot(curves(unperturbed), facts)
-    resampled = generator(SEED, "saturation")
-    chances = saturation_chances(from_zero_shot(unperturbed, facts), resampled)
+    chances = saturation_chances(from_zero_shot(unperturbed, facts), streams("saturation"))
     return Summary(
         table,
         with_likely(saturation_on(table, chances), chances),
@@ -143,6 +143,7 @@ CURVES = Finding(
         ),
         place=10,
     ),
+    by_task=ByTask(columns=lambda: (*POINT, *scored_columns())),
 )
 
 
@@ -151,7 +152,7 @@ def _saturation(context: Context) -> pd.DataFrame:
     return with_likely(saturation_on(context.table("curves"), chances), chances)
 
 
-SATURATION = Finding("saturation", _saturation)
+SATURATION = Finding("saturation", _saturation, by_task=BY_NAME)
 
 
-PERTURBED_CURVES = Finding("perturbed_curves", lambda context: perturbed_curves(context.predictions))
+PERTURBED_CURVES = Finding("perturbed_curves", lambda context: perturbed_curves(context.predictions), by_task=ByTask(columns=lambda: ("perturbation", *POINT, *scored_columns())))

@@ -31,6 +31,7 @@ from icl_bench.results.derived import CellScores, Derived, Priors, is_derived, w
 from icl_bench.results.facts import UNKNOWN, Facts, FactsOf
 from icl_bench.results.model_names import Named, changed_models, names_apart, told_apart, with_base_apart
 from icl_bench.results.result_file import ResultFile
+from icl_bench.results.rows import Rows, as_frame, plain_columns, with_plain_text
 from icl_bench.results.storage import Place, Storage, storage_at
 from icl_bench.results.stored_meta import (
     CellMeta,
@@ -45,7 +46,7 @@ from icl_bench.results.stored_meta import (
     json_content,
     read_origins,
 )
-from icl_bench.table_files import data_frame, parquet_rows, parquet_table
+from icl_bench.table_files import parquet_rows, parquet_table
 from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _parsed(
     import pyarrow as pa
 
     try:
-        table = parquet_table(read(), columns, without=() if scores else (SCORES,))
+        table = parquet_table(read(), columns, () if scores else (SCORES,), plain_columns())
         stored = table.schema.metadata or {}
         meta = imported = None
         stated: dict[str, Origin] = {}
@@ -352,7 +353,7 @@ def read_results(root: Place = "results") -> pd.DataFrame:
 
     Raises ``UserError`` if the folder does not exist or has no results.
     """
-    return data_frame(read_table(root))
+    return as_frame(read_table(root))
 
 
 def read_table(place: Place, scores: bool = False) -> pa.Table:
@@ -364,7 +365,7 @@ def read_table(place: Place, scores: bool = False) -> pa.Table:
     if any(facts.written_out for facts in variants.values()):
         table = _with_own_choices(table, variants)
     empty = {n for n in prediction_schema().names if n not in ALWAYS and table[n].null_count == len(table)}
-    return table.drop_columns(sorted(empty))
+    return with_plain_text(table.drop_columns(sorted(empty)))
 
 
 def _with_own_choices(table: pa.Table, variants: FactsOf) -> pa.Table:
@@ -397,15 +398,56 @@ def nothing_in(place: Place) -> UserError:
 def _joined(files: Sequence[ResultFile]) -> pa.Table:
     import pyarrow as pa
 
-    tables = [file.table.replace_schema_metadata() for file in files]
+    tables = _coded_alike([file.table.replace_schema_metadata() for file in files])
+    if len(tables) > 1:  # codes of different sizes are different types
+        tables = [_with_usual_codes(table) for table in tables]
     return pa.concat_tables(_agreed(tables), promote_options="default").unify_dictionaries()
+
+
+class _Frame:
+    """The attribute ``predictions`` of ``Stored``: the data frame of its rows, which is made on first access."""
+
+    def __get__(self, stored: Stored | None, owner: object = None) -> pd.DataFrame:
+        if stored is None:
+            raise AttributeError("has no default")
+        return stored.rows.frame
+
+    def __set__(self, stored: Stored, value: pd.DataFrame | Rows) -> None:
+        stored.__dict__["rows"] = value if isinstance(value, Rows) else Rows(value)
+
+
+def _with_usual_codes(table: pa.Table) -> pa.Table:
+    """The table with codes of the size in ``prediction_schema``."""
+    import pyarrow as pa
+
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type) and field.type.index_type != pa.int32():
+            usual = pa.dictionary(pa.int32(), field.type.value_type)
+            table = table.set_column(at, field.name, table[field.name].cast(usual))
+    return table
+
+
+def _coded_alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """The tables with ids and answers encoded in all, if a large one has them so."""
+    import pyarrow as pa
+
+    for name in plain_columns():
+        coded = [pa.types.is_dictionary(table.schema.field(name).type) for table in tables]
+        if any(coded) and not all(coded):
+            tables = [
+                table
+                if is_coded
+                else table.set_column(table.schema.get_field_index(name), name, table[name].dictionary_encode())
+                for table, is_coded in zip(tables, coded, strict=True)
+            ]
+    return list(tables)
 
 
 @dataclass(frozen=True)
 class Stored:
     """A results folder, read once."""
 
-    predictions: pd.DataFrame
+    predictions: _Frame = _Frame()  # noqa: RUF009 - it holds no value
     """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
     finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
     cells: Mapping[str, CellMeta]
@@ -426,6 +468,12 @@ class Stored:
     """Cells that scored every label, but do not store all scores."""
     stated_metrics: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Task -> the first metrics of its imports of exports."""
+
+    @property
+    def rows(self) -> Rows:
+        """The predictions, of which parts become data frames."""
+        rows: Rows = self.__dict__["rows"]
+        return rows
 
     @cached_property
     def own_predictions(self) -> pd.DataFrame:
@@ -473,9 +521,9 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
         files = [file for file in files if file.asks_test_rows]
     cells = cells_of(files)
     variants = variants_of(files)
-    frame = data_frame(_with_own_choices(_joined(files), variants)) if files else no_results()
+    rows = Rows(_with_own_choices(_joined(files), variants) if files else prediction_schema().empty_table())
     return Stored(
-        frame,
+        rows,
         cells,
         variants,
         failed,
@@ -562,7 +610,7 @@ def _renamed(file: ResultFile, named: Named) -> ResultFile:
 
 def no_results() -> pd.DataFrame:
     """The frame of ``Stored`` without rows."""
-    return data_frame(prediction_schema().empty_table())
+    return as_frame(prediction_schema().empty_table())
 
 
 def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table:
@@ -571,7 +619,7 @@ def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table
 
     schema, present = prediction_schema(), table.schema.names
     columns = {
-        f.name: _as(f, table[f.name]) if f.name in present else pa.nulls(len(table), f.type)
+        f.name: _as(f, table[f.name]) if f.name in present else _nulls(len(table), f.type)
         for f in schema
         if only is None or f.name in only
     }
@@ -579,14 +627,28 @@ def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table
     return pa.table(columns)
 
 
+def _nulls(rows: int, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    """A column without values. That of a large file consists of the same part several times."""
+    import pyarrow as pa
+
+    if rows <= _NULLS:
+        return pa.nulls(rows, kind)
+    part = pa.nulls(_NULLS, kind)
+    return pa.chunked_array([*[part] * (rows // _NULLS), part.slice(0, rows % _NULLS)])
+
+
+_NULLS = 2**16
+
+
 def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column in the field's type; dictionary-encoded text stays encoded."""
+    """A column in the field's type; dictionary-encoded text stays encoded, with codes of any size."""
     import pyarrow as pa
 
     if column.type == field.type:
         return column
     coded = pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)
-    return column if coded and pa.types.is_string(field.type) else column.cast(field.type)
+    of_text = pa.types.is_string(field.type) or pa.types.is_dictionary(field.type)
+    return column if coded and of_text else column.cast(field.type)
 
 
 def _agreed(tables: Sequence[pa.Table]) -> list[pa.Table]:
@@ -651,10 +713,10 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     """
     wanted, stored = dict(only or {}), read_stored(results, derive=True)
     failed = [f for f in stored.failed if wanted.items() <= f.spec.model_dump().items()]
-    frame = _those(stored.predictions, wanted, stored.stored_names)
-    if wanted and frame.empty and not failed:
+    rows = stored.rows.where({name: names_of(name, value, stored.stored_names) for name, value in wanted.items()})
+    if wanted and not len(rows) and not failed:
         _check_races_have(wanted, results, stored)
-    return replace(stored, predictions=frame, failed=failed)
+    return replace(stored, predictions=rows, failed=failed)
 
 
 def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> UserError:
@@ -670,7 +732,8 @@ def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored)
         return
     present = {(mark.spec.task, mark.spec.model) for mark in stored.failed}
     present |= {(race.task, model) for race in races for model in race.models}
-    present |= set(stored.predictions[["task", "model"]].astype(str).itertuples(index=False, name=None))
+    pairs = stored.rows.of(["task", "model"]).drop_duplicates()
+    present |= set(pairs.astype(str).itertuples(index=False, name=None))
     for name, value in wanted.items():
         of = ("task", "model").index(name)
         kept = {one for one in present if one[of] in names_of(name, value, stored.stored_names)}
@@ -683,11 +746,3 @@ def names_of(name: str, value: str, stored_names: Mapping[str, str]) -> list[str
     """The matching values of a column: the name in a model's files matches all models renamed from it."""
     apart = [model for model, stored_name in stored_names.items() if stored_name == value] if name == "model" else []
     return [value, *apart]
-
-
-def _those(frame: pd.DataFrame, wanted: Mapping[str, str], stored_names: Mapping[str, str]) -> pd.DataFrame:
-    for name, value in wanted.items():
-        frame = frame[frame[name].isin(names_of(name, value, stored_names))]
-    for name in frame.select_dtypes("category").columns:
-        frame = frame.assign(**{name: frame[name].cat.remove_unused_categories()})
-    return frame

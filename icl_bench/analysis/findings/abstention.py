@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.cascade import halves, halving
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
@@ -308,6 +309,7 @@ ANSWERED = Finding(
         also=("label_thresholds", "probability_scores"),
         place=132,
     ),
+    by_task=IN_ORDER,
 )
 
 
@@ -321,6 +323,7 @@ RISK_COVERAGE_CURVE = Finding(
         Column("answered", "answered", "count"),
     ),
     caption="Risk-coverage curves",
+    by_task=IN_ORDER,
 )
 
 
@@ -339,4 +342,5 @@ BY_LABEL = Finding(
     ),
     caption="Thresholds by label, at the wanted accuracy",
     shown=f"task model series k {' '.join(LABEL_THRESHOLDS[len(POINT) :])}",
+    by_task=IN_ORDER,
 )

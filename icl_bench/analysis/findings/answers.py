@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import BY_NAME
 from icl_bench.analysis.advice import COLUMN_MEASURES, NO_CANDIDATE, UNKNOWN_COST, UNSURE, Budget, advise
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
@@ -223,4 +224,5 @@ ANSWERED = Finding(
         Column("command", "command"),
     ),
     caption="What to use",
+    by_task=BY_NAME,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.by_task import BY_NAME
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.paired import compare
@@ -197,4 +198,5 @@ ATTENTION_PATTERNS = Finding(
         "Bertsch et al. 2025, figures 8 and 9 and table 6",
         place=80,
     ),
+    by_task=BY_NAME,
 )

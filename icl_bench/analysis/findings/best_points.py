@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
@@ -101,4 +102,5 @@ BEST_POINTS = Finding(
         rows=lambda table: table[table["points"] > 1],
         notes=_notes,
     ),
+    by_task=IN_ORDER,
 )

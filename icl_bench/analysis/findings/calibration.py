@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
-from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
+from icl_bench.analysis.statistics.bootstrap import Counts, Streams, means, resample, stream_of
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids
 
@@ -45,7 +46,7 @@ def reliability(frame: pd.DataFrame, bins: int = BINS, normalise: bool = True) -
 
 
 def calibration_error(
-    frame: pd.DataFrame, rng: np.random.Generator, normalise: bool = True, resamples: int = 500
+    frame: pd.DataFrame, rng: np.random.Generator | Streams, normalise: bool = True, resamples: int = 500
 ) -> pd.DataFrame:
     """Expected calibration error: the mean absolute difference of probability and accuracy in a bin.
 
@@ -64,16 +65,17 @@ def calibration_error(
     gap = chance - labelled["correct"].to_numpy(dtype=float)
     keys, points = grids(labelled, POINT)
     rows = []
-    counts: dict[tuple[int, ...], Counts] = {}  # by shape, because resampling is slow
-    for point in points:
+    counts: dict[Any, Counts] = {}  # by generator and shape, because resampling is slow
+    for task, point in zip(keys["task"], points, strict=True):
         part = point.joined()
         shape, known = part.rows.shape, part.rows >= 0
-        if shape not in counts:
-            counts[shape] = resample(rng, resamples, *shape)
+        own = stream_of(rng, task)
+        if (own, shape) not in counts:
+            counts[own, shape] = resample(own, resamples, *shape)
         number = np.full(shape, -1)
         number[known] = equal_bins(chance[part.rows[known]], BINS)
         parts = part.values(gap) * (number == np.arange(BINS)[:, None, None])
-        again = means(parts, counts[shape], student=False)
+        again = means(parts, counts[own, shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))
     answered = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
@@ -136,14 +138,16 @@ RELIABILITY = Finding(
         also=("calibration_error", "temperature"),
         place=130,
     ),
+    by_task=IN_ORDER,
 )
 
 
 CALIBRATION_ERROR = Finding(
     "calibration_error",
-    lambda context: context.from_zero_shot(calibration_error(context.unperturbed, context.generator("calibration"))),
+    lambda context: context.from_zero_shot(calibration_error(context.unperturbed, context.generators("calibration"))),
     (Column("error", "calibration error", "share", short="error"),),
     caption="Expected calibration error",
     shown="task model series k error ci_low ci_high predictions left_out",
     printed=Printed("calibration: expected calibration error, %", "task model select order k error ci_low"),
+    by_task=IN_ORDER,
 )

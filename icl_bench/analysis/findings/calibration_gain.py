@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
@@ -128,4 +129,5 @@ CALIBRATION_GAIN = Finding(
         Chart("difference", by=("task", "model", "select", "order"), line="calibration", difference=True),
         place=45,
     ),
+    by_task=ByTask(("calibration", "task")),
 )

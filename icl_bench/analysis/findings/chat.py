@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import PRINTED_COMPARISON, SHOWN_COMPARISON
@@ -62,4 +63,5 @@ CHAT_GAIN = Finding(
         chart=Chart("difference", by=("task", "model", "curve"), line="chat", difference=True),
         place=65,
     ),
+    by_task=ByTask(("chat", "task")),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import BY_NAME, ByTask
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.draws import by_name, is_drawn, source
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
@@ -227,6 +228,7 @@ SORTING_PENALTY = Finding(
         Chart("difference", by=("task",), difference=True, shuffled="shown"),
         place=40,
     ),
+    by_task=BY_NAME,
 )
 
 
@@ -248,6 +250,7 @@ DEMONSTRATIONS_GAIN = Finding(
         chart=Chart("difference", difference=True, shuffled="shown"),
         place=25,
     ),
+    by_task=BY_NAME,
 )
 
 
@@ -271,6 +274,7 @@ RETRIEVAL_ORDER = Finding(
         chart=Chart("difference", difference=True, shuffled="shown"),
         place=55,
     ),
+    by_task=BY_NAME,
 )
 
 
@@ -293,6 +297,7 @@ RETRIEVAL_GAIN = Finding(
         Chart("difference", difference=True, shuffled="shown"),
         place=50,
     ),
+    by_task=BY_NAME,
 )
 
 
@@ -318,6 +323,7 @@ TRAINING_GAIN = Finding(
         Chart("difference", difference=True, shuffled="shown"),
         place=70,
     ),
+    by_task=BY_NAME,
 )
 
 
@@ -343,6 +349,7 @@ PERTURBATIONS = Finding(
         also=("shown_labels", "learning_ratio"),
         place=60,
     ),
+    by_task=ByTask(("perturbation", "task")),
 )
 
 
@@ -367,4 +374,5 @@ MODELS = Finding(
         Chart("difference", by=("task", "curve"), line="model", difference=True),
         place=100,
     ),
+    by_task=BY_NAME,
 )

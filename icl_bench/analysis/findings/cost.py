@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.cell_cost import MAKING, OF_CELL, OF_MODEL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
 from icl_bench.analysis.finding import Finding, Printed, Section
@@ -273,6 +274,7 @@ COST = Finding(
         "the prompt of the next smaller k.",
         place=180,
     ),
+    by_task=ByTask(lacking={"samples_a_query": 1.0, **dict.fromkeys((*MAKING, *OF_MODEL), 0.0)}),
 )
 
 
@@ -319,4 +321,5 @@ BREAK_EVEN = Finding(
         "Bertsch et al. 2025, section 3.3",
         place=190,
     ),
+    uses=("cost",),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER, ByTask, place_of_variant
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.statistics.grid import partition
@@ -184,6 +185,7 @@ BY_PRESENCE = Finding(
         ),
         place=140,
     ),
+    by_task=ByTask((place_of_variant,)),
 )
 
 
@@ -202,6 +204,7 @@ BY_DISTANCE = Finding(
         "right before the query, “none” that there is none. Frequent labels are nearer.",
         place=150,
     ),
+    by_task=ByTask((place_of_variant,)),
 )
 
 
@@ -229,4 +232,5 @@ COPYING = Finding(
         ),
         place=160,
     ),
+    by_task=IN_ORDER,
 )

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over, is_drawn
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
-from icl_bench.analysis.statistics.bootstrap import Counts, means, resample
+from icl_bench.analysis.statistics.bootstrap import Counts, Streams, means, resample, stream_of
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.analysis.statistics.local_trend import continuation
@@ -66,7 +67,9 @@ def check_wanted(percents: float) -> float:
     return percents / 100
 
 
-def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float | None = None) -> pd.DataFrame:
+def forecast(
+    predictions: pd.DataFrame, rng: np.random.Generator | Streams, wanted: float | None = None
+) -> pd.DataFrame:
     """Continue each curve to twice and four times its largest k.
 
     The curve is that of :func:`icl_bench.analysis.statistics.local_trend.continuation`. The sampling variance of means
@@ -112,7 +115,8 @@ def forecast(predictions: pd.DataFrame, rng: np.random.Generator, wanted: float 
             "interval_over": interval_over(draws > 1 or not drawn),
         }
         unknown = drawn and draws == 1
-        rows += [{**row, **columns} for columns in forecasts(ks, matrices, rng, wanted, unknown)]
+        own = stream_of(rng, setting["task"])
+        rows += [{**row, **columns} for columns in forecasts(ks, matrices, own, wanted, unknown)]
     return pd.DataFrame(rows, columns=[*SETTING, *FORECAST])
 
 
@@ -197,7 +201,7 @@ def _printed(table: pd.DataFrame) -> pd.DataFrame:
 
 FORECASTS = Finding(
     "forecast",
-    lambda context: forecast(context.unperturbed, context.generator("forecast"), context.wanted),
+    lambda context: forecast(context.unperturbed, context.generators("forecast"), context.wanted),
     (
         Column("k", "largest k", "count"),
         Column("score", "{score} there", "share", short="{score}"),
@@ -224,4 +228,5 @@ FORECASTS = Finding(
         _printed,
         option="forecast",
     ),
+    by_task=IN_ORDER,
 )

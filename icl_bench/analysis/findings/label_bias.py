@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.predictions import have_common_labels
@@ -123,6 +124,7 @@ LABEL_BIAS = Finding(
         Column("excess", "said beyond its share", "points"),
     ),
     caption="Label bias by k",
+    by_task=IN_ORDER,
 )
 
 
@@ -140,6 +142,7 @@ LABEL_FREQUENCIES = Finding(
         also=("label_bias",),
         place=120,
     ),
+    by_task=IN_ORDER,
 )
 
 
@@ -162,6 +165,7 @@ CONFUSIONS = Finding(
         "also the whole matrix: how often each label was said, a row for each right label with its number.",
         place=110,
     ),
+    by_task=IN_ORDER,
 )
 
 
@@ -176,4 +180,5 @@ CONFUSION_MATRIX = Finding(
         Column("share", "share of these", "share"),
     ),
     caption="Confusion matrix",
+    by_task=IN_ORDER,
 )

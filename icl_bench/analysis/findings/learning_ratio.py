@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Printed
-from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.bootstrap import Streams, means, resample, stream_of
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import common_rows, grids
 from icl_bench.metrics.scores import metrics, scored
@@ -46,7 +47,7 @@ RATIO = [
 ]
 
 
-def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator | Streams) -> pd.DataFrame:
     """The loss without the most similar demonstrations, divided by the loss without the least similar ones.
 
     The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot In-Context Learning for
@@ -87,7 +88,7 @@ def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.ran
             "test_rows": len(tests),
             "interval_over": interval_over(len(draws) > 1),
         }
-        rows.append({**row, **_ratio(plain - less[0], plain - less[1], rng)})
+        rows.append({**row, **_ratio(plain - less[0], plain - less[1], stream_of(rng, point[0]))})
     return pd.DataFrame(rows, columns=[*SETTING, *RATIO])
 
 
@@ -131,10 +132,16 @@ def _ratio(nearest: np.ndarray, farthest: np.ndarray, rng: np.random.Generator) 
     return {**losses, "ratio": ratio, "ratio_low": low, "ratio_high": high}
 
 
+def _removed(table: pd.DataFrame, facts: FactsOf) -> pd.Series[Any]:
+    """The percentage as text, by which the perturbations are in order."""
+    del facts
+    return table["removed"].map("{:g}".format)
+
+
 LEARNING_RATIO = Finding(
     "learning_ratio",
     lambda context: learning_ratio(
-        context.of_tests, context.table("perturbations"), context.generator("learning ratio")
+        context.of_tests, context.table("perturbations"), context.generators("learning ratio")
     ),
     (
         Column("removed", "left out (%)", "number", short="left\nout %"),
@@ -156,4 +163,5 @@ LEARNING_RATIO = Finding(
         "sample learning ratio: what the most similar demonstrations bring, over the least, points",
         "task model select k draws removed nearest_lost nearest_low farthest_lost farthest_low ratio ratio_low reason",
     ),
+    by_task=ByTask((_removed, "task")),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import by_name, interval_over
 from icl_bench.analysis.finding import Finding, Printed, Section
@@ -20,6 +21,7 @@ from icl_bench.metrics.scores import metrics, scored
 if TYPE_CHECKING:
     import pandas as pd
 
+    from icl_bench.analysis.context import Context
     from icl_bench.results.facts import Facts
     from icl_bench.results.stored_meta import CellMeta
 
@@ -108,6 +110,10 @@ def _data(facts: Facts) -> str:
     return json.dumps([facts.data, facts.fields, facts.passages, facts.test, facts.pool], sort_keys=True)
 
 
+def _near(context: Context) -> Mapping[str, Collection[str] | None]:
+    return context.of_cells("near duplicates", lambda cells: known_near(cells.values()))
+
+
 def _worth_printing(table: pd.DataFrame) -> pd.DataFrame:
     """The points with near duplicates, and those for which they are unknown, without random reorderings."""
     unknown = table["reason"].notna()
@@ -117,7 +123,7 @@ def _worth_printing(table: pd.DataFrame) -> pd.DataFrame:
 
 NEAR_DUPLICATES = Finding(
     "near_duplicates",
-    lambda context: near_duplicates(context.prompts, known_near(context.stored.cells.values())),
+    lambda context: near_duplicates(context.prompts, _near(context)),
     (
         Column("near", "test rows with a near duplicate", "count", short="near\ndupl."),
         Column("without_score", "{score} without them", "share", short="without\nthem"),
@@ -147,4 +153,5 @@ NEAR_DUPLICATES = Finding(
         "of near duplicates alone.",
         place=57,
     ),
+    by_task=IN_ORDER,
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER, ByTask
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import by_name
 from icl_bench.analysis.finding import Finding, Printed, Section
@@ -153,6 +154,11 @@ def _noise(context: Context) -> pd.DataFrame:
     return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
 
 
+def _scoring(table: pd.DataFrame, facts: FactsOf) -> pd.Series[Any]:
+    """How each row's variant derives answers, by which :func:`_noise` orders them."""
+    return table["variant"].astype(object).map({variant: str(of.scoring) for variant, of in facts.items()})
+
+
 REASONS = {"backend": "backend", "dtype": "precision", "temperature": "temperature", "samples": "samples"}
 """Facts that change answers to the same prompt -> their names."""
 
@@ -206,6 +212,7 @@ ORDER_SENSITIVITY = Finding(
         also=("noise_floor",),
         place=30,
     ),
+    by_task=IN_ORDER,
 )
 
 
@@ -218,4 +225,5 @@ NOISE_FLOOR = Finding(
     printed=Printed(
         "noise: predictions that change when the same prompt is run again, %", "task model differs_in k changed ci_low"
     ),
+    by_task=ByTask((_scoring,)),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding, Printed
@@ -122,4 +123,5 @@ PROBABILITY_SCORES = Finding(
         "label probabilities, and the share of rows that can be answered at an accuracy, %",
         "task model select order k top_3 top_5 log_loss brier share_answered wanted",
     ),
+    by_task=IN_ORDER,
 )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.results.facts import Facts
@@ -216,4 +217,5 @@ PROVENANCE = Finding(
         "Seconds are of all its cells, with trainings, on the machine that computed them.",
         place=290,
     ),
+    by_task=IN_ORDER,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import BY_NAME, IN_ORDER
 from icl_bench.analysis.advice import MARGIN
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
@@ -159,6 +160,7 @@ REPLICATION = Finding(
         chart=Chart("difference", by=("task", "model"), difference=True),
         place=105,
     ),
+    by_task=BY_NAME,
 )
 
 UNMATCHED_IMPORTS = Finding(
@@ -170,4 +172,5 @@ UNMATCHED_IMPORTS = Finding(
     printed=Printed(
         "imported predictions that nothing here can be compared with", "task model select differs imported here"
     ),
+    by_task=IN_ORDER,
 )

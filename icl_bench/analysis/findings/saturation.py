@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from icl_bench.analysis.by_task import BY_NAME, IN_ORDER, ByTask
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import SATURATED, saturation
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import prompt_lengths
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
-from icl_bench.analysis.statistics.bootstrap import means, resample
+from icl_bench.analysis.statistics.bootstrap import Streams, means, resample, stream_of
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import ACCURACY, metrics, scored
@@ -50,7 +51,9 @@ def parts_of_labels(frame: pd.DataFrame) -> Any:
     return frame["label_space"].astype(object).fillna(ALL_LABELS) if "label_space" in frame else ALL_LABELS
 
 
-def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples: int = 1000) -> pd.DataFrame:
+def saturation_chances(
+    frame: pd.DataFrame, rng: np.random.Generator | Streams, resamples: int = 1000
+) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
     The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025, appendix A). All k of a
@@ -72,7 +75,7 @@ def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator, resamples:
     # labels first: their random numbers do not depend on other predictions in the folder
     for at in sorted(curves.places, key=lambda at: not of_label[at[0]]):
         points, tests = curves.on_shared_rows(at)
-        score, chance = _chances(points, scores, tests, rng, resamples)
+        score, chance = _chances(points, scores, tests, stream_of(rng, curves.keys["task"].iloc[at[0]]), resamples)
         used = np.array([point.predictions for point in points])
         available = np.array([curves.points[place].predictions for place in at])
         part = curves.keys.iloc[at].assign(score=score, chance=chance, rows=len(tests), left_out=available - used)
@@ -328,7 +331,7 @@ CHANCE_COLUMNS = (Column("chance", "chance", "share"), Column("saturated", "satu
 
 SATURATION_CHANCES = Finding(
     "saturation_chances",
-    lambda context: saturation_chances(context.from_zero_shot(context.unperturbed), context.generator("saturation")),
+    lambda context: saturation_chances(context.from_zero_shot(context.unperturbed), context.generators("saturation")),
     CHANCE_COLUMNS,
     caption="Probability that each k is the saturation point",
     shown="task model series k metric score chance rows left_out",
@@ -347,6 +350,7 @@ SATURATION_CHANCES = Finding(
         also=("context_shares", "forecast"),
         place=20,
     ),
+    by_task=IN_ORDER,
 )
 
 
@@ -363,6 +367,7 @@ CONTEXT_SHARES = Finding(
     ),
     caption="Saturation points",
     shown="task model series k metric best_k max_k within_window share_of_tested prompt_tokens window share_of_window",
+    by_task=ByTask(("label_space",)),
 )
 
 
@@ -388,4 +393,5 @@ LABEL_SPACES = Finding(
         "Bertsch et al. 2025, table 4",
         place=170,
     ),
+    by_task=BY_NAME,
 )

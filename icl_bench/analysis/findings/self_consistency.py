@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import POINT, SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
@@ -138,4 +139,5 @@ SELF_CONSISTENCY = Finding(
         Chart("difference", by=("task", "model", "select", "order"), line="votes", difference=True),
         place=46,
     ),
+    by_task=ByTask(("votes", "task")),
 )

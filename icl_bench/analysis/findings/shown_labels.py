@@ -46,7 +46,7 @@ def shown_labels(cells: Mapping[str, CellMeta]) -> pd.DataFrame:
 
 def _own_cells(stored: Stored) -> dict[str, CellMeta]:
     """The cells that computed these predictions."""
-    present = set(map(str, stored.predictions["cell"].unique()))
+    present = stored.rows.names("cell")
     return {cell: meta for cell, meta in stored.own_cells.items() if cell in present}
 
 

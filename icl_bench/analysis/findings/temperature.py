@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding
@@ -89,7 +90,7 @@ def temperatures(
     scores: Mapping[str, CellScores],
     pool: Mapping[str, CellScores],
     facts: FactsOf,
-    rng: Callable[[], np.random.Generator],
+    rng: Callable[[], np.random.Generator | Streams],
 ) -> pd.DataFrame:
     """Calibration error and log-loss with and without a temperature that was fitted on pool rows.
 
@@ -153,7 +154,7 @@ def _temperatures(context: Context) -> pd.DataFrame:
         stored.label_scores,
         stored.pool_scores,
         context.facts,
-        lambda: context.generator("calibration"),
+        lambda: context.generators("calibration"),
     )
 
 
@@ -179,4 +180,5 @@ TEMPERATURES = Finding(
     ),
     caption="Calibration with a temperature fitted on rows of the pool",
     shown=f"task model series k {' '.join(TEMPERATURE[len(POINT) :])}",
+    by_task=IN_ORDER,
 )

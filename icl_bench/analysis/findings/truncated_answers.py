@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 
@@ -42,4 +43,5 @@ TRUNCATED_ANSWERS = Finding(
     ),
     caption="Answers cut at max_answer_tokens",
     printed=Printed("answers cut at max_answer_tokens: their scores cover only a part of the text", rows=_with_some),
+    by_task=IN_ORDER,
 )

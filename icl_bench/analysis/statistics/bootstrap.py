@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.intervals import variance_parts
 from icl_bench.analysis.statistics.mean_squares import mean_squares
+
+
+Streams: TypeAlias = Callable[[str], np.random.Generator]
+"""Task -> its random generator, the same object each time."""
+
+
+def stream_of(rng: np.random.Generator | Streams, task: object) -> np.random.Generator:
+    """The random generator of a task. A single one is that of all tasks."""
+    return rng if isinstance(rng, np.random.Generator) else rng(str(task))
 
 
 class Counts(NamedTuple):

@@ -202,6 +202,7 @@ def _print_summary(
 ) -> None:
     """Print the tables that these options of ``summary`` request."""
     from icl_bench.analysis.all_findings import read_findings
+    from icl_bench.analysis.by_task import processors
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted
     from icl_bench.cli.output.findings import made_for, print_advice, print_detectable, print_findings
@@ -248,10 +249,10 @@ def _print_summary(
     options = [name for name, is_set in flags.items() if is_set]
     with working() as say:
         place = watched(results, say)
-        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share, groups=known_groups())
+        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share, groups=known_groups(), processes=processors())
         if cascade:
             require_cascades(findings)
-        if json or not findings.context.stored.predictions.empty:
+        if json or len(findings.context.stored.rows):
             findings.work_out([*FINDINGS] if json else made_for(options), say)
     if json:
         selects = [*findings.summary.curves["select"], *findings.summary.perturbed_curves["select"]]

@@ -14,7 +14,6 @@ from icl_bench.analysis.columns import COLUMNS, POINT, Column
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.questions import by_question
-from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart
 from icl_bench.analysis.words import (
     USUAL_ORDERS,
     cautions_of,
@@ -92,7 +91,7 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     """
     print_answers(findings, console)
     print_summary(findings.summary, console, order=False, top=top)
-    if findings.context.stored.predictions.empty and not findings.summary.failed and findings.races.empty:
+    if not len(findings.context.stored.rows) and not findings.summary.failed and findings.races.empty:
         print_lines(console, "no predictions; losses of long texts: icl-bench report")
         return
     numbers = setting_numbers(findings.summary)
@@ -106,7 +105,7 @@ def print_findings(findings: Findings, console: Console, options: Collection[str
     print_lines(
         console,
         *missing_scores(findings.context.stored),
-        *notes_on_rows_apart(findings.context.of_tests, findings.context.facts),
+        *findings.context.rows_apart,
         "label bias, confusions, demonstrations, cost and single predictions: icl-bench report; all numbers: --json",
     )
 
