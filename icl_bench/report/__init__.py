@@ -59,6 +59,7 @@ def write_report(
     style: FigureStyle | None = None,
     data_dir: Path | None = None,
     with_all: bool = False,
+    processes: int = 1,
     say: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a results folder, or of its part with these values (task, model).
@@ -81,7 +82,7 @@ def write_report(
     _check_data(data_dir)
     if figures is not None:
         prepare(figures, style or PLAIN)
-    report = make_report(results, only, data_dir, served=with_all, say=say)
+    report = make_report(results, only, data_dir, served=with_all, processes=processes, say=say)
     if with_all:
         found = publish(report, results, out, only=only, data_dir=data_dir, say=say)
         written = Written(found.page, found.size, predictions=found.predictions)

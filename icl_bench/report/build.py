@@ -14,7 +14,6 @@ from icl_bench.analysis.findings.provenance import encoders
 from icl_bench.analysis.findings.races import races_of
 from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.analysis.missing import in_words, not_at_random
-from icl_bench.analysis.statistics.right_answers import notes_on_rows_apart
 from icl_bench.analysis.summary import records
 from icl_bench.analysis.words import READS_TEST_INPUTS
 from icl_bench.analysis.zero_shot import with_demonstrations
@@ -75,6 +74,7 @@ def make_report(
     only: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
     served: bool = False,
+    processes: int = 1,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Build the report of a results folder, or of its part with these values (task, model).
@@ -89,23 +89,24 @@ def make_report(
     messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     for text in messages:
         warnings.warn(text, stacklevel=2)
-    findings = find(stored, results=results, model=(only or {}).get("model"), task=(only or {}).get("task"))
+    named = {name: (only or {}).get(name) for name in ("model", "task")}
+    findings = find(stored, results=results, processes=processes, **named)
     findings.work_out(["answers", *(f.name for f in FINDINGS.values() if f.section)], say)
     say("drawing charts")
     naming, raced = Naming.of(findings.summary), races_of(findings.context)
     naming = naming.with_lists(stored.own_predictions, stored.variants, own_names=not served)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.own_predictions, raced=bool(raced)),
-        sorted({*stored.predictions["task"].astype(str), *(race.task for race in raced)}),
-        sorted({*stored.predictions["model"].astype(str), *(name for race in raced for name in race.models)}),
+        _overview(stored.own_rows.of(["task", "model", "cell", "select", "k"]), raced=bool(raced)),
+        sorted({*stored.rows.names("task"), *(race.task for race in raced)}),
+        sorted({*stored.rows.names("model"), *(name for race in raced for name in race.models)}),
         [*_notes(findings), *messages],
         said(findings, naming),
         matrix(findings, naming),
         headlines(findings, naming),
         present,
         missing,
-        Sample.of_server(len(stored.own_predictions))
+        Sample.of_server(len(stored.own_rows))
         if served
         else sample(stored, naming, data_dir, as_shown=shown_beside(results)),
         _failed(findings),
@@ -132,7 +133,7 @@ def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
         return "No cell is finished." + (" A race answered parts of cells." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
     counts = [counted(models, "model"), counted(tasks, "task")]
-    prompted = frame.loc[~frame["select"].astype(object).isin(BASELINES), "k"]  # trainings have no demonstrations
+    prompted = frame.loc[~frame["select"].isin(BASELINES), "k"]  # trainings have no demonstrations
     if len(prompted):
         low, high = int(prompted.min()), int(prompted.max())
         span = counted(low, "demonstration") if low == high else f"{low:,} to {high:,} demonstrations"
@@ -147,7 +148,7 @@ def _notes(findings: Findings) -> list[str]:
     notes += [f"{cells.in_words()}." for cells in findings.summary.partial]
     if reads_test_inputs(findings.context.facts):
         notes.append(READS_TEST_INPUTS)
-    notes += [f"{text}." for text in notes_on_rows_apart(findings.context.of_tests, findings.context.facts)]
+    notes += [f"{text}." for text in findings.context.rows_apart]
     free = findings.context.table("truncated_answers")
     if cut := int(free["truncated"].sum()):
         notes.append(

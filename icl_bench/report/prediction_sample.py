@@ -146,9 +146,9 @@ def sample(
 
     ``as_shown`` is as for :class:`icl_bench.report.prompt_ends.Prompts`.
     """
-    frame = stored.own_predictions
-    order = in_turns(frame)[:most]
-    chosen = naming.named(frame.iloc[order])
+    predictions = stored.own_rows
+    order = in_turns(predictions.of([name for name in STRATA if name in predictions.columns]), most)
+    chosen = naming.named(predictions.take(order))
     prompts = Prompts(stored.cells, stored.variants, data_dir, as_shown)
     texts, rows = TextTable(), []
     records: list[Any] = chosen.to_dict("records")
@@ -157,20 +157,47 @@ def sample(
         if texts.bytes > most_bytes:
             break
         rows.append((int(position), row))
-    return Sample(texts.texts, [row for _, row in sorted(rows, key=lambda r: r[0])], len(frame))
+    return Sample(texts.texts, [row for _, row in sorted(rows, key=lambda r: r[0])], len(predictions))
 
 
-def in_turns(frame: pd.DataFrame) -> np.ndarray:
-    """Positions of all predictions, ordered so that any beginning contains some of each stratum."""
-    by = [name for name in STRATA if name in frame]
-    strata = frame[by].astype({"correct": object}).groupby(by, observed=True, dropna=False)
+def in_turns(frame: pd.DataFrame, most: int | None = None) -> np.ndarray:
+    """Positions of all predictions, or of the first ``most``, ordered so that any beginning contains some of each
+    stratum.
+    """
     mixed = generator(SEED, "report").permutation(len(frame))
-    number = strata.ngroup().to_numpy()[mixed]
+    number = _strata(frame)[mixed]
     first = np.argsort(number, kind="stable")
-    starts = np.searchsorted(number[first], number[first])
-    turn = np.empty(len(frame), dtype=int)
-    turn[first] = np.arange(len(frame)) - starts
-    return np.asarray(mixed[np.lexsort((number, turn))])
+    sizes = np.bincount(number) if len(number) else np.empty(0, dtype=int)
+    turn = np.empty(len(frame), dtype=np.int32)
+    turn[first] = np.arange(len(frame), dtype=np.int32) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    earliest = np.arange(len(frame))
+    if most is not None and most < len(frame):
+        enough = int(np.searchsorted(np.bincount(turn).cumsum(), most))
+        earliest = np.flatnonzero(turn <= enough)
+    ordered = earliest[np.lexsort((number[earliest], turn[earliest]))]
+    return np.asarray(mixed[ordered[:most]])
+
+
+def _strata(frame: pd.DataFrame) -> np.ndarray:
+    """The number of each prediction's stratum, in the order of their values, missing ones first: ``(rows,)``.
+
+    As pandas' ``ngroup``, which needs several times the memory.
+    """
+    import pandas as pd
+
+    number = np.zeros(len(frame), dtype=np.int64)
+    for name in [name for name in STRATA if name in frame]:
+        column = frame[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            codes, values = column.cat.codes.to_numpy(), len(column.cat.categories)
+        else:
+            codes, found = pd.factorize(column, sort=True)
+            values = len(found)
+        number *= values + 1
+        number += codes.astype(np.int64) + 1
+        present = np.bincount(number) > 0
+        number = (np.cumsum(present) - 1)[number]
+    return number
 
 
 def described(record: Mapping[str, Any], prompts: Prompts) -> dict[str, Any]:

@@ -478,8 +478,13 @@ class Stored:
     @cached_property
     def own_predictions(self) -> pd.DataFrame:
         """The predictions as stored, without derived ones."""
+        return self.own_rows.frame
+
+    @cached_property
+    def own_rows(self) -> Rows:
+        """The rows of :attr:`own_predictions`."""
         derived = [cell for cell in self.cells if is_derived(cell)]
-        return self.predictions[~self.predictions["cell"].isin(derived)] if derived else self.predictions
+        return self.rows.without_cells(derived) if derived else self.rows
 
     @cached_property
     def own_cells(self) -> dict[str, CellMeta]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -107,6 +107,25 @@ class Rows:
             if pa.types.is_dictionary(field.type):
                 table = table.set_column(at, field.name, _used(table[field.name]))
         return Rows(table)
+
+    def without_cells(self, cells: Collection[str]) -> Rows:
+        """The predictions of other cells."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._table is None:
+            return Rows(self.frame[~self.frame["cell"].isin(cells)])
+        named = pc.is_in(self._table["cell"].cast(pa.string()), pa.array([*cells], pa.string()))
+        return Rows(self._table.filter(pc.invert(named)))
+
+    def take(self, places: np.ndarray) -> pd.DataFrame:
+        """The predictions at these places, in their order."""
+        return self.frame.iloc[places] if self._table is None else as_frame(self._table.take(places))
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns."""
+        return list(self.frame) if self._table is None else self._table.column_names
 
     @cached_property
     def _places(self) -> tuple[list[str], dict[int, list[tuple[int, int]]]]:

@@ -102,6 +102,7 @@ def report(
     single predictions, with a sample of them or, with --all, all. Prompts are rebuilt from the data
     folder, if it is available.
     """
+    from icl_bench.analysis.by_task import processors
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
     from icl_bench.errors import UserError
@@ -142,6 +143,7 @@ def report(
             style=style,
             data_dir=data_dir,
             with_all=everything is not None,
+            processes=processors(),
             say=say,
         )
     console().print(written.in_words(), soft_wrap=True)
