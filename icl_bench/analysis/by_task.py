@@ -62,7 +62,7 @@ def joined_tables(tables: Sequence[pd.DataFrame], way: ByTask, facts: FactsOf) -
         return tables[0]
     names = _in_order([list(part) for part in parts], way.columns())
     whole = [part.assign(**{n: v for n, v in way.lacking.items() if n in names and n not in part}) for part in parts]
-    columns = {name: _column([part[name] if name in part else None for part in whole], whole) for name in names}
+    columns = {name: _column([part.get(name) for part in whole], whole) for name in names}
     table = pd.DataFrame(columns)
     for by in reversed(way.order):
         key = table[by].astype(object) if isinstance(by, str) else by(table, facts)

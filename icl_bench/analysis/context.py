@@ -45,7 +45,13 @@ SEED = 0
 
 def streams(name: str) -> Streams:
     """The random generators of a finding, one for each task: a task's numbers do not depend on other tasks."""
-    return cache(lambda task: generator(SEED, name))
+
+    @cache
+    def of_task(task: str) -> np.random.Generator:
+        del task  # each begins anew
+        return generator(SEED, name)
+
+    return of_task
 
 
 @dataclass(frozen=True)

@@ -155,4 +155,8 @@ def _saturation(context: Context) -> pd.DataFrame:
 SATURATION = Finding("saturation", _saturation, by_task=BY_NAME)
 
 
-PERTURBED_CURVES = Finding("perturbed_curves", lambda context: perturbed_curves(context.predictions), by_task=ByTask(columns=lambda: ("perturbation", *POINT, *scored_columns())))
+PERTURBED_CURVES = Finding(
+    "perturbed_curves",
+    lambda context: perturbed_curves(context.predictions),
+    by_task=ByTask(columns=lambda: ("perturbation", *POINT, *scored_columns())),
+)

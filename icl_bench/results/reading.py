@@ -420,10 +420,10 @@ def _with_usual_codes(table: pa.Table) -> pa.Table:
     """The table with codes of the size in ``prediction_schema``."""
     import pyarrow as pa
 
-    for at, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type) and field.type.index_type != pa.int32():
-            usual = pa.dictionary(pa.int32(), field.type.value_type)
-            table = table.set_column(at, field.name, table[field.name].cast(usual))
+    for at, of in enumerate(table.schema):
+        if pa.types.is_dictionary(of.type) and of.type.index_type != pa.int32():
+            usual = pa.dictionary(pa.int32(), of.type.value_type)
+            table = table.set_column(at, of.name, table[of.name].cast(usual))
     return table
 
 
@@ -447,7 +447,7 @@ def _coded_alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
 class Stored:
     """A results folder, read once."""
 
-    predictions: _Frame = _Frame()  # noqa: RUF009 - it holds no value
+    predictions: _Frame = _Frame()
     """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
     finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
     cells: Mapping[str, CellMeta]

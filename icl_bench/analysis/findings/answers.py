@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.by_task import BY_NAME
 from icl_bench.analysis.advice import COLUMN_MEASURES, NO_CANDIDATE, UNKNOWN_COST, UNSURE, Budget, advise
+from icl_bench.analysis.by_task import BY_NAME
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
 from icl_bench.analysis.draws import is_drawn, said

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
+from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.findings.cost import costs_of

@@ -16,6 +16,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import common_rows, grids
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import FactsOf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,9 @@ RATIO = [
 ]
 
 
-def learning_ratio(predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator | Streams) -> pd.DataFrame:
+def learning_ratio(
+    predictions: pd.DataFrame, effects: pd.DataFrame, rng: np.random.Generator | Streams
+) -> pd.DataFrame:
     """The loss without the most similar demonstrations, divided by the loss without the least similar ones.
 
     The sample learning ratio of ManyICLBench (Zou, Khalifa & Wang 2025, ACL, "On Many-Shot In-Context Learning for

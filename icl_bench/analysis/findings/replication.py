@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_bench.analysis.by_task import BY_NAME, IN_ORDER
 from icl_bench.analysis.advice import MARGIN
+from icl_bench.analysis.by_task import BY_NAME, IN_ORDER
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import SHOWN_COMPARISON

@@ -51,9 +51,7 @@ def parts_of_labels(frame: pd.DataFrame) -> Any:
     return frame["label_space"].astype(object).fillna(ALL_LABELS) if "label_space" in frame else ALL_LABELS
 
 
-def saturation_chances(
-    frame: pd.DataFrame, rng: np.random.Generator | Streams, resamples: int = 1000
-) -> pd.DataFrame:
+def saturation_chances(frame: pd.DataFrame, rng: np.random.Generator | Streams, resamples: int = 1000) -> pd.DataFrame:
     """How often each k is the saturation point when draws and test examples are resampled.
 
     The point itself is :func:`icl_bench.analysis.curves.saturation`'s (Bertsch et al. 2025, appendix A). All k of a

@@ -16,6 +16,7 @@ from icl_bench.analysis.draws import interval_over
 from icl_bench.analysis.finding import Finding
 from icl_bench.analysis.findings.calibration import calibration_error
 from icl_bench.analysis.label_probabilities import label_probabilities
+from icl_bench.analysis.statistics.bootstrap import Streams
 from icl_bench.analysis.statistics.grid import grids
 from icl_bench.analysis.statistics.intervals import location_interval
 from icl_bench.results.derived import CellScores, base_cell

@@ -11,7 +11,6 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.intervals import variance_parts
 from icl_bench.analysis.statistics.mean_squares import mean_squares
 
-
 Streams: TypeAlias = Callable[[str], np.random.Generator]
 """Task -> its random generator, the same object each time."""
 

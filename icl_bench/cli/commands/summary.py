@@ -249,7 +249,9 @@ def _print_summary(
     options = [name for name, is_set in flags.items() if is_set]
     with working() as say:
         place = watched(results, say)
-        findings = read_findings(place, task=task, model=model, base_model=base, wanted=share, groups=known_groups(), processes=processors())
+        findings = read_findings(
+            place, task=task, model=model, base_model=base, wanted=share, groups=known_groups(), processes=processors()
+        )
         if cascade:
             require_cascades(findings)
         if json or len(findings.context.stored.rows):

@@ -104,6 +104,14 @@ def codes_of(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(column.dictionary_encode().combine_chunks().indices)
 
 
+def texts_of(column: pa.ChunkedArray) -> list[str | None]:
+    """A column's texts, equal ones as one object: millions of rows have few different labels."""
+    coded = column.dictionary_encode().combine_chunks()
+    different = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    texts: list[str | None] = different[coded.indices.fill_null(len(different) - 1).to_numpy()].tolist()
+    return texts
+
+
 def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
     again = codes.duplicated(["cell", "test_id"]).to_numpy()
     if again.any():

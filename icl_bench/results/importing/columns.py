@@ -27,6 +27,7 @@ from icl_bench.results.importing.checks import (
     check_missing,
     codes_of,
     refuse_type,
+    texts_of,
 )
 from icl_bench.results.importing.samples import short_names
 from icl_bench.text_files import parse_literal
@@ -184,9 +185,9 @@ def _compare(
     scored = np.any(scores, axis=0) if scores else np.zeros(rows, dtype=bool)
     free = _free_text(codes_of(columns["task"]), scored, stated.is_valid().to_numpy(), judged=judge is not None)
     answers = Answers(
-        task=columns["task"].to_pylist(),
-        gold=columns["gold"].to_pylist(),
-        prediction=columns["prediction"].to_pylist(),
+        task=texts_of(columns["task"]),
+        gold=texts_of(columns["gold"]),
+        prediction=texts_of(columns["prediction"]),
         stated=stated.to_pylist(),
         free=free,
         finished=finished if stated.null_count < rows else np.zeros(rows, dtype=bool),

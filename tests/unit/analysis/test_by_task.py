@@ -1,0 +1,207 @@
+"""Tables of a large folder, computed task by task: they are those of the whole folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from icl_bench import table_files
+from icl_bench.analysis.all_findings import Findings, find
+from icl_bench.analysis.by_task import IN_ORDER, ByTask, each_task, joined_tables
+from icl_bench.analysis.summary import records
+from icl_bench.registry import FINDINGS
+from icl_bench.report.prediction_sample import in_turns
+from icl_bench.results import rows as rows_of_folder
+from icl_bench.results.importing import import_predictions
+from icl_bench.results.reading import read_results, read_some
+
+ROOT = Path(__file__).parents[3]
+OWN = ROOT / "tests" / "golden" / "results" / "results" / "trec"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Own cells of two tasks, and imports of three others, with free text and with rows out of order."""
+    place = tmp_path_factory.mktemp("large")
+    for suffix in ("-b", "-a"):
+        for file in OWN.rglob("*.parquet"):
+            _as_other_task(file, place / "results" / f"trec{suffix}" / f"{file.stem}{suffix}.parquet", suffix)
+    for name in ("headlines-more", "headlines-samsum", "headlines-half-labels", "headlines-finetuned"):
+        table = pq.read_table(ROOT / "results" / f"{name}.parquet")
+        few = pc.is_in(table["test_id"], table["test_id"].unique()[:12])
+        few = pc.and_(few, pc.less(table["draw"], 3))
+        part = table.filter(few)
+        order = np.random.default_rng(0).permutation(len(part))
+        pq.write_table(part.take(order), place / f"{name}.parquet")
+        import_predictions(place / f"{name}.parquet", place / "results")
+    return place / "results"
+
+
+def _as_other_task(file: Path, out: Path, suffix: str) -> None:
+    """A copy of a cell's file, of a task of another name."""
+    table = pq.read_table(file)
+    meta = json.loads(table.schema.metadata[b"icl_bench"])
+    meta["spec"]["task"] += suffix
+    for name in ("task", "cell", "variant"):
+        values = pc.binary_join_element_wise(table[name].cast(pa.string()), pa.scalar(suffix), "")
+        table = table.set_column(table.schema.get_field_index(name), name, values.dictionary_encode())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    table = table.replace_schema_metadata({b"icl_bench": json.dumps(meta).encode()})
+    out.write_bytes(table_files.parquet_bytes(table))
+
+
+def findings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, large: int, processes: int = 1, only: Mapping[str, str] | None = None
+) -> Findings:
+    """The findings of a folder that is large from this number of predictions."""
+    monkeypatch.setattr(rows_of_folder, "LARGE", large)
+    monkeypatch.setattr(table_files, "MANY_ROWS", large)
+    return find(read_some(folder, only), results=folder, processes=processes)
+
+
+@pytest.fixture
+def whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Findings:
+    return findings(folder, monkeypatch, large=10**9)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_table_is_that_of_the_whole_folder(
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    expected = dict(whole.tables())
+    by_task = findings(folder, monkeypatch, 1, processes)
+    said: list[str] = []
+    by_task.work_out([*FINDINGS], said.append)
+    assert "computing findings: 1 of 4 tasks" in said
+    for name, table in by_task.tables():
+        assert [*table] == [*expected[name]], name
+        rows, others = records(table), records(expected[name])
+        assert len(rows) == len(others), name
+        for row, other in zip(rows, others, strict=True):
+            assert row == pytest.approx(other, rel=1e-12, nan_ok=True), name
+    assert by_task.context.rows_apart == whole.context.rows_apart
+    assert "frame" not in by_task.context.stored.rows.__dict__, "all predictions became a data frame"
+    assert sum(len(table) > 0 for table in expected.values()) >= 25
+
+
+def test_a_frontier_has_the_costs_and_tests_of_its_points(
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_task = findings(folder, monkeypatch, 1)
+    assert len(whole.frontier) == len(by_task.frontier) > 0
+    expected, found = (each.context.beside["frontier"] for each in (whole, by_task))
+    np.testing.assert_array_equal(found.taken.each, expected.taken.each)
+    np.testing.assert_array_equal(found.taken.once, expected.taken.once)
+    np.testing.assert_array_equal(found.served, expected.served)
+    assert len(found.tested) == len(expected.tested)
+    for one, other in zip(found.tested, expected.tested, strict=True):
+        np.testing.assert_array_equal(one.points, other.points)
+        np.testing.assert_array_equal(one.p_leads, other.p_leads)
+
+
+RESAMPLED = ("saturation_chances", "forecast", "learning_ratio", "calibration_error", "temperature")
+
+
+def test_resampling_of_a_task_does_not_depend_on_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = findings(folder, monkeypatch, 10**9)
+    alone = findings(folder, monkeypatch, 10**9, only={"task": "trec-b"})
+    for name in RESAMPLED:
+        table = getattr(whole, name)
+        of_task = table[table["task"].astype(str) == "trec-b"]
+        assert records(of_task) == records(getattr(alone, name)), name
+    assert len(alone.saturation_chances)
+
+
+@pytest.mark.parametrize("only", [{"task": "trec-a"}, {"model": "gemma3-270m"}])
+def test_a_part_of_a_large_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, only: Mapping[str, str]) -> None:
+    expected = findings(folder, monkeypatch, 10**9, only=only)
+    found = findings(folder, monkeypatch, 1, only=only)
+    assert records(found.curves) == records(expected.curves)
+    pd.testing.assert_frame_equal(
+        found.context.stored.predictions.astype(object), expected.context.stored.predictions.astype(object)
+    )
+
+
+def test_the_predictions_of_a_large_folder_are_those_of_its_files(
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, results = whole.context.stored, read_results(folder)
+    stored = findings(folder, monkeypatch, 1).context.stored
+    pd.testing.assert_frame_equal(stored.predictions, expected.predictions)
+    pd.testing.assert_frame_equal(stored.own_predictions, expected.own_predictions)
+    pd.testing.assert_frame_equal(read_results(folder), results)
+    assert len(stored.own_rows) < len(stored.rows), "calibrated predictions are derived"
+
+
+def test_a_finding_that_fails_in_a_task_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_task = findings(folder, monkeypatch, 1)
+
+    def fails(context: Any) -> pd.DataFrame:
+        if len(context.stored.rows.tasks) == 1 and context.stored.rows.tasks[0] == "samsum":
+            raise ValueError("no such column")
+        return context.unperturbed[["task"]].drop_duplicates()
+
+    made = FINDINGS["order_sensitivity"]
+    monkeypatch.setitem(FINDINGS._loaded, "order_sensitivity", type(made)("order_sensitivity", fails, by_task=IN_ORDER))
+    assert by_task.order_sensitivity["task"].nunique() == 4, "computed from all predictions"
+
+
+def test_columns_and_types_are_those_of_one_table() -> None:
+    parts = [
+        pd.DataFrame({"task": ["b"], "n": [1], "share": [None], "text": [None], "late": [0.5]}),
+        pd.DataFrame({"task": ["a"], "n": [2], "share": [0.5], "extra": [1.0], "text": ["x"], "late": [1.5]}),
+        pd.DataFrame({"task": [], "nothing": []}),
+    ]
+    table = joined_tables(parts, IN_ORDER, {})
+    assert [*table] == ["task", "n", "share", "extra", "text", "late"]
+    assert table["share"].dtype == float
+    assert table["n"].dtype == int
+    assert table["extra"].isna().tolist() == [True, False]
+    assert joined_tables(parts, ByTask(("task",), lacking={"extra": 7.0}), {})["extra"].tolist() == [1.0, 7.0]
+    assert [*joined_tables([parts[2], parts[2]], IN_ORDER, {})] == ["task", "nothing"]
+
+
+def _ended(task: str) -> str:
+    if task == "b" and _pid() != _PROCESS:
+        import os
+
+        os._exit(1)
+    return task.upper()
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+_PROCESS = _pid()
+
+
+def test_a_process_that_ends_loses_no_task() -> None:
+    assert dict(each_task(_ended, "abc", 2)) == {"a": "A", "b": "B", "c": "C"}
+
+
+@pytest.mark.parametrize("most", [1, 5, 40])
+def test_the_first_of_a_sample_are_those_of_all_in_turns(most: int) -> None:
+    rng = np.random.default_rng(1)
+    values: Mapping[str, Sequence[Any]] = {
+        "task": pd.Categorical(rng.choice(["b", "a"], 40)),
+        "k": rng.integers(0, 3, 40),
+        "correct": rng.choice(np.array([True, False, None], dtype=object), 40),
+    }
+    frame = pd.DataFrame(values)
+    order = in_turns(frame)
+    assert sorted(order) == [*range(40)]
+    assert in_turns(frame, most).tolist() == order[:most].tolist()
+    strata = frame.groupby(["task", "k", "correct"], observed=True, dropna=False).ngroup()
+    assert set(strata.iloc[order[: strata.nunique()]]) == set(strata)
