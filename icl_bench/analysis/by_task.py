@@ -60,7 +60,7 @@ def joined_tables(tables: Sequence[pd.DataFrame], way: ByTask, facts: FactsOf) -
     parts = [table for table in tables if len(table)]
     if not parts:
         return tables[0]
-    names = _in_order([list(part) for part in parts], way.columns())
+    names = _in_order([part.columns.tolist() for part in parts], way.columns())
     whole = [part.assign(**{n: v for n, v in way.lacking.items() if n in names and n not in part}) for part in parts]
     columns = {name: _column([part.get(name) for part in whole], whole) for name in names}
     table = pd.DataFrame(columns)
@@ -70,7 +70,7 @@ def joined_tables(tables: Sequence[pd.DataFrame], way: ByTask, facts: FactsOf) -
     return table.reset_index(drop=True)
 
 
-def _in_order(lists: Sequence[Sequence[str]], known: Sequence[str]) -> list[str]:
+def _in_order(lists: Sequence[list[str]], known: Sequence[str]) -> list[str]:
     """All names of the lists: in the known order, else each behind the one that precedes it in its list."""
     names = list(max(lists, key=len))
     for each in lists:

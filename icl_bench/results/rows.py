@@ -70,7 +70,9 @@ class Rows:
 
     def of(self, columns: Sequence[str]) -> pd.DataFrame:
         """Some columns of all predictions."""
-        return self.frame[list(columns)] if "frame" in self.__dict__ else as_frame(self._table.select(list(columns)))
+        if self._table is None or "frame" in self.__dict__:
+            return self.frame[list(columns)]
+        return as_frame(self._table.select(list(columns)))
 
     def of_task(self, task: str) -> pd.DataFrame:
         """The predictions of one task. Columns of names have the categories of all tasks."""
@@ -125,7 +127,8 @@ class Rows:
     @property
     def columns(self) -> list[str]:
         """The names of all columns."""
-        return list(self.frame) if self._table is None else self._table.column_names
+        names: list[str] = self.frame.columns.tolist() if self._table is None else self._table.column_names
+        return names
 
     @cached_property
     def _places(self) -> tuple[list[str], dict[int, list[tuple[int, int]]]]:

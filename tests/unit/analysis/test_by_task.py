@@ -73,6 +73,14 @@ def whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Findings:
     return findings(folder, monkeypatch, large=10**9)
 
 
+def _rounded(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table, without the digits that depend on the order of sums."""
+    return [
+        {name: float(f"{value:.11g}") if isinstance(value, float) else value for name, value in row.items()}
+        for row in records(table)
+    ]
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_table_is_that_of_the_whole_folder(
     folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch, processes: int
@@ -84,10 +92,7 @@ def test_every_table_is_that_of_the_whole_folder(
     assert "computing findings: 1 of 4 tasks" in said
     for name, table in by_task.tables():
         assert [*table] == [*expected[name]], name
-        rows, others = records(table), records(expected[name])
-        assert len(rows) == len(others), name
-        for row, other in zip(rows, others, strict=True):
-            assert row == pytest.approx(other, rel=1e-12, nan_ok=True), name
+        assert _rounded(table) == _rounded(expected[name]), name
     assert by_task.context.rows_apart == whole.context.rows_apart
     assert "frame" not in by_task.context.stored.rows.__dict__, "all predictions became a data frame"
     assert sum(len(table) > 0 for table in expected.values()) >= 25
@@ -127,19 +132,21 @@ def test_a_part_of_a_large_folder(folder: Path, monkeypatch: pytest.MonkeyPatch,
     found = findings(folder, monkeypatch, 1, only=only)
     assert records(found.curves) == records(expected.curves)
     pd.testing.assert_frame_equal(
-        found.context.stored.predictions.astype(object), expected.context.stored.predictions.astype(object)
+        found.context.stored.predictions.astype(object),
+        expected.context.stored.predictions.astype(object).reset_index(drop=True),
     )
 
 
+@pytest.mark.parametrize("large", [1, 300])  # all files have encoded texts, or only the large ones
 def test_the_predictions_of_a_large_folder_are_those_of_its_files(
-    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     expected, results = whole.context.stored, read_results(folder)
-    stored = findings(folder, monkeypatch, 1).context.stored
+    stored = findings(folder, monkeypatch, large).context.stored
+    assert stored.rows.by_task
     pd.testing.assert_frame_equal(stored.predictions, expected.predictions)
     pd.testing.assert_frame_equal(stored.own_predictions, expected.own_predictions)
     pd.testing.assert_frame_equal(read_results(folder), results)
-    assert len(stored.own_rows) < len(stored.rows), "calibrated predictions are derived"
 
 
 def test_a_finding_that_fails_in_a_task_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
