@@ -16,11 +16,12 @@ from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.predictions import frame
 from support.stored import facts_of
 
+from icl_bench.analysis.context import SEED
 from icl_bench.analysis.curves import curves, saturation
 from icl_bench.analysis.findings.order import order_sensitivity
 from icl_bench.analysis.findings.saturation import saturation_chances, with_likely
 from icl_bench.analysis.statistics.intervals import mean_interval
-from icl_bench.analysis.summary import SEED, perturbed_curves, settings_of, summarise, summarise_folder
+from icl_bench.analysis.summary import perturbed_curves, settings_of, summarise, summarise_folder
 from icl_bench.analysis.zero_shot import from_zero_shot
 from icl_bench.errors import CellError, UserError
 from icl_bench.models.text_encoders import SentenceEncoder
