@@ -48,7 +48,7 @@ def streams(name: str) -> Streams:
 
     @cache
     def of_task(task: str) -> np.random.Generator:
-        del task  # each begins anew
+        del task  # each has the same beginning
         return generator(SEED, name)
 
     return of_task
