@@ -72,7 +72,8 @@ def joined_tables(tables: Sequence[pd.DataFrame], way: ByTask, facts: FactsOf) -
 
 def _in_order(lists: Sequence[list[str]], known: Sequence[str]) -> list[str]:
     """All names of the lists: in the known order, else each behind the one that precedes it in its list."""
-    names = list(max(lists, key=len))
+    longest: list[str] = max(lists, key=len)
+    names = list(longest)
     for each in lists:
         for at, name in enumerate(each):
             if name not in names:
