@@ -450,11 +450,11 @@ class Stored:
     predictions: _Frame = _Frame()
     """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
     finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
-    cells: Mapping[str, CellMeta]
+    cells: Mapping[str, CellMeta]  # type: ignore[misc] # predictions have no default
     """Cell -> metadata of its file; without imported cells."""
-    variants: FactsOf
+    variants: FactsOf  # type: ignore[misc]
     """Variant -> its facts; an import has ``imported``, and the others only if it is of an export."""
-    failed: Sequence[FailureMeta]
+    failed: Sequence[FailureMeta]  # type: ignore[misc]
     """The marks of ``failed_cells``."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
     """Model -> the name in its files, for renamed models (``models_apart``)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -104,11 +104,11 @@ def codes_of(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(column.dictionary_encode().combine_chunks().indices)
 
 
-def texts_of(column: pa.ChunkedArray) -> list[str | None]:
+def texts_of(column: pa.ChunkedArray) -> list[Any]:
     """A column's texts, equal ones as one object: millions of rows have few different labels."""
     coded = column.dictionary_encode().combine_chunks()
     different = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    texts: list[str | None] = different[coded.indices.fill_null(len(different) - 1).to_numpy()].tolist()
+    texts: list[Any] = different[coded.indices.fill_null(len(different) - 1).to_numpy()].tolist()
     return texts
 
 
