@@ -89,8 +89,8 @@ def make_report(
     messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     for text in messages:
         warnings.warn(text, stacklevel=2)
-    named = {name: (only or {}).get(name) for name in ("model", "task")}
-    findings = find(stored, results=results, processes=processes, **named)
+    model, task = ((only or {}).get(name) for name in ("model", "task"))
+    findings = find(stored, results=results, model=model, task=task, processes=processes)
     findings.work_out(["answers", *(f.name for f in FINDINGS.values() if f.section)], say)
     say("drawing charts")
     naming, raced = Naming.of(findings.summary), races_of(findings.context)
