@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icl_bench.analysis.by_task import ByTask, each_task, joined_tables
@@ -25,6 +25,7 @@ from icl_bench.metrics.scores import scored
 from icl_bench.models.registry import REGISTRY
 from icl_bench.registry import FINDINGS
 from icl_bench.results.facts import FactsOf
+from icl_bench.results.kept_tables import KeptTables
 from icl_bench.results.reading import read_races
 from icl_bench.results.storage import Place
 from icl_bench.seeds import generator
@@ -93,12 +94,14 @@ def _way(name: str) -> ByTask | None:
     return FINDINGS[name].by_task if name in FINDINGS else None
 
 
-def _tables_of(context: Context, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """The tables of one task that have these names, or that these need; without those that failed."""
-    for name in names:
-        with suppress(Exception):
-            context.table(name)
-    return {name: table for name, table in context._tables.items() if _way(name) is not None}
+def _tables_of(context: Context) -> dict[str, pd.DataFrame]:
+    """The tables of one task; without those that failed."""
+    tables = {}
+    for name in FINDINGS:
+        if _way(name) is not None:
+            with suppress(Exception):
+                tables[name] = context.table(name)
+    return tables
 
 
 @dataclass(frozen=True)
@@ -142,21 +145,28 @@ class Context:
         return self._tables[name]
 
     def work_out(self, names: Collection[str], say: Callable[[str], None] = lambda _: None) -> None:
-        """Compute those of these tables that can be computed task by task, if the folder is large."""
+        """If the folder is large, and one of these tables can be computed task by task, compute all that can be.
+
+        A task's predictions are then a data frame once, and the next command finds all these tables.
+        """
         if self.whole is not None or not self.stored.rows.by_task:
             return
         wanted = [name for name in names if name not in self._tables and _way(name) is not None]
         if not wanted:
             return
+        self._tables.update(self.kept.read())
+        if all(name in self._tables for name in wanted):
+            return
         tables: dict[str, dict[str, pd.DataFrame]] = {}
         tasks = self.stored.rows.tasks
-        for task, found in self._each_task(partial(_tables_of, names=wanted), tasks, say):
+        for task, found in self._each_task(_tables_of, tasks, say):
             for name, table in found.items():
                 tables.setdefault(name, {})[task] = table
         for name, of_tasks in tables.items():
             if len(of_tasks) == len(tasks):  # else it failed in one, and is computed again to say why
                 table = joined_tables([of_tasks[task] for task in tasks], _way(name) or ByTask(), self.facts)
                 self._tables[name] = with_rows_left_out(table, self.stored.cells)
+        self.kept.write({name: self._tables[name] for name in tables if name in self._tables})
 
     def for_each_task(self, work: Callable[[Context], T], of: Collection[str] | None = None) -> list[T]:
         """What ``work`` returns for the contexts of these tasks, by default of all, in their order."""
@@ -176,7 +186,7 @@ class Context:
     def of_task(self, task: str) -> Context:
         """The context of the predictions of one task, with what is known of all cells."""
         cells = {cell: self.stored.cells[cell] for cell in self.cells.of_task.get(task, ())}
-        stored = replace(self.stored, predictions=self.stored.rows.of_task(task), cells=cells)
+        stored = replace(self.stored, given=self.stored.rows.of_task(task), cells=cells)
         return replace(self, stored=stored, whole=self, beside={}, _tables={})
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
@@ -194,6 +204,11 @@ class Context:
     def facts(self) -> FactsOf:
         """Variant -> its facts."""
         return self.stored.variants
+
+    @cached_property
+    def kept(self) -> KeptTables:
+        """The tables that an earlier command computed task by task from the same files."""
+        return KeptTables(self.stored.state, {"only": self.only, "base": self.base_model, "wanted": self.wanted})
 
     @cached_property
     def cells(self) -> CellFacts:

@@ -22,7 +22,7 @@ from icl_bench.registry import FINDINGS
 from icl_bench.report.answers import Answer, said
 from icl_bench.report.headlines import Headlines, headlines
 from icl_bench.report.matrix import Matrix, matrix
-from icl_bench.report.naming import Naming, unshuffled
+from icl_bench.report.naming import LISTED, Naming, unshuffled
 from icl_bench.report.prediction_sample import Sample, sample
 from icl_bench.report.sections.index import sections
 from icl_bench.report.sections.panels import EmptySection, ReportSection
@@ -30,12 +30,13 @@ from icl_bench.report.tables import Table, of_names
 from icl_bench.results.anonymous import shown_beside
 from icl_bench.results.derived import reads_test_inputs
 from icl_bench.results.reading import read_some
+from icl_bench.results.rows import Rows
 from icl_bench.results.storage import Place, place_words
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 FEW_DRAWS = 3
 
@@ -94,10 +95,10 @@ def make_report(
     findings.work_out(["answers", *(f.name for f in FINDINGS.values() if f.section)], say)
     say("drawing charts")
     naming, raced = Naming.of(findings.summary), races_of(findings.context)
-    naming = naming.with_lists(stored.own_predictions, stored.variants, own_names=not served)
+    naming = naming.with_lists(stored.own_rows.distinct(LISTED), stored.variants, own_names=not served)
     present, missing = sections(findings, naming)
     return Report(
-        _overview(stored.own_rows.of(["task", "model", "cell", "select", "k"]), raced=bool(raced)),
+        _overview(stored.own_rows, raced=bool(raced)),
         sorted({*stored.rows.names("task"), *(race.task for race in raced)}),
         sorted({*stored.rows.names("model"), *(name for race in raced for name in race.models)}),
         [*_notes(findings), *messages],
@@ -128,7 +129,8 @@ def pending(tasks: Sequence[str], models: Sequence[str], predictions: int) -> Re
     return Report(overview, tasks, models, (), (), nothing, (), (), (), sample, None, {})
 
 
-def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
+def _overview(rows: Rows, *, raced: bool) -> str:
+    frame = rows.distinct(["task", "model", "cell", "select", "k"])
     if frame.empty:
         return "No cell is finished." + (" A race answered parts of cells." if raced else "")
     tasks, models, cells = (frame[name].nunique() for name in ("task", "model", "cell"))
@@ -138,7 +140,7 @@ def _overview(frame: pd.DataFrame, *, raced: bool) -> str:
         low, high = int(prompted.min()), int(prompted.max())
         span = counted(low, "demonstration") if low == high else f"{low:,} to {high:,} demonstrations"
         counts.append(f"{span} in the prompt")
-    return f"{counted(len(frame), 'prediction')} in {counted(cells, 'cell')}: {', '.join(counts)}."
+    return f"{counted(len(rows), 'prediction')} in {counted(cells, 'cell')}: {', '.join(counts)}."
 
 
 def _notes(findings: Findings) -> list[str]:

@@ -69,12 +69,12 @@ class Naming:
         return cls.of_curves(curves, settings_of(facts, curves, perturbed))
 
     def with_lists(self, stored: pd.DataFrame, facts: FactsOf, *, own_names: bool) -> Naming:
-        """With the filters for each curve of these predictions.
+        """With the filters for each curve of these points, which have the columns :data:`LISTED`.
 
         ``own_names`` means that the list has the names of this naming; else it has those of :meth:`of_stored`, because
         it knows no derived predictions. A curve that begins with the k=0 of another one lists that.
         """
-        points = _as_text(stored.reindex(columns=[*SETTING, "perturbation", "k"]).drop_duplicates())
+        points = _as_text(stored.reindex(columns=LISTED).drop_duplicates())
         points = points.astype({"perturbation": object})
         names = self if own_names else Naming.of_stored(points, facts)
         points["listed"] = names.named(points)["series"]
@@ -128,6 +128,10 @@ class Naming:
         several = repeated.groupby(curve)["repeated"].transform("any").astype(bool)
         base: pd.Series[str] = frame["base_variant"].map(dict(self.settings)).fillna(frame["base_variant"])
         return base.where(several, "")
+
+
+LISTED = (*SETTING, "perturbation", "k")
+"""Columns of the points that have lists of predictions."""
 
 
 def point_name(row: Mapping[Any, Any]) -> str:

@@ -96,8 +96,7 @@ class _Entry:
     def read(cls, file: Path) -> _Entry | None:
         """Read an entry; None if it is missing or damaged."""
         try:
-            stated, _, content = file.read_bytes().partition(b"\n")
-            return cls(**json.loads(content)) if stated == _check(content) else None
+            return cls(**json.loads(read_kept(file)))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -105,19 +104,31 @@ class _Entry:
         """Write the entry, and remove old ones. Nothing happens if the cache folder cannot be written."""
         content = json.dumps(self.__dict__).encode()
         with suppress(OSError):
-            write_whole(file, _check(content) + b"\n" + content)
-            remove_leftovers(file.parent)
-            written = sorted(file.parent.glob("[!.]*.json"), key=lambda one: one.stat().st_mtime_ns)
-            for old in written[:-MOST_KEPT]:
-                old.unlink(missing_ok=True)
+            write_kept(file, content, MOST_KEPT)
 
     def holds(self, storage: Storage) -> bool:
         """Whether the storage still gives the same answers."""
         return all(_answered(storage, tuple(json.loads(asked)))[1] == known for asked, known in self.answers.items())
 
 
-def _check(content: bytes) -> bytes:
-    return sha256(content).hexdigest().encode()
+def write_kept(file: Path, content: bytes, most: int) -> None:
+    """Write a file of the cache, with a hash of its content, and remove the oldest of more than ``most`` in its folder.
+
+    Raises ``OSError``.
+    """
+    write_whole(file, sha256(content).hexdigest().encode() + b"\n" + content)
+    remove_leftovers(file.parent)
+    written = sorted(file.parent.glob(f"[!.]*{file.suffix}"), key=lambda one: one.stat().st_mtime_ns)
+    for old in written[:-most]:
+        old.unlink(missing_ok=True)
+
+
+def read_kept(file: Path) -> bytes:
+    """The content of a file of :func:`write_kept`. Raises ``OSError``, or ``ValueError`` if it is damaged."""
+    stated, _, content = file.read_bytes().partition(b"\n")
+    if stated != sha256(content).hexdigest().encode():
+        raise ValueError("damaged")
+    return content
 
 
 def kept_text(place: Place, asked: Mapping[str, Any], make: Callable[[Place], str]) -> tuple[str, bool]:
@@ -149,14 +160,14 @@ def _file_of(place: Place, asked: Mapping[str, Any]) -> Path | None:
     if root is None or plugins():
         return None
     try:
-        key = digest([str(root.absolute()), str(place), dict(asked), _program()])
+        key = digest([str(root.absolute()), str(place), dict(asked), program_files()])
         return cache_dir() / FOLDER / f"{key[:32]}.json"
     except (OSError, RuntimeError):  # a file that cannot be read, a user without a home folder
         return None
 
 
 @cache
-def _program() -> list[Any]:
+def program_files() -> list[Any]:
     """This program's own files, the installed packages with their versions, Python and the machine."""
     own = Path(__file__).parents[1]
     files = [file for file in own.rglob("*") if file.is_file() and "__pycache__" not in file.parts]

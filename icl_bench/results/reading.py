@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icl_bench.errors import UserError
@@ -117,7 +118,8 @@ def _parsed(
     import pyarrow as pa
 
     try:
-        table = parquet_table(read(), columns, () if scores else (SCORES,), plain_columns())
+        raw = read()
+        table = parquet_table(raw, columns, () if scores else (SCORES,), plain_columns())
         stored = table.schema.metadata or {}
         meta = imported = None
         stated: dict[str, Origin] = {}
@@ -142,7 +144,7 @@ def _parsed(
         raise DamagedError(f"cannot be read ({first_line(error)[:120]})") from None
     if rows is not None and len(table) != rows:
         raise DamagedError(f"has {len(table)} predictions instead of {rows}")
-    return ResultFile(name, table, meta, imported, stated)
+    return ResultFile(name, table, meta, imported, stated, sha256(raw).hexdigest())
 
 
 def _each(
@@ -404,18 +406,6 @@ def _joined(files: Sequence[ResultFile]) -> pa.Table:
     return pa.concat_tables(_agreed(tables), promote_options="default").unify_dictionaries()
 
 
-class _Frame:
-    """The attribute ``predictions`` of ``Stored``: the data frame of its rows, which is made on first access."""
-
-    def __get__(self, stored: Stored | None, owner: object = None) -> pd.DataFrame:
-        if stored is None:
-            raise AttributeError("has no default")
-        return stored.rows.frame
-
-    def __set__(self, stored: Stored, value: pd.DataFrame | Rows) -> None:
-        stored.__dict__["rows"] = value if isinstance(value, Rows) else Rows(value)
-
-
 def _with_usual_codes(table: pa.Table) -> pa.Table:
     """The table with codes of the size in ``prediction_schema``."""
     import pyarrow as pa
@@ -447,14 +437,13 @@ def _coded_alike(tables: Sequence[pa.Table]) -> list[pa.Table]:
 class Stored:
     """A results folder, read once."""
 
-    predictions: _Frame = _Frame()
-    """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is
-    finished. ``own_choices`` exists if some predictions are their row's own choices, written out."""
-    cells: Mapping[str, CellMeta]  # type: ignore[misc] # predictions have no default
+    given: pd.DataFrame | Rows
+    """The predictions, as a data frame or as rows (:attr:`rows`)."""
+    cells: Mapping[str, CellMeta]
     """Cell -> metadata of its file; without imported cells."""
-    variants: FactsOf  # type: ignore[misc]
+    variants: FactsOf
     """Variant -> its facts; an import has ``imported``, and the others only if it is of an export."""
-    failed: Sequence[FailureMeta]  # type: ignore[misc]
+    failed: Sequence[FailureMeta]
     """The marks of ``failed_cells``."""
     stored_names: Mapping[str, str] = field(default_factory=dict)
     """Model -> the name in its files, for renamed models (``models_apart``)."""
@@ -468,12 +457,20 @@ class Stored:
     """Cells that scored every label, but do not store all scores."""
     stated_metrics: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Task -> the first metrics of its imports of exports."""
+    state: str = ""
+    """A hash of the files that were read, in their order, and of the stated priors; empty if it is not known."""
 
-    @property
+    @cached_property
     def rows(self) -> Rows:
         """The predictions, of which parts become data frames."""
-        rows: Rows = self.__dict__["rows"]
-        return rows
+        return self.given if isinstance(self.given, Rows) else Rows(self.given)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """The frame of ``read_results``, with all columns of ``prediction_schema``; empty if no cell is finished.
+        ``own_choices`` exists if some predictions are their row's own choices, written out.
+        """
+        return self.rows.frame
 
     @cached_property
     def own_predictions(self) -> pd.DataFrame:
@@ -516,9 +513,10 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
     files, names = models_apart(files, warn) if apart else (files, {})
     asked = [file.meta.cell for file in files if file.meta is not None and not file.asks_test_rows]
     files = [file for file in files if file.asks_test_rows or file.asked_for is not None]
-    derived = Derived()
+    derived, state = Derived(), [[file.name, file.sha256] for file in files]
     if derive:
-        derived = with_calibrations(files, stated_priors(place))
+        priors = stated_priors(place)
+        derived = with_calibrations(files, priors)
         files = derived.files
         for note in derived.notes:
             warn(note)
@@ -538,6 +536,7 @@ def read_stored(place: Place, apart: bool = True, derive: bool = False) -> Store
         asked_cells=frozenset(asked),
         without_scores=derived.lacking,
         stated_metrics=_stated_metrics(files),
+        state=digest([state, priors]) if derive else "",
     )
 
 
@@ -721,7 +720,7 @@ def read_some(results: Place, only: Mapping[str, str] | None = None) -> Stored:
     rows = stored.rows.where({name: names_of(name, value, stored.stored_names) for name, value in wanted.items()})
     if wanted and not len(rows) and not failed:
         _check_races_have(wanted, results, stored)
-    return replace(stored, predictions=rows, failed=failed)
+    return replace(stored, given=rows, failed=failed)
 
 
 def nothing_of(where: str, name: str, value: str, present: Iterable[str]) -> UserError:
@@ -737,7 +736,7 @@ def _check_races_have(wanted: Mapping[str, str], results: Place, stored: Stored)
         return
     present = {(mark.spec.task, mark.spec.model) for mark in stored.failed}
     present |= {(race.task, model) for race in races for model in race.models}
-    pairs = stored.rows.of(["task", "model"]).drop_duplicates()
+    pairs = stored.rows.distinct(["task", "model"])
     present |= set(pairs.astype(str).itertuples(index=False, name=None))
     for name, value in wanted.items():
         of = ("task", "model").index(name)

@@ -26,6 +26,8 @@ class ResultFile:
     """Metadata of an import."""
     stated: Mapping[str, Origin] = field(default_factory=dict)
     """Variant -> its origin, in an import of an export."""
+    sha256: str = ""
+    """The hash of its bytes."""
 
     @property
     def asked_for(self) -> Calibration | None:

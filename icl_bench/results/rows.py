@@ -74,6 +74,14 @@ class Rows:
             return self.frame[list(columns)]
         return as_frame(self._table.select(list(columns)))
 
+    def distinct(self, columns: Sequence[str]) -> pd.DataFrame:
+        """The combinations of values in those of these columns that exist, in the order in which they first occur."""
+        columns = [name for name in columns if name in self.columns]
+        if self._table is None or "frame" in self.__dict__:
+            return self.frame[columns].drop_duplicates()
+        table = self._table.select(columns).unify_dictionaries()
+        return as_frame(table.group_by(columns, use_threads=False).aggregate([]))
+
     def of_task(self, task: str) -> pd.DataFrame:
         """The predictions of one task. Columns of names have the categories of all tasks."""
         import pyarrow as pa

@@ -264,7 +264,7 @@ def test_the_finding_has_every_number_of_queries_and_none_without_costs(tmp_path
     assert len(table) == 2 * len(STEPS)
     stored = read_some(tmp_path / "results")
     bare = stored.predictions.assign(prompt_tokens=None, cached_tokens=None, answer_tokens=None)
-    assert find(replace(stored, predictions=bare, cells={})).frontier.empty
+    assert find(replace(stored, given=bare, cells={})).frontier.empty
 
 
 def test_no_point_is_a_checkpoint_that_test_rows_chose_or_a_shuffle():

@@ -81,7 +81,7 @@ def test_cells_that_lack_scores_are_counted_without_those_of_own_choices_queries
     rows = pd.concat([cell("aabb", cell=name) for name in ("old", "own", "asked", "new")], ignore_index=True)
     facts = {"own": {"choice_style": "letters"}, "asked": {"queries": "copied"}}
     cells = {name: meta(facts=facts.get(name)) for name in ("old", "own", "asked", "new", "elsewhere")}
-    of = replace(stored({"c": (cell_scores(np.zeros((2, 2)), np.zeros(2, dtype=int)), {})}), predictions=rows)
+    of = replace(stored({"c": (cell_scores(np.zeros((2, 2)), np.zeros(2, dtype=int)), {})}), given=rows)
     of = replace(of, cells=cells, without_scores=["old", "own", "asked", "elsewhere"])
     assert without_scores(of) == ["old"]
     (note,) = missing_scores(of)

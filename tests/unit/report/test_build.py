@@ -37,6 +37,7 @@ from icl_bench.report.tables import of_names
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import Stored, read_some
+from icl_bench.results.rows import Rows
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.plan import make_plan
 from icl_bench.sweep.tokenized_task import TokenizedTask
@@ -390,8 +391,8 @@ def test_tables_hold_stored_values_and_the_unit_that_they_are_shown_in():
 
 def test_the_overview_counts_demonstrations_of_prompts_alone():
     rows = frame(cell("aabb", k=10), cell("abab", k=1000, select="probe")).assign(cell="c")
-    assert _overview(rows, raced=False).endswith("1 model, 1 task, 10 demonstrations in the prompt.")
-    assert _overview(rows[rows["select"] == "probe"], raced=False).endswith(": 1 model, 1 task.")
+    assert _overview(Rows(rows), raced=False).endswith("1 model, 1 task, 10 demonstrations in the prompt.")
+    assert _overview(Rows(rows[rows["select"] == "probe"]), raced=False).endswith(": 1 model, 1 task.")
 
 
 def test_a_chart_in_three_formats_is_one_figure():

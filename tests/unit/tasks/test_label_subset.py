@@ -142,7 +142,7 @@ def test_a_test_row_with_the_id_of_a_demonstration_is_no_copy(tmp_path: Path):
     stored = read_some(tmp_path / "results")
     (meta,) = stored.cells.values()
     frame = stored.predictions.assign(test_id=[*meta.demonstration_ids, "x", "y"])
-    assert find(replace(stored, predictions=frame)).copying.empty
+    assert find(replace(stored, given=frame)).copying.empty
 
 
 def test_the_largest_k_has_room_for_each_of_its_demonstrations(tmp_path: Path):

@@ -574,7 +574,7 @@ def test_findings_set_training_beside_prompting_with_the_same_examples(tmp_path:
     # made by other engines under other names: one model, as far as tables are concerned
     frame = stored.predictions.assign(model="one")
     variants = {name: facts.with_more(fingerprint="one") for name, facts in stored.variants.items()}
-    found = find(replace(stored, predictions=frame, variants=variants))
+    found = find(replace(stored, given=frame, variants=variants))
     table = found.training_gain.set_index("select")
     assert sorted(table.index) == ["full", "full-paper", "probe"]
     means = frame.groupby("select", observed=True)["correct"].mean()

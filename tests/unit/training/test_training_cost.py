@@ -155,7 +155,7 @@ def test_break_even_is_where_the_stored_operations_of_both_sides_meet(trained: t
     # made by other engines under other names: one model, as far as tables are concerned
     variants = {name: facts.with_more(fingerprint="one") for name, facts in stored.variants.items()}
     frame = stored.predictions.assign(model="one")
-    found = find(replace(stored, predictions=frame, variants=variants)).break_even
+    found = find(replace(stored, given=frame, variants=variants)).break_even
     of = {(row["select"], row["beside"]): row for row in found.to_dict("records")}
     training = {meta.spec.select: meta.training.flops for _, meta in finished_cells(results) if meta.training}
     (cell,) = prompts.cells

@@ -1,0 +1,58 @@
+"""Tables computed from a large results folder, kept in the cache folder for the next command.
+
+They are named after all that they depend on: the contents of the folder's files as they were read, this program's own
+files, and the options. So nothing has to be compared when they are used again. They are pickled, because no other
+format keeps the types of a data frame's objects. The cache folder must be the user's own, as that of Python's compiled
+files.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icl_bench.models.cache_folder import cache_dir
+from icl_bench.registry import plugins
+from icl_bench.results.cells import digest
+from icl_bench.results.kept_texts import program_files, read_kept, write_kept
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_KEPT = 8
+"""Number of folders' states whose tables are kept; older ones are removed."""
+
+FOLDER = "tables"
+"""Their folder in the cache folder."""
+
+
+class KeptTables:
+    """The tables of one state of a folder, by name."""
+
+    def __init__(self, state: str, options: Mapping[str, Any]) -> None:
+        """``state`` is a hash of all that was read; empty if nothing is kept of it."""
+        self._file: Path | None = None
+        with suppress(OSError, RuntimeError):  # a file that cannot be read, a user without a home folder
+            if state and not plugins():  # a package's code may change without its version
+                key = digest([state, dict(options), program_files()])
+                self._file = cache_dir() / FOLDER / f"{key[:32]}.pickle"
+
+    def read(self) -> dict[str, pd.DataFrame]:
+        """The kept tables. A missing or damaged file has none."""
+        if self._file is None:
+            return {}
+        try:
+            tables: dict[str, pd.DataFrame] = pickle.loads(read_kept(self._file))
+        except (OSError, ValueError):
+            return {}
+        return tables
+
+    def write(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Keep these tables, and remove old files. Nothing happens if the cache folder cannot be written."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            write_kept(self._file, pickle.dumps(dict(tables), protocol=pickle.HIGHEST_PROTOCOL), MOST_KEPT)
