@@ -13,7 +13,15 @@ import numpy as np
 from icl_bench.analysis.across_models import candidate_columns, compared_within, on_same_rows
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import DRAWS_AND_TESTS, candidate, interval_over, is_drawn, said
+from icl_bench.analysis.draws import (
+    DRAWS_AND_TESTS,
+    candidate,
+    interval_over,
+    is_drawn,
+    is_shuffled,
+    is_upper_bound,
+    said,
+)
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.frontier import leading
 from icl_bench.analysis.missing import in_words, missing_scores
@@ -33,7 +41,7 @@ from icl_bench.models.prices import Prices
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
-from icl_bench.results.trained_methods import BASELINES, UPPER
+from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted, counted_queries, percent, plain, rounded, three_digits
 
 if TYPE_CHECKING:
@@ -350,10 +358,8 @@ def _candidates(frame: pd.DataFrame, trained: bool) -> pd.DataFrame:
     names = [name for name in POINT if name != "k"]
     kept = frame.loc[frame["score"].notna(), [*POINT, "draw", "test_id", "gold", "score", "metric"]]
     kept = kept.astype(dict.fromkeys(names, object))
-    select = kept["select"].astype(str)
-    no_prompt = select.str.endswith(UPPER) if trained else select.isin(BASELINES)
-    shuffled = kept["order"].astype(str).str.startswith("shuffled")
-    return kept[~no_prompt & ~shuffled].reset_index(drop=True)
+    no_prompt = is_upper_bound(kept["select"]) if trained else kept["select"].isin(BASELINES)
+    return kept[~no_prompt & ~is_shuffled(kept["order"])].reset_index(drop=True)
 
 
 @dataclass(frozen=True)

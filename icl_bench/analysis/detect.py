@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from icl_bench.analysis.columns import POINT
-from icl_bench.analysis.draws import candidate
+from icl_bench.analysis.draws import candidate, is_shuffled
 from icl_bench.analysis.predictions import comparable_predictions
 from icl_bench.analysis.statistics.best import Candidate
 from icl_bench.analysis.statistics.grid import grids, partition
@@ -95,7 +95,7 @@ def detect(frame: pd.DataFrame, wanted: float) -> pd.DataFrame:
 def _compared(frame: pd.DataFrame) -> Iterator[tuple[tuple[str, str], dict[int, tuple[Size, list[Pair]]]]]:
     """Task and model -> each k -> draws and test rows of its first point, and comparisons of its points."""
     frame = scored(frame)
-    frame = frame[frame["score"].notna() & ~frame["order"].astype(str).str.startswith("shuffled")]
+    frame = frame[frame["score"].notna() & ~is_shuffled(frame["order"])]
     frame = frame[[*POINT, "draw", "test_id", "score"]].reset_index(drop=True)
     scores = frame["score"].to_numpy(dtype=float)
     keys, points = grids(frame, POINT)

@@ -13,6 +13,7 @@ from icl_bench.analysis.statistics.grid import Grid
 from icl_bench.analysis.zero_shot import ZERO_SHOT
 from icl_bench.demonstrations.selector_spec import known
 from icl_bench.results.cells import SETTING
+from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +62,16 @@ def by_name(names: pd.Series[Any], ask: Callable[[str], Any]) -> pd.Series[Any]:
 
     codes, different = pd.factorize(names, use_na_sentinel=False)
     return pd.Series([ask(name) for name in different]).take(codes).set_axis(names.index)
+
+
+def is_shuffled(orders: pd.Series[Any]) -> pd.Series[bool]:
+    """Whether each row's order is a random reordering, ``shuffled:N``."""
+    return by_name(orders, lambda name: str(name).startswith("shuffled")).astype(bool)
+
+
+def is_upper_bound(selects: pd.Series[Any]) -> pd.Series[bool]:
+    """Whether each row's training was evaluated at its best epoch on the test rows."""
+    return by_name(selects, lambda name: str(name).endswith(UPPER)).astype(bool)
 
 
 def source(select: str) -> str:

@@ -20,7 +20,7 @@ from icl_bench.analysis.cascade import FIXED, Ladder, crossed, halving, ladders,
 from icl_bench.analysis.cell_cost import MAKING, TRAINING, CellCost
 from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.curves import curves
-from icl_bench.analysis.draws import candidate, interval_over
+from icl_bench.analysis.draws import candidate, interval_over, is_shuffled, is_upper_bound
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.predictions import comparable_predictions, with_rows_left_out
@@ -49,7 +49,6 @@ from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, FactsOf
 from icl_bench.results.reading import read_some
 from icl_bench.results.storage import Place
-from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import plain
 
 if TYPE_CHECKING:
@@ -285,8 +284,7 @@ def _points(predictions: pd.DataFrame) -> pd.DataFrame:
     kept = predictions[predictions["score"].notna()]
     if "label_space" in kept:  # halves are easier tasks
         kept = kept[kept["label_space"].isna()]
-    select, order = (kept[name].astype(str) for name in ("select", "order"))
-    kept = kept[~select.str.endswith(UPPER) & ~order.str.startswith("shuffled")]
+    kept = kept[~is_upper_bound(kept["select"]) & ~is_shuffled(kept["order"])]
     return _as_text(kept).reset_index(drop=True)
 
 

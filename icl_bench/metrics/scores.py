@@ -161,7 +161,7 @@ def golds_of(several: Any, gold: Any) -> Sequence[str]:
 
 def metrics(frame: pd.DataFrame) -> dict[str, str]:
     """Task -> metric, of predictions with both columns of :func:`scored`."""
-    first = frame.drop_duplicates("task")
+    first = frame.loc[~frame["task"].duplicated(), ["task", "metric"]]
     return dict(zip(first["task"].astype(object), first["metric"].astype(object), strict=True))
 
 

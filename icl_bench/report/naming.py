@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.analysis.draws import is_shuffled
 from icl_bench.analysis.summary import Summary, settings_of
 from icl_bench.analysis.words import UNPERTURBED, USUAL_ORDERS
 from icl_bench.analysis.zero_shot import from_zero_shot
@@ -162,7 +163,7 @@ def told_apart(frame: pd.DataFrame, by: Sequence[str], texts: Mapping[str, str])
 
 def unshuffled(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without random reorderings, which repeat the curve in drawn order."""
-    return frame[~frame["order"].astype(str).str.startswith("shuffled")]
+    return frame[~is_shuffled(frame["order"])]
 
 
 def _unperturbed(table: pd.DataFrame) -> pd.Series[bool]:

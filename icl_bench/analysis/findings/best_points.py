@@ -9,6 +9,7 @@ import numpy as np
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
+from icl_bench.analysis.draws import is_shuffled, is_upper_bound
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.findings.cost import costs_of
 from icl_bench.analysis.statistics.best import best_interval
@@ -16,7 +17,6 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.trained_methods import UPPER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,8 +44,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     frame = scored(frame)
-    shuffled = frame["order"].astype(str).str.startswith("shuffled")
-    upper = frame["select"].astype(str).str.endswith(UPPER)
+    shuffled, upper = is_shuffled(frame["order"]), is_upper_bound(frame["select"])
     half = frame["label_space"].notna() if "label_space" in frame else False
     kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half]
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)

@@ -78,7 +78,7 @@ def calibration_error(
         again = means(parts, counts[own, shape], student=False)
         rows.append((*_limits(_of_bins(parts), again), part.predictions))
     table = keys.join(pd.DataFrame(rows, columns=["error", "ci_low", "ci_high", "predictions"]))
-    answered = frame[frame["correct"].notna()].groupby(POINT, observed=True).size().rename("left_out")
+    answered = frame.loc[frame["correct"].notna(), POINT].groupby(POINT, observed=True).size().rename("left_out")
     table = table.join(answered, on=POINT)
     return table.assign(left_out=table["left_out"] - table["predictions"])
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
+from icl_bench.analysis.draws import by_name
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.findings.comparisons import PRINTED_COMPARISON, SHOWN_COMPARISON
 from icl_bench.analysis.statistics.paired import compare
@@ -26,11 +27,8 @@ def chat_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     the conversation is better. The columns are those of :func:`icl_bench.analysis.statistics.paired.compare`, after
     ``chat``, the format (:func:`put`), which ``advice`` names.
     """
-    variant = frame["variant"].astype(object)
-    ways = {name: put(facts.get(name, UNKNOWN)) for name in variant.unique()}
-    base = {"chat": PLAIN}
-    frame = frame.assign(chat=variant.map(ways).astype(object))
-    return compare(frame, base, facts=facts, apart=("chat",), about="demonstrations")
+    frame = frame.assign(chat=by_name(frame["variant"], lambda name: put(facts.get(name, UNKNOWN))).astype(object))
+    return compare(frame, {"chat": PLAIN}, facts=facts, apart=("chat",), about="demonstrations")
 
 
 def put(facts: Facts) -> str:

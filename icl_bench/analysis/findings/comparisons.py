@@ -8,7 +8,7 @@ import numpy as np
 
 from icl_bench.analysis.by_task import BY_NAME, ByTask
 from icl_bench.analysis.columns import SIGNED_LIMITS, Column
-from icl_bench.analysis.draws import by_name, is_drawn, source
+from icl_bench.analysis.draws import by_name, is_drawn, is_shuffled, source
 from icl_bench.analysis.finding import Chart, Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.paired import ALPHA, compare
@@ -37,12 +37,12 @@ def retrieval_gain(frame: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFra
     import pandas as pd
 
     frame = with_demonstrations(frame)
-    select = frame["select"].astype(object)
-    bases = (select == "random") & (frame["order"] == "drawn")
-    alike = by_name(select, source) == source("random")
+    is_random = frame["select"] == "random"
+    bases = is_random & (frame["order"] == "drawn")
+    alike = by_name(frame["select"], lambda name: source(name) == source("random")).astype(bool)
     parts = [
         compare(
-            frame[bases | ((select != "random") & (alike == matched))],
+            frame[bases | (~is_random & (alike == matched))],
             {"select": "random", "order": "drawn"},
             matched=matched,
             facts=facts,
@@ -175,7 +175,7 @@ def _models(context: Context) -> pd.DataFrame:
     """Every task's models compared with the base, or with that task's usual one."""
     # a shuffled order is one random order, not a way to prompt
     frame, base = context.from_zero_shot(context.unperturbed), context.base_model
-    frame = frame[~frame["order"].astype(str).str.startswith("shuffled")]
+    frame = frame[~is_shuffled(frame["order"])]
     model, task = (frame[name].astype(object) for name in ("model", "task"))
     parts = []
     for name, models in model.groupby(task).unique().items():

@@ -11,6 +11,7 @@ import numpy as np
 from icl_bench.analysis.by_task import ByTask
 from icl_bench.analysis.cell_cost import MAKING, OF_CELL, OF_MODEL, CellCost
 from icl_bench.analysis.columns import POINT, TERA, Column
+from icl_bench.analysis.draws import is_shuffled
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import samples_of
 from icl_bench.analysis.query_cost import split_seconds
@@ -153,7 +154,7 @@ def break_even(costs: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     named = costs.astype(dict.fromkeys(SETTING, object))
-    named = named[~named["order"].str.startswith("shuffled")]
+    named = named[~is_shuffled(named["order"])]
     classifies = named["select"].isin(BASELINES)
     reads_vectors = ~classifies & named["attention"].map(_reads_vectors)
     known_training = named["training_flops"].notna()

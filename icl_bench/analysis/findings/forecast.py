@@ -8,7 +8,7 @@ import numpy as np
 
 from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.draws import interval_over, is_drawn
+from icl_bench.analysis.draws import interval_over, is_drawn, is_shuffled, is_upper_bound
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.statistics.alike import all_or_common, filled, on_tests
 from icl_bench.analysis.statistics.bootstrap import Counts, Streams, means, resample, stream_of
@@ -18,7 +18,6 @@ from icl_bench.analysis.statistics.local_trend import continuation
 from icl_bench.errors import UserError
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
-from icl_bench.results.trained_methods import UPPER
 from icl_bench.wording import percent
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def forecast(
 
     frame = scored(predictions)
     frame = frame.loc[frame["score"].notna() & (frame["k"] > 0)]
-    frame = frame.loc[~frame["select"].astype(str).str.endswith(UPPER), [*POINT, "draw", "test_id", "score", "metric"]]
+    frame = frame.loc[~is_upper_bound(frame["select"]), [*POINT, "draw", "test_id", "score", "metric"]]
     scores = frame["score"].to_numpy(dtype=float).clip(0, 1)
     of_task = metrics(frame)
     keys, all_points = grids(frame, POINT)
@@ -194,7 +193,7 @@ def _reached(ks: np.ndarray, chances: np.ndarray) -> dict[str, float]:
 
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
     """The table without random reorderings, and without single points if there are curves."""
-    rows = table[~table["order"].astype(str).str.startswith("shuffled")]
+    rows = table[~is_shuffled(table["order"])]
     of_curves = rows[rows["points"] > 1]
     return of_curves if len(of_curves) else rows
 

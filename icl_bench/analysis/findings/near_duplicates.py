@@ -10,7 +10,7 @@ import numpy as np
 
 from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.draws import by_name, interval_over
+from icl_bench.analysis.draws import by_name, interval_over, is_shuffled
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.statistics.grid import Grid, grids
 from icl_bench.analysis.statistics.intervals import mean_interval
@@ -117,7 +117,7 @@ def _near(context: Context) -> Mapping[str, Collection[str] | None]:
 def _worth_printing(table: pd.DataFrame) -> pd.DataFrame:
     """The points with near duplicates, and those for which they are unknown, without random reorderings."""
     unknown = table["reason"].notna()
-    shown = table[((table["near"] > 0) | unknown) & ~table["order"].astype(str).str.startswith("shuffled")]
+    shown = table[((table["near"] > 0) | unknown) & ~is_shuffled(table["order"])]
     return shown.assign(near=shown["near"].map("{:,.0f}".format).where(shown["reason"].isna(), "not known"))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from icl_bench.analysis.by_task import IN_ORDER, ByTask
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.draws import by_name
+from icl_bench.analysis.draws import by_name, is_shuffled
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
@@ -48,8 +48,7 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    order = frame["order"].astype(str)
-    chosen = (frame["k"] > 1) & (order.isin(USUAL_ORDERS) | order.str.startswith("shuffled"))
+    chosen = (frame["k"] > 1) & (frame["order"].isin(USUAL_ORDERS) | is_shuffled(frame["order"]))
     kept = frame.loc[chosen, [*POINT, "draw", "test_id", "prediction"]]
     answers, _ = pd.factorize(kept["prediction"])
     keys, all_points = grids(kept, POINT)
@@ -149,7 +148,7 @@ def _noise(context: Context) -> pd.DataFrame:
     """
     frame = context.uncalibrated(context.prompts)
     scoring = {variant: str(facts.scoring) for variant, facts in context.facts.items()}
-    of_row = frame["variant"].astype(object).map(scoring)
+    of_row = by_name(frame["variant"], scoring.get)
     parts = [noise_floor(frame[of_row == way], context.facts) for way in sorted(set(scoring.values()))]
     return with_reasons(joined(parts, noise_floor(frame.iloc[:0])), context.facts)
 

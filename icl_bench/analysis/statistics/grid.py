@@ -106,8 +106,19 @@ def _groups(frame: pd.DataFrame, by: Sequence[str]) -> np.ndarray:
             size = len(present)
         number, size = number * values + codes, size * max(values, 1)
     groups = np.full(len(frame), -1)
-    groups[~missing] = np.unique(number[~missing], return_inverse=True)[1]
+    groups[~missing] = _numbered(number[~missing], size)[1]
     return groups
+
+
+def _numbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different codes, ascending, and each one's place among them: ``np.unique`` without a sort, if all are below
+    a ``size`` that is not much larger than their number.
+    """
+    if size > 4 * len(codes) + 1000:
+        return np.unique(codes, return_inverse=True)
+    present = np.zeros(size, dtype=bool)
+    present[codes] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[codes]
 
 
 def grids(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[Grid]]:
@@ -120,14 +131,14 @@ def grids(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[Gr
     import pandas as pd
 
     keys, parts = partition(frame, by)
-    tests, _ = pd.factorize(frame["test_id"], sort=True)
+    tests, known = pd.factorize(frame["test_id"], sort=True)
     draws = frame["draw"].to_numpy()
-    return keys, [_grid(part, draws[part], tests[part]) for part in parts]
+    return keys, [_grid(part, draws[part], tests[part], len(known)) for part in parts]
 
 
-def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray) -> Grid:
+def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray, size: int) -> Grid:
     draws, row = np.unique(draw, return_inverse=True)
-    tests, column = np.unique(test, return_inverse=True)
+    tests, column = _numbered(test, size)
     places = np.full((len(draws), len(tests)), -1)
     places[row, column] = rows
     if (places >= 0).sum() < len(rows):

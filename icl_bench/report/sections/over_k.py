@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from icl_bench.analysis.all_findings import Findings
-from icl_bench.analysis.draws import is_drawn
+from icl_bench.analysis.draws import is_drawn, is_shuffled
 from icl_bench.analysis.finding import Chart, Finding
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report import charts
@@ -119,7 +119,7 @@ def _lines(frame: pd.DataFrame, chart: Chart, naming: Naming) -> pd.DataFrame:
 
 
 def _shuffled(frame: pd.DataFrame) -> list[str]:
-    again = frame["order"].astype(str).str.startswith("shuffled")
+    again = is_shuffled(frame["order"])
     return sorted(set(frame.loc[again, "series"]))
 
 
