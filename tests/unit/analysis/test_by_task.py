@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from icl_bench import table_files
+from icl_bench.analysis import context
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.by_task import IN_ORDER, ByTask, each_task, joined_tables
 from icl_bench.analysis.summary import records
 from icl_bench.registry import FINDINGS
 from icl_bench.report.prediction_sample import in_turns
+from icl_bench.results import kept_tables
 from icl_bench.results import rows as rows_of_folder
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import read_results, read_some
+from icl_bench.results.kept_texts import read_kept
+from icl_bench.results.reading import read_results, read_some, state_prior
 
 ROOT = Path(__file__).parents[3]
 OWN = ROOT / "tests" / "golden" / "results" / "results" / "trec"
@@ -44,6 +49,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(part.take(order), place / f"{name}.parquet")
         import_predictions(place / f"{name}.parquet", place / "results")
     return place / "results"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of each test's own: no test has the tables of another one."""
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def _as_other_task(file: Path, out: Path, suffix: str) -> None:
@@ -68,9 +80,36 @@ def findings(
     return find(read_some(folder, only), results=folder, processes=processes)
 
 
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Findings:
+    """All tables, each computed from all predictions."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = findings(folder, patch, large=10**9)
+        assert len(dict(found.tables())) == len(FINDINGS.names)
+    return found
+
+
+def _not_again(*_: Any) -> Any:
+    raise AssertionError("computed again")
+
+
+@pytest.fixture(scope="module")
+def computed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Findings, Path]:
+    """All tables of the folder, computed task by task, and the cache with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        kept = tmp_path_factory.mktemp("cache")
+        patch.setenv("ICL_BENCH_CACHE", str(kept))
+        by_task = findings(folder, patch, 1)
+        by_task.work_out(["curves"], lambda _: None)
+        assert len(dict(by_task.tables())) == len(FINDINGS.names)
+    return by_task, kept
+
+
 @pytest.fixture
-def whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Findings:
-    return findings(folder, monkeypatch, large=10**9)
+def first(computed: tuple[Findings, Path], cache: Path) -> dict[str, pd.DataFrame]:
+    """All tables of the folder, with those that a first command kept in the cache."""
+    shutil.copytree(computed[1], cache)
+    return dict(computed[0].tables())
 
 
 def _rounded(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -81,12 +120,11 @@ def _rounded(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 def test_every_table_is_that_of_the_whole_folder(
-    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch, processes: int
+    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = dict(whole.tables())
-    by_task = findings(folder, monkeypatch, 1, processes)
+    by_task = findings(folder, monkeypatch, 1, processes=2)
     said: list[str] = []
     by_task.work_out([*FINDINGS], said.append)
     assert "computing findings: 1 of 4 tasks" in said
@@ -98,10 +136,8 @@ def test_every_table_is_that_of_the_whole_folder(
     assert sum(len(table) > 0 for table in expected.values()) >= 25
 
 
-def test_a_frontier_has_the_costs_and_tests_of_its_points(
-    folder: Path, whole: Findings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_task = findings(folder, monkeypatch, 1)
+def test_a_frontier_has_the_costs_and_tests_of_its_points(whole: Findings, computed: tuple[Findings, Path]) -> None:
+    by_task, _ = computed
     assert len(whole.frontier) == len(by_task.frontier) > 0
     expected, found = (each.context.beside["frontier"] for each in (whole, by_task))
     np.testing.assert_array_equal(found.taken.each, expected.taken.each)
@@ -130,7 +166,7 @@ def test_resampling_of_a_task_does_not_depend_on_other_tasks(folder: Path, monke
 def test_a_part_of_a_large_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, only: Mapping[str, str]) -> None:
     expected = findings(folder, monkeypatch, 10**9, only=only)
     found = findings(folder, monkeypatch, 1, only=only)
-    assert records(found.curves) == records(expected.curves)
+    assert found.context.stored.rows.tasks == expected.context.stored.rows.tasks
     pd.testing.assert_frame_equal(
         found.context.stored.predictions.astype(object),
         expected.context.stored.predictions.astype(object).reset_index(drop=True),
@@ -160,6 +196,81 @@ def test_a_finding_that_fails_in_a_task_says_so(folder: Path, monkeypatch: pytes
     made = FINDINGS["order_sensitivity"]
     monkeypatch.setitem(FINDINGS._loaded, "order_sensitivity", type(made)("order_sensitivity", fails, by_task=IN_ORDER))
     assert by_task.order_sensitivity["task"].nunique() == 4, "computed from all predictions"
+
+
+def test_the_next_command_has_the_tables_of_the_first_one(
+    folder: Path, first: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = findings(folder, monkeypatch, 1)
+    monkeypatch.setattr(context, "_tables_of", _not_again)
+    again.work_out(["forecast", "curves"], lambda _: None)
+    for name, table in again.tables():
+        pd.testing.assert_frame_equal(table, first[name], check_exact=True)
+        for column in table.select_dtypes(object):
+            assert [*map(type, table[column])] == [*map(type, first[name][column])], (name, column)
+
+
+def _curves_of(of: context.Context) -> dict[str, pd.DataFrame]:
+    return {"curves": of.table("curves")}
+
+
+def _with_another_prior(folder: Path) -> None:
+    state_prior(folder, "trec-a", "half", {"DESC": 0.5, "HUM": 0.5})
+
+
+def _without_a_cell(folder: Path) -> None:
+    next(folder.glob("trec-a/*.parquet")).unlink()
+
+
+@pytest.mark.parametrize("change", [_with_another_prior, _without_a_cell])
+def test_a_folder_that_changed_has_tables_of_its_own(
+    folder: Path,
+    first: dict[str, pd.DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], None],
+) -> None:
+    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
+    change(changed)
+    tasks: list[str] = []
+    monkeypatch.setattr(context, "_tables_of", lambda of: tasks.extend(of.stored.rows.tasks) or {})
+    found = findings(changed, monkeypatch, 1)
+    assert found.context.kept.read() == {}
+    found.context.work_out(["curves"])
+    assert len(tasks) == 4
+
+
+@pytest.mark.parametrize("options", [{"base_model": "gemma3-270m"}, {"wanted": 0.5}, {"task": "trec-a"}])
+def test_other_options_have_tables_of_their_own(
+    folder: Path, first: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    read_from: list[str] = []
+    monkeypatch.setattr(kept_tables, "read_kept", lambda file: read_from.append(file.name) or read_kept(file))
+    for given in ({}, options):
+        monkeypatch.setattr(rows_of_folder, "LARGE", 1)
+        with suppress(AssertionError):
+            find(read_some(folder), results=folder, **given).context.kept.read()
+    assert len({*read_from}) == 2
+
+
+def test_damaged_tables_are_computed_again(
+    folder: Path, first: dict[str, pd.DataFrame], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = (cache / kept_tables.FOLDER).iterdir()
+    whole = file.read_bytes()
+    monkeypatch.setattr(context, "_tables_of", _curves_of)
+    file.write_bytes(whole[:-9] + b"x" + whole[-8:])
+    pd.testing.assert_frame_equal(findings(folder, monkeypatch, 1).curves, first["curves"], check_exact=True)
+    assert [*findings(folder, monkeypatch, 1).context.kept.read()] == ["curves"]
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing(
+    folder: Path, first: dict[str, pd.DataFrame], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "file").write_text("")
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(cache / "file"))
+    monkeypatch.setattr(context, "_tables_of", _curves_of)
+    pd.testing.assert_frame_equal(findings(folder, monkeypatch, 1).curves, first["curves"], check_exact=True)
 
 
 def test_columns_and_types_are_those_of_one_table() -> None:

@@ -160,7 +160,7 @@ def test_other_options_another_program_and_another_name_of_the_folder_have_their
     monkeypatch.chdir(kept.results.parent)
     kept.text.of("results")  # messages name the folder as it was given
     assert kept.text.times == 3
-    monkeypatch.setattr(kept_texts, "_program", lambda: ["another version"])
+    monkeypatch.setattr(kept_texts, "program_files", lambda: ["another version"])
     kept.text.of(kept.results)
     assert kept.text.times == 4
     monkeypatch.undo()
@@ -174,7 +174,7 @@ def test_the_programs_files_and_the_installed_packages_are_part_of_the_key(
     (own / "kept_texts.py").write_text("a = 1")
     monkeypatch.setattr(kept_texts, "__file__", str(own / "kept_texts.py"))
     monkeypatch.syspath_prepend(tmp_path)
-    program = kept_texts._program.__wrapped__
+    program = kept_texts.program_files.__wrapped__
     before = program()
     assert program() == before
     (own / "kept_texts.py").write_text("a = 2")
