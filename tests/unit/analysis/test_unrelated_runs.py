@@ -195,5 +195,5 @@ def test_findings_on_computed_runs_keep_their_rows(
         other = run_here(runs, tmp_path / "others", **changes)
     cells = {cell: meta for cell, meta in other.cells.items() if cell not in there.cells}
     new = other.predictions["cell"].isin(cells)
-    other = replace(other, predictions=other.predictions[new], cells=cells)
+    other = replace(other, given=other.predictions[new], cells=cells)
     assert not lost(computed, together(there, other))
