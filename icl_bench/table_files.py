@@ -12,7 +12,7 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +179,9 @@ def parquet_table(
     elif without:
         wanted = [f.name for f in pq.read_schema(source) if f.name not in without]
     is_large = columns is None and bool(coded) and pq.read_metadata(source).num_rows >= MANY_ROWS
-    with pq.ParquetFile(source, read_dictionary=coded if is_large else texts, pre_buffer=False) as file:
+    if is_large:
+        texts = [f.name for f in pq.read_schema(source) if f.name in coded and is_text(f.type)]
+    with pq.ParquetFile(source, read_dictionary=texts, pre_buffer=False) as file:
         if not sealed:
             _check_size(file.metadata)
         if is_large:
@@ -215,7 +217,7 @@ def _in_few_bytes(file: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Tab
         chunks = parts.get(field.name, [])
         if field.name in dictionaries:
             values = dictionaries[field.name]
-            code = _smallest(len(values))
+            code = smallest_codes(len(values))
             chunks = [pa.DictionaryArray.from_arrays(chunk.cast(code), values) for chunk in chunks]
             whole[field.name] = pa.chunked_array(chunks, pa.dictionary(code, values.type))
         else:
@@ -232,21 +234,43 @@ def _coded(chunk: pa.DictionaryArray, name: str, dictionaries: dict[str, pa.Arra
     if known is None:
         dictionaries[name] = known = chunk.dictionary
         if len(known.unique()) == len(known):
-            return chunk.indices.cast(_smallest(len(known)))
+            return chunk.indices.cast(smallest_codes(len(known)))
         dictionaries[name] = known = known.unique()
     place = pc.index_in(chunk.dictionary, known)
     if place.null_count:
         new = chunk.dictionary.filter(pc.is_null(place)).unique()
         dictionaries[name] = known = pa.concat_arrays([known, new])
         place = pc.index_in(chunk.dictionary, known)
-    return place.take(chunk.indices).cast(_smallest(len(known)))
+    return place.take(chunk.indices).cast(smallest_codes(len(known)))
 
 
-def _smallest(values: int) -> pa.DataType:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are texts, also if they are dictionary-encoded."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def smallest_codes(values: int) -> pa.DataType:
     """The smallest type of codes for this number of values."""
     import pyarrow as pa
 
     return pa.int8() if values < 2**7 else pa.int16() if values < 2**15 else pa.int32()
+
+
+def repeated(part: Callable[[int], pa.Array], rows: int) -> pa.ChunkedArray:
+    """A column whose rows are all equal. That of a large file consists of the same part several times."""
+    import pyarrow as pa
+
+    if rows <= _REPEATED:
+        return pa.chunked_array([part(rows)])
+    same = part(_REPEATED)
+    return pa.chunked_array([*[same] * (rows // _REPEATED), same.slice(0, rows % _REPEATED)])
+
+
+_REPEATED = 2**16
 
 
 def parquet_rows(raw: bytes, wanted: Mapping[str, str]) -> pa.Table:
@@ -280,8 +304,13 @@ def data_frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as a Parquet file, sealed. Raises ``pyarrow.ArrowException`` for unsupported types.
+ROWS_OF_GROUP = 2**20
+"""Maximum rows of a part of a Parquet file."""
+
+
+def parquet_bytes(table: pa.Table, schema: pa.Schema | None = None) -> bytes:
+    """A table as a Parquet file, sealed. With a ``schema``, each part is converted to its types when it is written.
+    Raises ``pyarrow.ArrowException`` for unsupported types.
 
     The seal is a SHA-256 of all other bytes. It precedes the footer, where no offset points to it: readers ignore it,
     and rewriting the table removes it.
@@ -289,7 +318,10 @@ def parquet_bytes(table: pa.Table) -> bytes:
     import pyarrow.parquet as pq
 
     stream = io.BytesIO()
-    pq.write_table(table, stream, compression="zstd")
+    with pq.ParquetWriter(stream, schema or table.schema, compression="zstd") as writer:
+        for start in range(0, max(len(table), 1), ROWS_OF_GROUP):
+            part = table.slice(start, ROWS_OF_GROUP)
+            writer.write_table(part if schema is None else part.cast(schema))
     raw = stream.getvalue()
     footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")  # the format, "File Format"
     return raw[:footer] + _SEAL + hashlib.sha256(raw).digest() + raw[footer:]

@@ -47,7 +47,7 @@ from icl_bench.results.stored_meta import (
     json_content,
     read_origins,
 )
-from icl_bench.table_files import parquet_rows, parquet_table
+from icl_bench.table_files import parquet_rows, parquet_table, repeated
 from icl_bench.wording import first_line, plain
 
 if TYPE_CHECKING:
@@ -623,25 +623,12 @@ def _conformed(table: pa.Table, only: Collection[str] | None = None) -> pa.Table
 
     schema, present = prediction_schema(), table.schema.names
     columns = {
-        f.name: _as(f, table[f.name]) if f.name in present else _nulls(len(table), f.type)
+        f.name: _as(f, table[f.name]) if f.name in present else repeated(partial(pa.nulls, type=f.type), len(table))
         for f in schema
         if only is None or f.name in only
     }
     columns |= {name: table[name] for name in present if name not in columns}
     return pa.table(columns)
-
-
-def _nulls(rows: int, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    """A column without values. That of a large file consists of the same part several times."""
-    import pyarrow as pa
-
-    if rows <= _NULLS:
-        return pa.nulls(rows, kind)
-    part = pa.nulls(_NULLS, kind)
-    return pa.chunked_array([*[part] * (rows // _NULLS), part.slice(0, rows % _NULLS)])
-
-
-_NULLS = 2**16
 
 
 def _as(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:

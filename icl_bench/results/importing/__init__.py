@@ -74,7 +74,7 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
     meta: dict[bytes, bytes] = {IMPORT_META: json.dumps(as_stored(about)).encode()}
     if stated == NOTHING_STATED and (origins := stated_origins(raw)) is not None:
         meta[EXPORT_META] = origins
-    _put(storage, name, whole.replace_schema_metadata(meta), file.name)
+    _put(storage, name, whole, checked.schema.with_metadata(meta), file.name)
     for note in checked.notes:
         warn(f"{shown}: {note}")
     return Import(storage.where(name), rows, tuple(checked.further), notes=parsed.notes)
@@ -100,10 +100,10 @@ def find_import(storage: Storage, sha256: str) -> tuple[str, int] | None:
     return None
 
 
-def _put(storage: Storage, name: str, table: pa.Table, source: str) -> None:
+def _put(storage: Storage, name: str, table: pa.Table, schema: pa.Schema, source: str) -> None:
     storage.prepare()
     try:
-        storage.put(name, parquet_bytes(table))
+        storage.put(name, parquet_bytes(table, schema))
     except OSError as error:
         raise UserError(f"results folder {storage.where()}: {error.strerror or error}; nothing was imported") from None
     except pa.ArrowException as error:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from icl_bench.metrics.scores import golds_of
 from icl_bench.prompts.written_labels import LabelReader
+from icl_bench.results.importing.coded import replaced, rows_of
 from icl_bench.wording import counted, listed, plain, short
 
 FEW = 0.5
@@ -29,24 +31,26 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Compared:
-    """Answers, compared with the correct ones."""
+    """Answers, compared with the correct ones; each list is ``(groups,)``."""
 
-    predictions: list[str]
-    """``(rows,)``: the label of an answer, else the answer as written."""
-    texts: list[str | None]
-    """``(rows,)``: the original text, if ``predictions`` has its label."""
+    labels: list[str | None]
+    """The label of an answer that is written otherwise; None if ``prediction`` stays."""
     correct: list[bool | None]
-    """``(rows,)``; None for free text, which has scores."""
+    """None for free text, which has scores."""
     right: list[bool | None]
-    """``(rows,)``: whether ``predictions`` are a correct answer; None for free text."""
+    """Whether the answers are correct; None for free text."""
     notes: tuple[str, ...] = ()
     """Warnings."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The columns that are compared, each ``(rows,)``."""
+    """The values that are compared, each ``(groups,)``. Rows with equal values are one group; groups are in the order
+    of their first rows. Of free text, only task and verdict count.
+    """
 
+    number: np.ndarray
+    """The group of each row, ``(rows,)``."""
     task: Sequence[str]
     gold: Sequence[str]
     prediction: Sequence[str]
@@ -59,10 +63,10 @@ class Answers:
     golds: Sequence[Any] | None = None
     """All correct answers, if there are several."""
 
-    def all_golds(self, row: int) -> Sequence[str]:
-        """The correct answers of a row, ``gold`` first."""
-        gold = self.gold[row]
-        return (gold,) if self.golds is None else tuple(dict.fromkeys((gold, *golds_of(self.golds[row], gold))))
+    def all_golds(self, group: int) -> Sequence[str]:
+        """The correct answers of a group, ``gold`` first."""
+        gold = self.gold[group]
+        return (gold,) if self.golds is None else tuple(dict.fromkeys((gold, *golds_of(self.golds[group], gold))))
 
 
 class Labels:
@@ -100,37 +104,37 @@ def compare(answers: Answers, judge: str | None = None) -> Compared:
     one; the caller refuses rows in which it does not.
     """
     labels = _labels(answers)
-    predictions, correct = list(answers.prediction), list(answers.stated)
-    texts: list[str | None] = [None] * len(predictions)
-    right: list[bool | None] = [None] * len(predictions)
+    correct = list(answers.stated)
+    new: list[str | None] = [None] * len(correct)
+    right: list[bool | None] = [None] * len(correct)
     unlike: list[int] = []
-    for row, (written, stated) in enumerate(zip(answers.prediction, answers.stated, strict=True)):
-        if answers.free[row]:
+    for group, (written, stated) in enumerate(zip(answers.prediction, answers.stated, strict=True)):
+        if answers.free[group]:
             continue
-        golds = answers.all_golds(row)
-        label = None if answers.finished[row] else labels[answers.task[row]].label_in(written)
-        if answers.finished[row]:
+        golds = answers.all_golds(group)
+        label = None if answers.finished[group] else labels[answers.task[group]].label_in(written)
+        if answers.finished[group]:
             pass  # a run has parsed the label, among all labels of its task
         elif stated is None:
-            correct[row] = label in golds
+            correct[group] = label in golds
         elif stated is False and label in golds:
             label = None
             if written not in golds or judge is not None:
-                unlike.append(row)
+                unlike.append(group)
         elif stated is True and judge is not None and label not in golds:
             label = golds[0]
         if label is not None and label != written:
-            predictions[row], texts[row] = label, written
-        right[row] = predictions[row] in golds
+            new[group] = written = label
+        right[group] = written in golds
     notes = [*_few(answers, labels, judge), *_contradicted(answers, unlike, judge)]
-    return Compared(predictions, texts, correct, right, tuple(notes))
+    return Compared(new, correct, right, tuple(notes))
 
 
 def _labels(answers: Answers) -> Mapping[str, Labels]:
     """The labels of each task: the correct answers of its rows."""
     by_task: dict[str, set[str]] = {}
-    for row in np.flatnonzero(~answers.free).tolist():
-        by_task.setdefault(answers.task[row], set()).update(answers.all_golds(row))
+    for group in np.flatnonzero(~answers.free).tolist():
+        by_task.setdefault(answers.task[group], set()).update(answers.all_golds(group))
     return {task: Labels(sorted(labels)) for task, labels in by_task.items()}
 
 
@@ -140,17 +144,18 @@ def _few(answers: Answers, labels: Mapping[str, Labels], judge: str | None) -> l
     compared = ~answers.free & ~answers.finished
     if judge is not None:
         compared &= np.array([stated is None for stated in answers.stated])
-    frame = pd.DataFrame({"task": answers.task, "gold": answers.gold, "prediction": answers.prediction})[compared]
-    for task, rows in frame.groupby("task", sort=False):
-        name = str(task)
-        counts = rows["prediction"].value_counts()
+    frame = pd.DataFrame({"task": answers.task, "gold": answers.gold, "prediction": answers.prediction})
+    frame["rows"] = np.bincount(answers.number, minlength=len(frame))
+    for task, groups in frame[compared].groupby("task", sort=False):
+        name, rows = str(task), int(groups["rows"].sum())
+        counts = groups.groupby("prediction", sort=False)["rows"].sum().sort_values(ascending=False, kind="stable")
         others = [text for text in counts.index if labels[name].label_in(text) is None]
-        found = len(rows) - int(counts[others].sum())
-        if found >= FEW * len(rows):
+        found = rows - int(counts[others].sum())
+        if found >= FEW * rows:
             continue
-        samples, golds = (", ".join(map(short, texts[:SHOWN])) for texts in (others, rows["gold"].unique()))
+        samples, golds = (", ".join(map(short, texts[:SHOWN])) for texts in (others, groups["gold"].unique()))
         notes.append(
-            f"task {plain(name)}: {found:,} of {len(rows):,} predictions {'is' if found == 1 else 'are'} "
+            f"task {plain(name)}: {found:,} of {rows:,} predictions {'is' if found == 1 else 'are'} "
             f"among the correct answers; others are {samples}, correct answers are {golds}; write predictions as "
             "gold is written, or give free text a column of scores (f1, rouge1, ...)"
         )
@@ -161,25 +166,27 @@ def _contradicted(answers: Answers, unlike: Sequence[int], judge: str | None) ->
     """A warning if the file judges answers as wrong that equal the correct one."""
     if not unlike:
         return []
-    samples = [f"{short(answers.prediction[row])} for {short(answers.gold[row])}" for row in unlike[:SHOWN]]
+    rows = np.flatnonzero(np.isin(answers.number, unlike))
+    shown = answers.number[rows[:SHOWN]].tolist()
+    samples = [f"{short(answers.prediction[group])} for {short(answers.gold[group])}" for group in shown]
     whose = f"{judge} counts" if judge else "column correct counts"
     remedy = "" if judge else "; omit the column to have it computed"
     return [
-        f"{whose} {counted(len(unlike), 'answer')} as wrong that {'is' if len(unlike) == 1 else 'are'} the correct "
-        f"answer except for its spelling ({listed(samples)}, the first in row {unlike[0] + 1:,}); kept as stated"
+        f"{whose} {counted(len(rows), 'answer')} as wrong that {'is' if len(rows) == 1 else 'are'} the correct "
+        f"answer except for its spelling ({listed(samples)}, the first in row {rows[0] + 1:,}); kept as stated"
         f"{remedy}"
     ]
 
 
-def as_columns(compared: Compared, had_texts: pa.ChunkedArray | None) -> dict[str, pa.ChunkedArray]:
-    """The columns ``prediction``, ``correct`` and, if there are some, ``text``."""
-    columns = {
-        "prediction": pa.chunked_array([pa.array(compared.predictions, pa.string())]),
-        "correct": pa.chunked_array([pa.array(compared.correct, pa.bool_())]),
-    }
-    if any(text is not None for text in compared.texts):
-        texts = compared.texts
-        if had_texts is not None:
-            texts = [new if old is None else old for new, old in zip(texts, had_texts.to_pylist(), strict=True)]
-        columns["text"] = pa.chunked_array([pa.array(texts, pa.string())])
+def as_columns(
+    compared: Compared, number: np.ndarray, written: pa.ChunkedArray, had_texts: pa.ChunkedArray | None
+) -> dict[str, pa.ChunkedArray]:
+    """The columns ``prediction``, ``correct`` and, if answers were ``written`` otherwise, ``text``."""
+    verdicts = pa.array(compared.correct, pa.bool_())
+    columns = {"prediction": written, "correct": pa.chunked_array([verdicts.take(pa.array(number))])}
+    read = np.array([label is not None for label in compared.labels])
+    if read.any():
+        columns["prediction"] = replaced(written, number, compared.labels)
+        texts = rows_of(written, read[number])
+        columns["text"] = texts if had_texts is None else pc.coalesce(had_texts, texts.cast(pa.string()))
     return columns

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow import types
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import AXES, cell_hash
+from icl_bench.results.importing.coded import codes_of, numbered
 from icl_bench.wording import one_line, short
 
 
@@ -20,24 +21,23 @@ def refuse_type(column: pa.ChunkedArray, where: str, expected: str) -> NoReturn:
     raise UserError(one_line(f"{where}: holds values of type {column.type}; expected {expected}"))
 
 
-def check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str) -> None:
-    """Raise ``UserError`` with the first value that is not ``good``."""
+def check(good: np.ndarray, column: pa.ChunkedArray, where: str, expected: str, before: int = 0) -> None:
+    """Raise ``UserError`` with the first value that is not ``good``. ``before`` is the number of rows before these."""
     if not good.all():
         row = int(good.argmin())
         value = short(column[row].as_py())
-        raise UserError(f"{where}: {value} in row {row + 1:,}; expected {expected}")
+        raise UserError(f"{where}: {value} in row {before + row + 1:,}; expected {expected}")
 
 
 def check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
     """Raise ``UserError`` if a test row has different correct answers."""
     keys = ["task", "variant", "label_space", "queries", "test_id"]
-    codes = pd.DataFrame({name: codes_of(columns[name].fill_null("")) for name in keys})
-    codes["gold"] = codes_of(columns["gold"])
-    first = codes.reset_index().groupby(keys, sort=False)[["index", "gold"]].transform("first")
-    differs = (codes["gold"] != first["gold"]).to_numpy()
+    number, first = numbered([codes_of(columns[name]) for name in keys])
+    gold = codes_of(columns["gold"])
+    differs = gold != gold[first][number]
     if differs.any():
         row = int(differs.argmax())
-        before = int(first["index"][row])
+        before = int(first[number[row]])
         name, gold, other = (
             short(columns[column][at].as_py()) for column, at in (("test_id", row), ("gold", row), ("gold", before))
         )
@@ -47,14 +47,21 @@ def check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
         )
 
 
-def check_correct(columns: Mapping[str, pa.ChunkedArray], right: pa.ChunkedArray, shown: str) -> None:
+def check_correct(
+    columns: Mapping[str, pa.ChunkedArray],
+    stated: Sequence[bool | None],
+    right: Sequence[bool | None],
+    rows: np.ndarray,
+    shown: str,
+) -> None:
     """Raise ``UserError`` if ``correct`` contradicts gold and prediction.
 
-    ``right`` is whether a prediction is a correct answer; missing for free text.
+    ``rows`` are the first rows of groups of equal ones, in order. For each, ``stated`` is the value of ``correct``, and
+    ``right`` is whether the prediction is a correct answer; missing for free text.
     """
-    agrees = np.asarray(pc.equal(columns["correct"], right).fill_null(True))
-    if not agrees.all():
-        row = int(agrees.argmin())
+    for row, verdict, is_right in zip(rows.tolist(), stated, right, strict=True):
+        if verdict is None or is_right is None or verdict == is_right:
+            continue
         correct, gold, prediction = (short(columns[name][row].as_py()) for name in ("correct", "gold", "prediction"))
         raise UserError(
             f"{shown}: column correct: {correct} in row {row + 1:,}, where gold is {gold} and "
@@ -78,56 +85,54 @@ def cells(columns: Mapping[str, pa.ChunkedArray], shown: str) -> pa.ChunkedArray
     column does not name each cell by one hash.
     """
     keys = (*AXES, "variant")
-    codes = pd.DataFrame({name: codes_of(columns[name]) for name in (*keys, "test_id")})
-    codes["cell"] = cell = codes.groupby(list(keys), sort=False).ngroup()
-    _check_repeats(codes, shown)
+    codes = {name: _numbers_of(columns[name]) for name in keys}
+    cell, first = numbered([*codes.values()])
+    _check_repeats(cell, codes_of(columns["test_id"]), shown)
     _check_zero_shot(columns, codes, shown)
     stated = columns["cell"]
     if stated.null_count < len(stated):
         check_missing(stated, f"{shown}: column cell")
-        names = pd.DataFrame({"cell": cell, "name": codes_of(stated)}).drop_duplicates()
-        if not names["cell"].is_unique or not names["name"].is_unique:
+        names = codes_of(stated)
+        pairs = len(numbered([cell, names])[1])
+        if pairs != len(first) or pairs != int(names.max()) + 1:
             raise UserError(
                 f"{shown}: column cell: must name each cell by its own hash (rows with the same "
                 f"{', '.join(keys)} are a cell); omit the column to have it computed"
             )
         return stated
-    first = np.flatnonzero(~cell.duplicated())
     cells = pa.table({name: columns[name] for name in keys}).take(first).to_pylist()
     hashes = [cell_hash(axes, axes.pop("variant")) for axes in cells]
-    indices = pa.array(cell.to_numpy(), pa.int32())
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(indices, hashes)])
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(pa.array(cell), hashes)])
 
 
-def codes_of(column: pa.ChunkedArray) -> np.ndarray:
-    """A number for each value, ``(rows,)``: equal numbers for equal values."""
-    return np.asarray(column.dictionary_encode().combine_chunks().indices)
+def _numbers_of(column: pa.ChunkedArray) -> np.ndarray:
+    """The whole numbers of a column, or a number for each text, ``(rows,)``."""
+    return codes_of(column) if types.is_dictionary(column.type) else column.to_numpy()
 
 
-def texts_of(column: pa.ChunkedArray) -> list[Any]:
-    """A column's texts, equal ones as one object: millions of rows have few different labels."""
-    coded = column.dictionary_encode().combine_chunks()
-    different = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    texts: list[Any] = different[coded.indices.fill_null(len(different) - 1).to_numpy()].tolist()
-    return texts
-
-
-def _check_repeats(codes: pd.DataFrame, shown: str) -> None:
-    again = codes.duplicated(["cell", "test_id"]).to_numpy()
-    if again.any():
+def _check_repeats(cell: np.ndarray, test_id: np.ndarray, shown: str) -> None:
+    key = cell.astype(np.int64)
+    key *= int(test_id.max()) + 1
+    key += test_id
+    ordered = np.sort(key)
+    if (ordered[1:] == ordered[:-1]).any():
+        again = pd.Series(key).duplicated().to_numpy()
         count = f"{again.sum():,} row{' repeats' if again.sum() == 1 else 's repeat'} an earlier one"
         raise UserError(
             f"{shown}: {count} in {', '.join((*AXES, 'test_id'))}; the first is row {int(again.argmax()) + 1:,}"
         )
 
 
-def _check_zero_shot(columns: Mapping[str, pa.ChunkedArray], codes: pd.DataFrame, shown: str) -> None:
+def _check_zero_shot(columns: Mapping[str, pa.ChunkedArray], codes: Mapping[str, np.ndarray], shown: str) -> None:
     """Raise ``UserError`` for several draws of k=0, which tables would count as independent draws."""
-    bare = codes[columns["k"].to_numpy() == 0]
-    point = [name for name in (*AXES, "variant") if name != "draw"]
-    other = bare.groupby(point)["draw"].transform("first") != bare["draw"]
+    bare = np.flatnonzero(codes["k"] == 0)
+    if not len(bare):
+        return
+    number, first = numbered([numbers[bare] for name, numbers in codes.items() if name != "draw"])
+    draw = codes["draw"][bare]
+    other = draw != draw[first][number]
     if other.any():
-        row = int(other.idxmax())
+        row = int(bare[other.argmax()])
         raise UserError(
             f"{shown}: column draw: {columns['draw'][row]} in row {row + 1:,}, another draw of a "
             "point of k=0; all draws without demonstrations are the same: keep one"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,10 @@ from icl_bench.metrics.scores import LARGEST_SCORE, score_columns
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import ALWAYS, further_fields, prediction_schema
 from icl_bench.results.importing.answers import Answers, as_columns, compare
-from icl_bench.results.importing.checks import (
-    cells,
-    check,
-    check_correct,
-    check_golds,
-    check_missing,
-    codes_of,
-    refuse_type,
-    texts_of,
-)
+from icl_bench.results.importing.checks import cells, check, check_correct, check_golds, check_missing, refuse_type
+from icl_bench.results.importing.coded import CODE, CODED, among, changed, coded, codes_of, filled, numbered, replaced
 from icl_bench.results.importing.samples import short_names
+from icl_bench.table_files import is_text, repeated
 from icl_bench.text_files import parse_literal
 from icl_bench.wording import counted, one_line, plain
 
@@ -69,6 +63,14 @@ class Checked:
     notes: tuple[str, ...]
     """Warnings about the answers."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The stored types, known columns first; texts are coded in memory."""
+        stored = {field.name: field.type for field in prediction_schema()}
+        kinds = {name: values.type for name, values in self.further.items()}
+        kinds = {name: kind.value_type if types.is_dictionary(kind) else kind for name, kind in kinds.items()}
+        return pa.schema([*((name, stored[name]) for name in self.known), *kinds.items()])
+
 
 def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None = None) -> Checked:
     """Type, complete and check the columns of a table.
@@ -99,7 +101,7 @@ def checked_columns(table: pa.Table, shown: str, variant: str, judge: str | None
             refuse_type(column, where, "a list in each row, as a run stores it, or another name for this column")
     notes = (*_of_cache(columns, further, shown, judge), *_compare(columns, further, shown, judge))
     columns["cell"] = cells(columns, shown)
-    known = {field.name: columns[field.name].cast(field.type) for field in prediction_schema()}
+    known = {name: columns[name] for name in prediction_schema().names}
     known = {name: values for name, values in known.items() if name in ALWAYS or values.null_count < len(table)}
     return Checked(known, further, notes)
 
@@ -121,19 +123,19 @@ def _typed_columns(table: pa.Table, shown: str, variant: str) -> dict[str, pa.Ch
     columns = {
         field.name: _typed(table[field.name], field, f"{shown}: column {field.name}")
         if field.name in table.column_names
-        else pa.chunked_array([pa.nulls(len(table), _plain_type(field))])
+        else repeated(partial(pa.nulls, type=CODE if field.name in CODED else _plain_type(field)), len(table))
         for field in prediction_schema()
     }
     columns["gold"] = _with_empty_golds(columns["gold"], table)
     for name, value in NOT_ASKED_FOR.items():
-        columns[name] = columns[name].fill_null(value)
+        columns[name] = filled(columns[name], value) if isinstance(value, str) else columns[name].fill_null(value)
     for name in NEEDED:
         check_missing(columns[name], f"{shown}: column {name}")
     for name, default in DEFAULTS.items():
-        columns[name] = pc.if_else(pc.equal(columns[name], default), None, columns[name])
-    columns["attention"] = columns["attention"].fill_null("full")
-    columns["backend"] = columns["backend"].fill_null("imported")
-    columns["variant"] = _with_kinds_apart(columns, columns["variant"].fill_null(variant))
+        columns[name] = changed(columns[name], partial(_without, default))
+    columns["attention"] = filled(columns["attention"], "full")
+    columns["backend"] = filled(columns["backend"], "imported")
+    columns["variant"] = _with_kinds_apart(columns, filled(columns["variant"], variant))
     check_golds(columns, shown)
     return columns
 
@@ -144,12 +146,14 @@ def _with_kinds_apart(columns: dict[str, pa.ChunkedArray], variants: pa.ChunkedA
     """
     if all(columns[name].null_count == len(variants) for name in DEFAULTS):
         return variants
-    kinds = [" ".join(filter(None, row)) for row in zip(*(columns[name].to_pylist() for name in DEFAULTS), strict=True)]
-    rows = list(zip(variants.to_pylist(), kinds, strict=True))
-    several = [variant for variant, count in Counter(variant for variant, _ in set(rows)).items() if count > 1]
-    names = short_names(kind for variant, kind in rows if variant in several and kind)
-    apart = [f"{variant}-{names[kind]}" if kind and variant in several else variant for variant, kind in rows]
-    return pa.chunked_array([pa.array(apart, pa.string())])
+    having = [variants, *(columns[name] for name in DEFAULTS)]
+    number, first = numbered([codes_of(column) for column in having])
+    groups = zip(*(column.take(first).to_pylist() for column in having), strict=True)
+    kinds = [(variant, " ".join(filter(None, kind))) for variant, *kind in groups]
+    several = [variant for variant, count in Counter(variant for variant, _ in set(kinds)).items() if count > 1]
+    names = short_names(kind for variant, kind in kinds if variant in several and kind)
+    apart = [f"{variant}-{names[kind]}" if kind and variant in several else None for variant, kind in kinds]
+    return replaced(variants, number, apart)
 
 
 def _of_cache(
@@ -159,8 +163,9 @@ def _of_cache(
 
     Raises ``UserError``. The counts of a harness's log, which a user does not write, are left out; returns a note.
     """
-    written = further.get("cache_write_tokens")
-    parts = [columns["cached_tokens"], *([] if written is None else [written])]
+    parts = [columns["cached_tokens"], *(further[name] for name in ("cache_write_tokens",) if name in further)]
+    if all(part.null_count == len(part) for part in parts):
+        return ()
     of_cache = sum(part.cast(pa.int64()).fill_null(0).to_numpy() for part in parts)
     prompts = columns["prompt_tokens"].cast(pa.int64()).fill_null(LARGEST).to_numpy()
     good = of_cache <= prompts
@@ -180,23 +185,28 @@ def _compare(
 ) -> tuple[str, ...]:
     """Complete ``correct``, and store labels in any spelling; returns warnings."""
     rows = len(columns["gold"])
-    stated, finished = columns["correct"], columns["prompt_hash"].is_valid().to_numpy()
+    stated, task, golds = columns["correct"], codes_of(columns["task"]), further.get("golds")
+    verdicts = np.concatenate([chunk.cast(pa.int8()).fill_null(2).to_numpy() for chunk in stated.chunks])
     scores = [values.is_valid().to_numpy() for name, values in further.items() if name in score_columns()]
-    scored = np.any(scores, axis=0) if scores else np.zeros(rows, dtype=bool)
-    free = _free_text(codes_of(columns["task"]), scored, stated.is_valid().to_numpy(), judged=judge is not None)
+    free = np.zeros(rows, dtype=bool)
+    if scores:
+        free = _free_text(task, np.any(scores, axis=0), verdicts < 2, judged=judge is not None)
+    finished = columns["prompt_hash"].is_valid().to_numpy() if stated.null_count < rows else np.zeros(rows, dtype=bool)
+    texts = [codes_of(columns["gold"]), codes_of(columns["prediction"])]
+    texts += [] if golds is None else [_codes_of_lists(golds)]
+    texts = [np.where(free, 0, codes) for codes in texts] if free.any() else texts
+    number, first = numbered([task, verdicts, free, finished, *texts])
     answers = Answers(
-        task=texts_of(columns["task"]),
-        gold=texts_of(columns["gold"]),
-        prediction=texts_of(columns["prediction"]),
-        stated=stated.to_pylist(),
-        free=free,
-        finished=finished if stated.null_count < rows else np.zeros(rows, dtype=bool),
-        golds=further["golds"].to_pylist() if "golds" in further else None,
+        number,
+        *(columns[name].take(first).to_pylist() for name in ("task", "gold", "prediction", "correct")),
+        free=free[first],
+        finished=finished[first],
+        golds=None if golds is None else golds.take(first).to_pylist(),
     )
     compared = compare(answers, judge)
     if judge is None:
-        check_correct(columns, pa.array(compared.right, pa.bool_()), shown)
-    for name, values in as_columns(compared, further.get("text")).items():
+        check_correct(columns, answers.stated, compared.right, first, shown)
+    for name, values in as_columns(compared, number, columns["prediction"], further.get("text")).items():
         (columns if name in columns else further)[name] = values
     return compared.notes
 
@@ -206,7 +216,8 @@ def _free_text(task: np.ndarray, scored: np.ndarray, stated: np.ndarray, *, judg
 
     A row without a score is free text, too, if its task has scores and no verdicts. A harness may give both.
     """
-    in_scored, in_stated = (np.bincount(task, weights=rows) > 0 for rows in (scored, stated))
+    tasks = int(task.max()) + 1
+    in_scored, in_stated = (np.bincount(task[rows], minlength=tasks) > 0 for rows in (scored, stated))
     of_free_task = (in_scored & ~in_stated)[task]
     return np.asarray(of_free_task | (scored & ~stated if judged else scored))
 
@@ -223,8 +234,10 @@ def _with_empty_golds(gold: pa.ChunkedArray, table: pa.Table) -> pa.ChunkedArray
         for m in metric.measures
         if m.column in table.column_names
     ]
-    scored = np.any([table[name].is_valid() for name in having], axis=0)
-    return pc.if_else(scored, gold.fill_null(""), gold) if having else gold
+    if not having or not gold.null_count:
+        return gold
+    scored, texts = np.any([table[name].is_valid() for name in having], axis=0), gold.cast(pa.string())
+    return coded(pc.if_else(scored, texts.fill_null(""), texts))
 
 
 def _plain_type(field: pa.Field) -> pa.DataType:
@@ -243,19 +256,26 @@ def _typed(column: pa.ChunkedArray, field: pa.Field, where: str) -> pa.ChunkedAr
     if types.is_list(kind):
         return _id_lists(column, where)
     answers = field.name in EMPTY_IS_VALUE
-    text = _text(_written(column) if answers else column, where, empty=answers)
+    text = _text(_written(column) if answers else column, where, empty=answers, code=field.name in CODED)
     if field.name == "queries":
-        check(_among(text, (*QUERY_KINDS, None)), column, where, " or ".join(QUERY_KINDS))
+        check(among(text, (*QUERY_KINDS, None)), column, where, " or ".join(QUERY_KINDS))
     return text
 
 
-def _text(column: pa.ChunkedArray, where: str, *, empty: bool) -> pa.ChunkedArray:
-    """Convert to text; integers become their digits."""
+def _text(column: pa.ChunkedArray, where: str, *, empty: bool, code: bool = False) -> pa.ChunkedArray:
+    """Convert to text, or with ``code`` to codes of texts; integers become their digits."""
     kind = column.type
-    if not (_is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
+    if not (is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
         refuse_type(column, where, "text")
+    if code:
+        return coded(column) if empty else changed(coded(column), partial(_without, ""))
     text = column.cast(pa.string())
-    return text if empty else pc.if_else(pc.equal(text, ""), None, text)
+    return text if empty else _without("", text)
+
+
+def _without(text: str, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column with missing values instead of this text."""
+    return pc.if_else(pc.equal(column, text), None, column)
 
 
 def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -267,32 +287,55 @@ def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.string())
     if not types.is_floating(column.type):
         return column
-    values = (None if value is None or math.isnan(value) else value for value in column.to_pylist())
-    texts = [value if value is None else _as_text(value) for value in values]
-    return pa.chunked_array([pa.array(texts, pa.string())])
+    chunks = []
+    for chunk in column.chunks:
+        values = (None if value is None or math.isnan(value) else value for value in chunk.to_pylist())
+        chunks.append(pa.array([value if value is None else _as_text(value) for value in values], pa.string()))
+    return pa.chunked_array(chunks, pa.string())
+
+
+def _checked(
+    column: pa.ChunkedArray,
+    where: str,
+    expected: str,
+    kind: pa.DataType,
+    values_in: Callable[[pa.Array], Any],
+    is_good: Callable[[Any], np.ndarray],
+) -> pa.ChunkedArray:
+    """The values in a column, in this type. Raises ``UserError`` with the first value that is not good."""
+    chunks: list[pa.Array] = []
+    for chunk in column.chunks:
+        values = values_in(chunk)
+        check(is_good(values), chunk, where, expected, before=sum(map(len, chunks)))
+        chunks.append(pa.array(values, kind, from_pandas=True))
+    return pa.chunked_array(chunks, kind)
 
 
 def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     expected = f"a whole number from 0 to {LARGEST:,}"
-    values = _numbers(column, where, expected)
-    good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
-    check(good | np.isnan(values), column, where, expected)
-    return pa.chunked_array([pa.array(values, from_pandas=True).cast(pa.int32())])
+
+    def is_good(values: np.ndarray) -> np.ndarray:
+        good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
+        return np.asarray(good | np.isnan(values))
+
+    return _checked(column, where, expected, pa.int32(), partial(_numbers, where=where, expected=expected), is_good)
 
 
 def _fractions(column: pa.ChunkedArray, where: str, name: str) -> pa.ChunkedArray:
     probability = name in PROBABILITIES
     expected = "a probability from 0 to 1" if probability else "a share from 0 to 1, not a percentage"
-    values = _numbers(column, where, expected)
     least = 0 if probability else -LARGEST_SCORE
-    check(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values), column, where, expected)
-    return pa.chunked_array([pa.array(values, from_pandas=True)])
+
+    def is_good(values: np.ndarray) -> np.ndarray:
+        return np.asarray(((values >= least) & (values <= LARGEST_SCORE)) | np.isnan(values))
+
+    return _checked(column, where, expected, pa.float64(), partial(_numbers, where=where, expected=expected), is_good)
 
 
-def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
+def _numbers(column: pa.Array, where: str, expected: str) -> np.ndarray:
     """Numbers ``(rows,)``: NaN for a missing value, infinity for anything else."""
     kind = column.type
-    if _is_text(kind):
+    if is_text(kind):
         column = column.cast(pa.string())
         try:
             column = column.cast(pa.float64())
@@ -301,7 +344,7 @@ def _numbers(column: pa.ChunkedArray, where: str, expected: str) -> np.ndarray:
             return np.array([known[text] for text in column.to_pylist()])
     elif not any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
         refuse_type(column, where, expected)
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
 
 
 def _number(text: str | None) -> float:
@@ -318,7 +361,7 @@ def _booleans(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     kind, expected = column.type, "true or false"
     if types.is_boolean(kind):
         return column
-    if not any(is_kind(kind) for is_kind in (_is_text, types.is_integer, types.is_floating, types.is_null)):
+    if not any(is_kind(kind) for is_kind in (is_text, types.is_integer, types.is_floating, types.is_null)):
         refuse_type(column, where, expected)
     text = pc.utf8_lower(column.cast(pa.string()))
     yes, no, nothing = (
@@ -336,15 +379,19 @@ def _among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
 def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Lists of ids; JSON in a text column."""
     kind = pa.list_(pa.string())
-    if not _is_text(column.type):
+    if not is_text(column.type):
         try:
             return column.cast(kind)
         except pa.ArrowException:
             refuse_type(column, where, "lists of ids")
-    lists = [_ids(text) for text in column.to_pylist()]
-    good = np.array([ids != NO_IDS for ids in lists])
-    check(good, column, where, 'a JSON list like ["12", "7"]')
-    return pa.chunked_array([pa.array(lists, kind)])
+    return _checked(
+        column,
+        where,
+        'a JSON list like ["12", "7"]',
+        kind,
+        lambda chunk: [_ids(text) for text in chunk.to_pylist()],
+        lambda lists: np.array([ids != NO_IDS for ids in lists], dtype=bool),
+    )
 
 
 def _ids(text: str | None) -> list[str] | None:
@@ -360,10 +407,21 @@ def _ids(text: str | None) -> list[str] | None:
 
 def _gold_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """Lists of correct answers, as text like ``gold``; in a text column JSON, or lists as Python writes them."""
-    lists = [_golds(value) for value in column.to_pylist()]
-    good = np.array([golds is not NO_GOLDS for golds in lists])
-    check(good, column, where, 'a JSON list of texts or numbers, like ["red", "crimson"]')
-    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
+    return _checked(
+        column,
+        where,
+        'a JSON list of texts or numbers, like ["red", "crimson"]',
+        pa.list_(pa.string()),
+        lambda chunk: [_golds(value) for value in chunk.to_pylist()],
+        lambda lists: np.array([golds is not NO_GOLDS for golds in lists], dtype=bool),
+    )
+
+
+def _codes_of_lists(column: pa.ChunkedArray) -> np.ndarray:
+    """A number for each list of texts, ``(rows,)``: equal numbers for equal lists."""
+    known: dict[tuple[str, ...] | None, int] = {}
+    keys = (None if texts is None else tuple(texts) for chunk in column.chunks for texts in chunk.to_pylist())
+    return np.fromiter((known.setdefault(key, len(known)) for key in keys), dtype=np.int32, count=len(column))
 
 
 def _golds(value: Any) -> Sequence[str | None] | None:
@@ -402,7 +460,8 @@ def _as_text(value: float) -> str:
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """A column to keep unchanged. Raises ``UserError`` if it could not be read again."""
     try:
-        column.to_pandas(use_threads=False)
+        for chunk in column.chunks:
+            chunk.to_pandas(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         refuse_type(column, where, "plainer values, or no such column")
     return column
@@ -410,7 +469,7 @@ def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Convert a text column to the type that a run stores, if all its values are of that type; else unchanged."""
-    if not _is_text(column.type) or _is_text(kind):
+    if not is_text(column.type) or is_text(kind):
         return column
     try:
         as_json = str if types.is_list(kind) else str.lower  # a boolean is True, too
@@ -418,7 +477,3 @@ def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array(values, kind)])
     except (ValueError, RecursionError, pa.ArrowException, TypeError, OverflowError):
         return column
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))

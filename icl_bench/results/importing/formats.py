@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from icl_bench.errors import UserError
 from icl_bench.results.importing import every_eval_ever, helm, inspect_logs, lm_eval
 from icl_bench.results.importing.samples import Log, Parsed, Stated, as_table
 from icl_bench.results.importing.tables import columns_of, csv_columns, json_items, parquet_columns
-from icl_bench.table_files import gunzip
+from icl_bench.table_files import gunzip, repeated
 from icl_bench.text_files import decode
 from icl_bench.wording import plain
 
@@ -85,7 +86,7 @@ def _with(table: pa.Table, stated: Stated, shown: str) -> pa.Table:
     for name, value in stated.values().items():
         if name in table.column_names:
             raise UserError(f"--{name} {value}: {shown} has a column {name}")
-        table = table.append_column(name, pa.array([value] * len(table)))
+        table = table.append_column(name, repeated(partial(pa.repeat, value), len(table)))
     return table
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import types
 
 from icl_bench.errors import UserError
 from icl_bench.escaping import formula_of
 from icl_bench.results.exporting import FIRST
-from icl_bench.table_files import check_names, csv_rows, parquet_table, refusing_damaged_parquet
+from icl_bench.results.importing.coded import CODED
+from icl_bench.table_files import check_names, csv_rows, is_text, parquet_table, refusing_damaged_parquet
 from icl_bench.text_files import parse_json
 from icl_bench.wording import one_line, short
 
@@ -27,17 +29,19 @@ EMPTY_IS_ANSWER = "prediction"
 def parquet_columns(raw: bytes, shown: str) -> pa.Table:
     """The columns of a Parquet file, without categories and extension types. Raises ``UserError``."""
     with refusing_damaged_parquet(shown):
-        table = parquet_table(raw)
-        check_names(table.column_names, shown)
-        return pa.table({name: _decoded(table[name]) for name in table.column_names})
+        check_names(pq.read_schema(pa.BufferReader(raw)).names, shown)
+        table = parquet_table(raw, coded=CODED)
+        return pa.table({name: _decoded(table[name], name in CODED) for name in table.column_names})
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without categories or an extension type."""
+def _decoded(column: pa.ChunkedArray, texts: bool) -> pa.ChunkedArray:
+    """A column without an extension type or categories, except of ``texts``."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _decoded(column.cast(kind.storage_type))
-    return column.cast(kind.value_type) if types.is_dictionary(kind) else column
+        return _decoded(column.cast(kind.storage_type), texts)
+    if not types.is_dictionary(kind) or (texts and is_text(kind)):
+        return column
+    return column.cast(kind.value_type)
 
 
 def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
@@ -50,8 +54,7 @@ def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
     chunks: list[list[pa.Array]] = [[] for _ in header]
     while batch := list(islice(rows, BATCH_ROWS)):
         for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
-            texts = map(formula_of, cells) if exported else cells
-            chunk.append(pa.array(texts, pa.string()))
+            chunk.append(pa.array(map(formula_of, cells) if exported else cells, pa.string()))
     columns = {}
     for name, chunk in zip(header, chunks, strict=True):
         column = pa.chunked_array(chunk, pa.string())

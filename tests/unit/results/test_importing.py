@@ -461,7 +461,7 @@ def test_an_import_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_table_that_cannot_be_stored_is_named_on_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(_: pa.Table) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise pa.ArrowNotImplementedError("no such\ntype")
 
     monkeypatch.setattr("icl_bench.results.importing.parquet_bytes", refuse)
