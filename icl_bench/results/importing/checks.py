@@ -12,7 +12,7 @@ from pyarrow import types
 
 from icl_bench.errors import UserError
 from icl_bench.results.cells import AXES, cell_hash
-from icl_bench.results.importing.coded import codes_of, numbered
+from icl_bench.results.importing.coded import codes_of, keys_of, numbered
 from icl_bench.wording import one_line, short
 
 
@@ -111,9 +111,7 @@ def _numbers_of(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _check_repeats(cell: np.ndarray, test_id: np.ndarray, shown: str) -> None:
-    key = cell.astype(np.int64)
-    key *= int(test_id.max()) + 1
-    key += test_id
+    key = keys_of([cell, test_id])
     ordered = np.sort(key)
     if (ordered[1:] == ordered[:-1]).any():
         again = pd.Series(key).duplicated().to_numpy()

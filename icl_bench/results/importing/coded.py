@@ -22,6 +22,9 @@ CODE = pa.dictionary(pa.int8(), pa.string())
 LARGEST_KEY = 2**62
 """Maximum number of combinations that one whole number distinguishes."""
 
+SMALL_KEY = 2**32
+"""The same for a number of half the memory."""
+
 
 def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column's texts as codes, with one dictionary: the texts that occur, in the order of their first rows."""
@@ -97,19 +100,26 @@ def numbered(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The number of each row's combination of numbers from 0, in the order of their first rows, ``(rows,)``; and these
     first rows, ``(combinations,)``.
     """
-    key, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    number = pd.factorize(keys_of(columns))[0].astype(np.int32)
+    most = np.maximum.accumulate(number)
+    return number, np.flatnonzero(np.append(True, most[1:] > most[:-1]))
+
+
+def keys_of(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """A whole number for each row, ``(rows,)``, equal for equal combinations of the columns' numbers from 0."""
+    key, size = np.zeros(len(columns[0]), dtype=np.uint32), 1
     for numbers in columns:
         further = int(numbers.max()) + 1
         if size * further > LARGEST_KEY:
             key, different = pd.factorize(key)
             size = len(different)
+        if size * further > SMALL_KEY:
+            key = key.astype(np.int64, copy=False)
         if further > 1:
-            key *= further
-            key += numbers
+            key *= key.dtype.type(further)
+            np.add(key, numbers, out=key, casting="unsafe")
             size *= further
-    number = pd.factorize(key)[0].astype(np.int32)
-    most = np.maximum.accumulate(number)
-    return number, np.flatnonzero(np.append(True, most[1:] > most[:-1]))
+    return key
 
 
 def _recoded(column: pa.ChunkedArray, places: pa.Array, values: pa.Array) -> pa.ChunkedArray:

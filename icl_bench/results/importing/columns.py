@@ -313,6 +313,10 @@ def _checked(
 
 def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     expected = f"a whole number from 0 to {LARGEST:,}"
+    if types.is_integer(column.type):
+        ends = pc.min_max(column).as_py()
+        if (ends["min"] or 0) >= 0 and (ends["max"] or 0) <= LARGEST:
+            return column.cast(pa.int32())
 
     def is_good(values: np.ndarray) -> np.ndarray:
         good = (values >= 0) & (values <= LARGEST) & (values == np.floor(values))
