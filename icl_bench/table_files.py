@@ -90,7 +90,9 @@ def csv_rows(text: str, shown: str, delimiter: str = ",") -> Iterator[tuple[str,
     Each row has its location for messages, such as ``mine.csv:2``. Cells may have any length, because some contain
     whole prompts. Raises ``UserError`` with the line.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    raw = io.BytesIO(text.encode(errors="surrogatepass"))  # a StringIO needs four bytes for each letter
+    lines = io.TextIOWrapper(raw, "utf-8", "surrogatepass", newline="")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     width = 0
     try:
         while (cells := _next(reader)) is not None:

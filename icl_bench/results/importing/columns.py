@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,9 @@ QUERY_KINDS = ("test", "copied")
 PROBABILITIES = ("probability", "margin", "label_mass")
 
 LARGEST = 2**31 - 1
+
+PART_ROWS = 2**16
+"""Maximum rows that are converted together."""
 
 NO_GOLDS = None, None
 """Marks a value that is not a list of correct answers."""
@@ -193,7 +196,7 @@ def _compare(
         free = _free_text(task, np.any(scores, axis=0), verdicts < 2, judged=judge is not None)
     finished = columns["prompt_hash"].is_valid().to_numpy() if stated.null_count < rows else np.zeros(rows, dtype=bool)
     texts = [codes_of(columns["gold"]), codes_of(columns["prediction"])]
-    texts += [] if golds is None else [_codes_of_lists(golds)]
+    texts += [] if golds is None or free.all() else [_codes_of_lists(golds)]
     texts = [np.where(free, 0, codes) for codes in texts] if free.any() else texts
     number, first = numbered([task, verdicts, free, finished, *texts])
     answers = Answers(
@@ -287,11 +290,11 @@ def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.string())
     if not types.is_floating(column.type):
         return column
-    chunks = []
-    for chunk in column.chunks:
-        values = (None if value is None or math.isnan(value) else value for value in chunk.to_pylist())
-        chunks.append(pa.array([value if value is None else _as_text(value) for value in values], pa.string()))
-    return pa.chunked_array(chunks, pa.string())
+    parts = []
+    for part in _parts(column):
+        values = (None if value is None or math.isnan(value) else value for value in part.to_pylist())
+        parts.append(pa.array([value if value is None else _as_text(value) for value in values], pa.string()))
+    return pa.chunked_array(parts, pa.string())
 
 
 def _checked(
@@ -303,12 +306,18 @@ def _checked(
     is_good: Callable[[Any], np.ndarray],
 ) -> pa.ChunkedArray:
     """The values in a column, in this type. Raises ``UserError`` with the first value that is not good."""
-    chunks: list[pa.Array] = []
+    parts: list[pa.Array] = []
+    for part in _parts(column):
+        values = values_in(part)
+        check(is_good(values), part, where, expected, before=sum(map(len, parts)))
+        parts.append(pa.array(values, kind, from_pandas=True))
+    return pa.chunked_array(parts, kind)
+
+
+def _parts(column: pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Adjacent parts of a column, because Python's objects and temporary copies need several times its memory."""
     for chunk in column.chunks:
-        values = values_in(chunk)
-        check(is_good(values), chunk, where, expected, before=sum(map(len, chunks)))
-        chunks.append(pa.array(values, kind, from_pandas=True))
-    return pa.chunked_array(chunks, kind)
+        yield from (chunk.slice(start, PART_ROWS) for start in range(0, len(chunk), PART_ROWS))
 
 
 def _whole(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
@@ -393,7 +402,7 @@ def _id_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         where,
         'a JSON list like ["12", "7"]',
         kind,
-        lambda chunk: [_ids(text) for text in chunk.to_pylist()],
+        lambda part: [_ids(text) for text in part.to_pylist()],
         lambda lists: np.array([ids != NO_IDS for ids in lists], dtype=bool),
     )
 
@@ -416,7 +425,7 @@ def _gold_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         where,
         'a JSON list of texts or numbers, like ["red", "crimson"]',
         pa.list_(pa.string()),
-        lambda chunk: [_golds(value) for value in chunk.to_pylist()],
+        lambda part: [_golds(value) for value in part.to_pylist()],
         lambda lists: np.array([golds is not NO_GOLDS for golds in lists], dtype=bool),
     )
 
@@ -424,7 +433,7 @@ def _gold_lists(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 def _codes_of_lists(column: pa.ChunkedArray) -> np.ndarray:
     """A number for each list of texts, ``(rows,)``: equal numbers for equal lists."""
     known: dict[tuple[str, ...] | None, int] = {}
-    keys = (None if texts is None else tuple(texts) for chunk in column.chunks for texts in chunk.to_pylist())
+    keys = (None if texts is None else tuple(texts) for part in _parts(column) for texts in part.to_pylist())
     return np.fromiter((known.setdefault(key, len(known)) for key in keys), dtype=np.int32, count=len(column))
 
 
@@ -464,8 +473,8 @@ def _as_text(value: float) -> str:
 def _kept(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """A column to keep unchanged. Raises ``UserError`` if it could not be read again."""
     try:
-        for chunk in column.chunks:
-            chunk.to_pandas(use_threads=False)
+        for part in _parts(column):
+            part.to_pandas(use_threads=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         refuse_type(column, where, "plainer values, or no such column")
     return column

@@ -53,13 +53,12 @@ def csv_columns(text: str, shown: str, delimiter: str = ",") -> pa.Table:
     header = [formula_of(name) if exported else name for name in header]
     chunks: list[list[pa.Array]] = [[] for _ in header]
     while batch := list(islice(rows, BATCH_ROWS)):
-        for chunk, cells in zip(chunks, zip(*batch, strict=True), strict=True):
-            chunk.append(pa.array(map(formula_of, cells) if exported else cells, pa.string()))
-    columns = {}
-    for name, chunk in zip(header, chunks, strict=True):
-        column = pa.chunked_array(chunk, pa.string())
-        columns[name] = column if name == EMPTY_IS_ANSWER else pc.if_else(pc.equal(column, ""), None, column)
-    return pa.table(columns)
+        for name, chunk, cells in zip(header, chunks, zip(*batch, strict=True), strict=True):
+            texts = pa.array(map(formula_of, cells) if exported else cells, pa.string())
+            texts = texts if name == EMPTY_IS_ANSWER else pc.if_else(pc.equal(texts, ""), None, texts)
+            chunk.append(texts.dictionary_encode() if name in CODED else texts)
+    columns = [pa.chunked_array(chunk, chunk[0].type if chunk else pa.string()) for chunk in chunks]
+    return pa.table(columns, names=header)
 
 
 def json_value(text: str, shown: str) -> Any:
