@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from support.fakes import FREE_TEXT, FakeBackend, plan, runner
 from support.in_process import run_command
 
+from icl_bench import table_files
 from icl_bench.analysis.summary import summarise_folder
 from icl_bench.cli.output.summary import print_summary
 from icl_bench.cli.output.terminal import console
@@ -34,6 +35,7 @@ from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import ALWAYS, AXES, prediction_schema
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import NEEDED, Import, find_import, import_predictions
+from icl_bench.results.importing import columns as columns_of_imports
 from icl_bench.results.importing.answers import Labels
 from icl_bench.results.reading import failed_cells, finished_cells, read_results, read_stored
 from icl_bench.results.storage import LocalStorage
@@ -1023,6 +1025,47 @@ def taken_or_refused(folder: Path, path: Path) -> None:
     summarise_folder(folder / "results").as_json()
     export_results(folder / "results", folder / "out.parquet")
     export_results(folder / "results", folder / "out.csv")
+
+
+@st.composite
+def several_tasks(draw: st.DrawFn) -> pd.DataFrame:
+    """Sweeps of up to three tasks, with their rows in any order."""
+    frames = draw(st.lists(mangled_frames(), min_size=1, max_size=3))
+    for number, frame in enumerate(frames):
+        if "task" in frame.columns:
+            frame["task"] = f"task {number}"
+    joined = pd.concat([frame.loc[:, ~frame.columns.duplicated()] for frame in frames], ignore_index=True)
+    return joined.iloc[draw(st.permutations(range(len(joined))))] if draw(st.booleans()) else joined
+
+
+def outcome(path: Path, folder: Path) -> list[Any]:
+    """What an import of a file stores, and its warnings; or its error."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            done = import_predictions(path, folder)
+        except UserError as error:
+            assert not list(folder.rglob("*.parquet"))
+            return [str(error)]
+    table = pq.read_table(stored(done))
+    coded = [table[field.name] for field in table.schema if pa.types.is_dictionary(field.type)]
+    texts = [column.combine_chunks().dictionary.to_pylist() for column in coded]
+    return [stored(done).name, table.schema, repr(table.to_pylist()), texts, [str(one.message) for one in said]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(several_tasks(), st.integers(1, 9))
+def test_a_large_file_is_imported_like_a_small_one(frame: pd.DataFrame, rows: int):
+    with TemporaryDirectory() as created, pytest.MonkeyPatch.context() as patch:
+        folder = Path(created)
+        try:
+            frame.to_parquet(folder / "mine.parquet", index=False, row_group_size=rows)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            return  # no such file can be made
+        expected = outcome(folder / "mine.parquet", folder / "small")
+        patch.setattr(table_files, "MANY_ROWS", 1)
+        patch.setattr(columns_of_imports, "PART_ROWS", 2)
+        assert outcome(folder / "mine.parquet", folder / "large") == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*among the correct answers:UserWarning")
