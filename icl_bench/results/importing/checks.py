@@ -38,11 +38,11 @@ def check_golds(columns: Mapping[str, pa.ChunkedArray], shown: str) -> None:
     if differs.any():
         row = int(differs.argmax())
         before = int(first[number[row]])
-        name, gold, other = (
+        name, stated, other = (
             short(columns[column][at].as_py()) for column, at in (("test_id", row), ("gold", row), ("gold", before))
         )
         raise UserError(
-            f"{shown}: column gold: {gold} in row {row + 1:,}, but {other} in row {before + 1:,} "
+            f"{shown}: column gold: {stated} in row {row + 1:,}, but {other} in row {before + 1:,} "
             f"for the same test row ({name}); a test row has one correct answer"
         )
 

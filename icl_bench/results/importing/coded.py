@@ -92,8 +92,9 @@ def codes_of(column: pa.ChunkedArray) -> np.ndarray:
 
 def among(column: pa.ChunkedArray, values: Sequence[str | None]) -> np.ndarray:
     """Whether each value of a coded column is one of ``values``, which may include None, ``(rows,)``."""
-    of_text = pc.is_in(column.chunk(0).dictionary, value_set=pa.array(values, pa.string()))
-    return np.append(np.asarray(of_text, dtype=bool), None in values)[codes_of(column)]
+    of_text = np.asarray(pc.is_in(column.chunk(0).dictionary, value_set=pa.array(values, pa.string())), dtype=bool)
+    found: np.ndarray = np.append(of_text, None in values)[codes_of(column)]
+    return found
 
 
 def numbered(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +108,8 @@ def numbered(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 def keys_of(columns: Sequence[np.ndarray]) -> np.ndarray:
     """A whole number for each row, ``(rows,)``, equal for equal combinations of the columns' numbers from 0."""
-    key, size = np.zeros(len(columns[0]), dtype=np.uint32), 1
+    key: np.ndarray = np.zeros(len(columns[0]), dtype=np.uint32)
+    size = 1
     for numbers in columns:
         further = int(numbers.max()) + 1
         if size * further > LARGEST_KEY:

@@ -199,9 +199,13 @@ def _compare(
     texts += [] if golds is None or free.all() else [_codes_of_lists(golds)]
     texts = [np.where(free, 0, codes) for codes in texts] if free.any() else texts
     number, first = numbered([task, verdicts, free, finished, *texts])
+    of_groups = {name: columns[name].take(first).to_pylist() for name in ("task", "gold", "prediction", "correct")}
     answers = Answers(
         number,
-        *(columns[name].take(first).to_pylist() for name in ("task", "gold", "prediction", "correct")),
+        task=of_groups["task"],
+        gold=of_groups["gold"],
+        prediction=of_groups["prediction"],
+        stated=of_groups["correct"],
         free=free[first],
         finished=finished[first],
         golds=None if golds is None else golds.take(first).to_pylist(),
