@@ -2,12 +2,12 @@
 
 They are named after all that they depend on: the contents of the folder's files as they were read, this program's own
 files, and the options. So nothing has to be compared when they are used again. They are pickled, because no other
-format keeps the types of a data frame's objects. The cache folder must be the user's own, as that of Python's compiled
-files.
+format keeps the types of a data frame's objects. Pickled files can run code, so only the user's own are read.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from icl_bench.models.cache_folder import cache_dir
 from icl_bench.registry import plugins
 from icl_bench.results.cells import digest
-from icl_bench.results.kept_texts import program_files, read_kept, write_kept
+from icl_bench.results.kept_texts import kept_content, program_files, write_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,13 +41,17 @@ class KeptTables:
                 self._file = cache_dir() / FOLDER / f"{key[:32]}.pickle"
 
     def read(self) -> dict[str, pd.DataFrame]:
-        """The kept tables. A missing or damaged file has none."""
+        """The kept tables. A file that is missing, damaged or another user's has none."""
         if self._file is None:
             return {}
         try:
-            tables: dict[str, pd.DataFrame] = pickle.loads(read_kept(self._file))
+            with self._file.open("rb") as file:
+                if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+                    return {}
+                content = kept_content(file.read())
         except (OSError, ValueError):
             return {}
+        tables: dict[str, pd.DataFrame] = pickle.loads(content)
         return tables
 
     def write(self, tables: Mapping[str, pd.DataFrame]) -> None:

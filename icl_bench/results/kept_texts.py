@@ -96,7 +96,7 @@ class _Entry:
     def read(cls, file: Path) -> _Entry | None:
         """Read an entry; None if it is missing or damaged."""
         try:
-            return cls(**json.loads(read_kept(file)))
+            return cls(**json.loads(kept_content(file.read_bytes())))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -123,9 +123,9 @@ def write_kept(file: Path, content: bytes, most: int) -> None:
         old.unlink(missing_ok=True)
 
 
-def read_kept(file: Path) -> bytes:
-    """The content of a file of :func:`write_kept`. Raises ``OSError``, or ``ValueError`` if it is damaged."""
-    stated, _, content = file.read_bytes().partition(b"\n")
+def kept_content(raw: bytes) -> bytes:
+    """The content in the bytes of a file of :func:`write_kept`. Raises ``ValueError`` if they are damaged."""
+    stated, _, content = raw.partition(b"\n")
     if stated != sha256(content).hexdigest().encode():
         raise ValueError("damaged")
     return content

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from icl_bench.report.prediction_sample import in_turns
 from icl_bench.results import kept_tables
 from icl_bench.results import rows as rows_of_folder
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.kept_texts import read_kept
 from icl_bench.results.reading import read_results, read_some, state_prior
 
 ROOT = Path(__file__).parents[3]
@@ -244,13 +243,23 @@ def test_a_folder_that_changed_has_tables_of_its_own(
 def test_other_options_have_tables_of_their_own(
     folder: Path, first: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    read_from: list[str] = []
-    monkeypatch.setattr(kept_tables, "read_kept", lambda file: read_from.append(file.name) or read_kept(file))
-    for given in ({}, options):
-        monkeypatch.setattr(rows_of_folder, "LARGE", 1)
-        with suppress(AssertionError):
-            find(read_some(folder), results=folder, **given).context.kept.read()
-    assert len({*read_from}) == 2
+    monkeypatch.setattr(rows_of_folder, "LARGE", 1)
+    assert find(read_some(folder), results=folder).context.kept.read().keys() == first.keys() & by_task_names()
+    assert not find(read_some(folder), results=folder, **options).context.kept.read()
+
+
+def by_task_names() -> set[str]:
+    return {name for name in FINDINGS if FINDINGS[name].by_task is not None}
+
+
+def test_tables_of_another_user_are_not_read(
+    folder: Path, first: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are pickled: whoever wrote them could run code."""
+    kept = findings(folder, monkeypatch, 1).context.kept
+    assert kept.read()
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    assert not kept.read()
 
 
 def test_damaged_tables_are_computed_again(
@@ -289,20 +298,12 @@ def test_columns_and_types_are_those_of_one_table() -> None:
 
 
 def _ended(task: str) -> str:
-    if task == "b" and _pid() != _PROCESS:
-        import os
-
+    if task == "b" and os.getpid() != _PROCESS:
         os._exit(1)
     return task.upper()
 
 
-def _pid() -> int:
-    import os
-
-    return os.getpid()
-
-
-_PROCESS = _pid()
+_PROCESS = os.getpid()
 
 
 def test_a_process_that_ends_loses_no_task() -> None:
