@@ -6,6 +6,7 @@ copies, and return tables.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -130,7 +131,9 @@ def each_task(work: Callable[[str], Any], tasks: Sequence[str], processes: int) 
         _WORK.append(work)
         try:
             context = multiprocessing.get_context("fork")
-            pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_ignore_interrupts)
+            pool = ProcessPoolExecutor(
+                processes, mp_context=context, initializer=_end_with_its_parent, initargs=(os.getpid(),)
+            )
             with warnings.catch_warnings():
                 # this program's other threads only draw, and the forked processes do not
                 warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -153,6 +156,15 @@ def _worked(task: str) -> Any:
     return _WORK[-1](task)
 
 
-def _ignore_interrupts() -> None:
-    """The process that forked this one ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+_PR_SET_PDEATHSIG = 1
+"""Of Linux's ``prctl``: the signal that a process gets when its parent ends."""
+
+
+def _end_with_its_parent(parent: int) -> None:
+    """End this process at an interrupt, because its parent is interrupted, too, and would wait for its task; and when
+    the parent is killed, because it would wait for further tasks.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -308,6 +312,42 @@ _PROCESS = os.getpid()
 
 def test_a_process_that_ends_loses_no_task() -> None:
     assert dict(each_task(_ended, "abc", 2)) == {"a": "A", "b": "B", "c": "C"}
+
+
+AT_WORK = """
+import time
+from icl_bench.analysis.by_task import each_task
+
+def work(task):
+    print("at work", flush=True)
+    time.sleep(60)
+
+list(each_task(work, ["a", "b", "c"], 2))
+"""
+
+
+@pytest.mark.parametrize("end", ["interrupt", "kill"])
+def test_all_processes_end_at_once_with_the_command(end: str) -> None:
+    """A terminal sends an interrupt to all of them; a large task would go on for minutes. A kill, as for lack of memory,
+    hits the parent alone; the others would wait for tasks for ever.
+    """
+    process = subprocess.Popen([sys.executable, "-c", AT_WORK], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"at work\n"] * 2
+    if end == "interrupt":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.kill()
+    assert process.wait(20) < 0
+    os.set_blocking(process.stdout.fileno(), False)
+    for _ in range(200):
+        if process.stdout.read() == b"":  # the output is open as long as a process has it
+            break
+        time.sleep(0.1)
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError("processes are left")
+    process.stdout.close()
 
 
 @pytest.mark.parametrize("most", [1, 5, 40])
