@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from icl_bench.machine import free_bytes
 from icl_bench.results.facts import FactsOf
 
 if TYPE_CHECKING:
@@ -111,9 +112,14 @@ def can_fork() -> bool:
     return sys.platform == "linux" and hasattr(os, "fork")
 
 
-def processors() -> int:
-    """The number of processes that can share tasks: one for each processor that this program may use."""
-    return len(os.sched_getaffinity(0)) if can_fork() else 1
+BYTES_A_ROW = 800
+"""Memory of a process for each prediction of its task: of its data frame, and of what tables need at a time."""
+
+
+def processes_in_memory(processes: int, rows: int) -> int:
+    """At most this number of processes, so that tasks of this number of predictions need half of the free memory."""
+    free = free_bytes()
+    return processes if free is None else max(1, min(processes, free // 2 // (rows * BYTES_A_ROW)))
 
 
 _WORK: list[Callable[[str], Any]] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icl_bench.analysis.by_task import ByTask, each_task, joined_tables
+from icl_bench.analysis.by_task import ByTask, each_task, joined_tables, processes_in_memory
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.predictions import (
@@ -178,7 +178,8 @@ class Context:
         self, work: Callable[[Context], T], tasks: Sequence[str], say: Callable[[str], None] = lambda _: None
     ) -> Iterator[tuple[str, T]]:
         """What ``work`` returns for the context of each task, in any order."""
-        found = each_task(lambda task: work(self.of_task(task)), tasks, self.processes)
+        processes = processes_in_memory(self.processes, self.stored.rows.most_of_a_task)
+        found = each_task(lambda task: work(self.of_task(task)), tasks, processes)
         for number, (task, result) in enumerate(found, 1):
             say(f"computing findings: {number} of {counted(len(tasks), 'task')}")
             yield task, result

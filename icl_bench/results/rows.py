@@ -62,6 +62,11 @@ class Rows:
         names, places = self._places
         return [name for number, name in enumerate(names) if number in places]
 
+    @property
+    def most_of_a_task(self) -> int:
+        """The number of predictions of the largest task of a large folder."""
+        return max(sum(stop - start for start, stop in pieces) for pieces in self._places[1].values())
+
     def names(self, column: str) -> set[str]:
         """The values of a column of names."""
         if self._table is None:

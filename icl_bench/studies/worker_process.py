@@ -19,8 +19,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from icl_bench.backends.machine import free_bytes
 from icl_bench.errors import CellError, UserError
+from icl_bench.machine import free_bytes
 from icl_bench.results.storage import Place
 from icl_bench.studies.distribution import Result, Status, StatusWatcher, Stopped
 from icl_bench.studies.parts import Engines, Part, PromptPart, Unit

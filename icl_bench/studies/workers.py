@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-from icl_bench.backends.machine import threads_here
 from icl_bench.errors import UserError
+from icl_bench.machine import threads_here
 from icl_bench.results.cells import Identity
 from icl_bench.results.storage import Place
 from icl_bench.results.store import Store

@@ -20,7 +20,7 @@ PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
 MAP = runpy.run_path(str(ROOT.parent / "benchmarks" / "package_map.py"))
 
 GROUND = as_words(
-    "errors wording seeds frozen quiet_libraries registry text_files table_files escaping options unicode_words"
+    "errors wording seeds frozen quiet_libraries registry text_files table_files escaping options unicode_words machine"
 )
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "models": GROUND,

@@ -102,10 +102,10 @@ def report(
     single predictions, with a sample of them or, with --all, all. Prompts are rebuilt from the data
     folder, if it is available.
     """
-    from icl_bench.analysis.by_task import processors
     from icl_bench.cli.output.terminal import console
     from icl_bench.cli.output.working import watched, working
     from icl_bench.errors import UserError
+    from icl_bench.machine import threads_here
     from icl_bench.report import write_report
     from icl_bench.report.figure_style import DPI, USUAL_FORMATS, FigureStyle, parse_formats, read_names
 
@@ -143,7 +143,7 @@ def report(
             style=style,
             data_dir=data_dir,
             with_all=everything is not None,
-            processes=processors(),
+            processes=threads_here(),
             say=say,
         )
     console().print(written.in_words(), soft_wrap=True)

@@ -202,7 +202,6 @@ def _print_summary(
 ) -> None:
     """Print the tables that these options of ``summary`` request."""
     from icl_bench.analysis.all_findings import read_findings
-    from icl_bench.analysis.by_task import processors
     from icl_bench.analysis.cascade import require_cascades
     from icl_bench.analysis.findings.forecast import check_wanted
     from icl_bench.cli.output.findings import made_for, print_advice, print_detectable, print_findings
@@ -211,6 +210,7 @@ def _print_summary(
     from icl_bench.cli.output.working import watched, working
     from icl_bench.demonstrations.selector_spec import cautions
     from icl_bench.errors import UserError
+    from icl_bench.machine import threads_here
     from icl_bench.registry import FINDINGS
     from icl_bench.tasks.task_files import known_groups
 
@@ -250,7 +250,13 @@ def _print_summary(
     with working() as say:
         place = watched(results, say)
         findings = read_findings(
-            place, task=task, model=model, base_model=base, wanted=share, groups=known_groups(), processes=processors()
+            place,
+            task=task,
+            model=model,
+            base_model=base,
+            wanted=share,
+            groups=known_groups(),
+            processes=threads_here(),
         )
         if cascade:
             require_cascades(findings)

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from icl_bench import table_files
+from icl_bench.analysis import by_task as by_task_of
 from icl_bench.analysis import context
 from icl_bench.analysis.all_findings import Findings, find
-from icl_bench.analysis.by_task import IN_ORDER, ByTask, each_task, joined_tables
+from icl_bench.analysis.by_task import BYTES_A_ROW, IN_ORDER, ByTask, each_task, joined_tables, processes_in_memory
 from icl_bench.analysis.summary import records
 from icl_bench.registry import FINDINGS
 from icl_bench.report.prediction_sample import in_turns
@@ -312,6 +313,16 @@ _PROCESS = os.getpid()
 
 def test_a_process_that_ends_loses_no_task() -> None:
     assert dict(each_task(_ended, "abc", 2)) == {"a": "A", "b": "B", "c": "C"}
+
+
+def test_as_many_processes_as_half_of_the_memory_holds(
+    computed: tuple[Findings, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = computed[0].context.stored.rows
+    assert rows.most_of_a_task == rows.of(["task"])["task"].value_counts().max() > 100
+    for free, processes in ((None, 8), (2 * 8 * 1000 * BYTES_A_ROW, 8), (2 * 8 * 1000 * BYTES_A_ROW - 1, 7), (0, 1)):
+        monkeypatch.setattr(by_task_of, "free_bytes", lambda free=free: free)
+        assert processes_in_memory(8, 1000) == processes
 
 
 AT_WORK = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icl_bench.backends import machine
+from icl_bench import machine
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
 
