@@ -21,6 +21,8 @@ ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|:;]+?)(?:[:;][^|]*)? \|$", re.M
 WIDTH, HEIGHT = 216, 46
 """Of a package's box, in pixels."""
 X_STEP, Y_STEP, MARGIN = 248, 76, 16
+LINE = 16
+"""Of a further line in a box."""
 STYLE = """text { font-family: system-ui, sans-serif; font-size: 12px; fill: #52606d; text-anchor: middle }
 .name { font-family: ui-monospace, monospace; font-size: 14px; font-weight: 600; fill: #1f2933 }
 .ground { fill: #ffffff } .box { fill: #f1f4fb; stroke: #3f51b5 } .base { fill: #f5f5f2; stroke: #8a8a80 }
@@ -92,8 +94,8 @@ def drawn(page: str) -> str:
     x = {name: MARGIN + round((place - left) * X_STEP) for name, place in column.items()}
     y = {name: MARGIN + (top - at) * Y_STEP for name, at in level.items()}
     width, floor = max(x.values()) + WIDTH + MARGIN, MARGIN + (top + 1) * Y_STEP
-    height = floor + HEIGHT + MARGIN
-    boxes = [_box(x[name], y[name], WIDTH, name, row.caption, "box") for name, row in packages.items()]
+    height = floor + HEIGHT + LINE + MARGIN
+    boxes = [_box(x[name], y[name], WIDTH, name, "box", row.caption) for name, row in packages.items()]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" role="img">',
@@ -102,7 +104,7 @@ def drawn(page: str) -> str:
             '<rect class="ground" width="100%" height="100%" rx="8"/>',
             *_lines(below, x, y),
             *(line for box in boxes for line in box),
-            *_box(MARGIN, floor, width - 2 * MARGIN, "base modules", " · ".join(base), "base"),
+            *_box(MARGIN, floor, width - 2 * MARGIN, "base modules", "base", *_in_two(list(base))),
             "</svg>\n",
         ]
     )
@@ -116,11 +118,19 @@ def _lines(below: Mapping[str, Sequence[str]], x: Mapping[str, int], y: Mapping[
             yield f'<path class="arrow" d="M{start} {y[name] + HEIGHT} {end} {y[other]}"/>'
 
 
-def _box(x: int, y: int, width: int, name: str, caption: str, kind: str) -> Iterator[str]:
-    """A box with a name and a caption."""
-    yield f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="6"/>'
+def _in_two(names: Sequence[str]) -> list[str]:
+    """The names in two lines."""
+    half = (len(names) + 1) // 2
+    return [" · ".join(names[:half]), " · ".join(names[half:])]
+
+
+def _box(x: int, y: int, width: int, name: str, kind: str, *captions: str) -> Iterator[str]:
+    """A box with a name and lines below it."""
+    height = HEIGHT + LINE * (len(captions) - 1)
+    yield f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
     yield f'<text class="name" x="{x + width // 2}" y="{y + 19}">{escape(name)}</text>'
-    yield f'<text x="{x + width // 2}" y="{y + 36}">{escape(caption)}</text>'
+    for line, caption in enumerate(captions):
+        yield f'<text x="{x + width // 2}" y="{y + 36 + LINE * line}">{escape(caption)}</text>'
 
 
 def main() -> None:
