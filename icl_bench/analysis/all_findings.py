@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from icl_bench.results.reading import Stored
 
 
-OF_SUMMARY = ("curves", "saturation", "order_sensitivity", "perturbed_curves")
-"""The findings of :attr:`Findings.summary`."""
-
-
 @dataclass(frozen=True)
 class Findings:
     """Tidy tables of one results folder, each an attribute: ``findings.retrieval_gain``.
@@ -66,8 +62,7 @@ class Findings:
 
         Other tables are computed on first access.
         """
-        needed = [*names, *(other for name in names if name in FINDINGS for other in FINDINGS[name].uses), *OF_SUMMARY]
-        self.context.work_out(list(dict.fromkeys(needed)), say)
+        self.context.work_out(say)
         for number, name in enumerate(names, 1):
             say(f"computing findings: {number} of {len(names)}, {name.replace('_', ' ')}")
             with FINDINGS.skipping(name):

@@ -117,7 +117,9 @@ BYTES_A_ROW = 800
 
 
 def processes_in_memory(processes: int, rows: int) -> int:
-    """At most this number of processes, so that tasks of this number of predictions need half of the free memory."""
+    """This number of processes, or fewer, so that their tasks of ``rows`` predictions need at most half of the free
+    memory.
+    """
     free = free_bytes()
     return processes if free is None else max(1, min(processes, free // 2 // (rows * BYTES_A_ROW)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icl_bench.analysis.by_task import ByTask, each_task, joined_tables, processes_in_memory
+from icl_bench.analysis.by_task import IN_ORDER, ByTask, each_task, joined_tables, processes_in_memory
 from icl_bench.analysis.cell_cost import CellCost
 from icl_bench.analysis.label_probabilities import label_probabilities
 from icl_bench.analysis.predictions import (
@@ -132,30 +132,30 @@ class Context:
     beside: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Data of findings for their charts, in addition to their tables, by name."""
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    _worked_out: list[bool] = field(default_factory=list, repr=False, compare=False)
+    """Not empty once the tables of a large folder were computed, or read from the cache."""
     _of_cells: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of a finding, computed on first access."""
-        if name not in self._tables:
-            self.work_out([name])
+        if name not in self._tables and _way(name) is not None:
+            self.work_out()
         if name not in self._tables:
             table = FINDINGS[name].make(self)
             # those of all tasks have it once they are joined
             self._tables[name] = with_rows_left_out(table, self.stored.cells) if self.whole is None else table
         return self._tables[name]
 
-    def work_out(self, names: Collection[str], say: Callable[[str], None] = lambda _: None) -> None:
-        """If the folder is large, and one of these tables can be computed task by task, compute all that can be.
+    def work_out(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Of a large folder, compute all tables that can be computed task by task, once.
 
         A task's predictions are then a data frame once, and the next command finds all these tables.
         """
-        if self.whole is not None or not self.stored.rows.by_task:
+        if self.whole is not None or not self.stored.rows.by_task or self._worked_out:
             return
-        wanted = [name for name in names if name not in self._tables and _way(name) is not None]
-        if not wanted:
-            return
-        self._tables.update(self.kept.read())
-        if all(name in self._tables for name in wanted):
+        self._worked_out.append(True)
+        if kept := self.kept.read():
+            self._tables.update(kept)
             return
         tables: dict[str, dict[str, pd.DataFrame]] = {}
         tasks = self.stored.rows.tasks
@@ -164,7 +164,7 @@ class Context:
                 tables.setdefault(name, {})[task] = table
         for name, of_tasks in tables.items():
             if len(of_tasks) == len(tasks):  # else it failed in one, and is computed again to say why
-                table = joined_tables([of_tasks[task] for task in tasks], _way(name) or ByTask(), self.facts)
+                table = joined_tables([of_tasks[task] for task in tasks], _way(name) or IN_ORDER, self.facts)
                 self._tables[name] = with_rows_left_out(table, self.stored.cells)
         self.kept.write({name: self._tables[name] for name in tables if name in self._tables})
 

@@ -126,8 +126,6 @@ class Finding:
     """How tables of single tasks are joined, if each task's rows depend on the predictions of this task only. Large
     folders are then not held whole in memory. By default the table is computed from all predictions.
     """
-    uses: tuple[str, ...] = ()
-    """Findings whose tables ``make`` reads, if it does not use predictions."""
 
     def column(self, name: str) -> Column:
         """The display of a column: declared here, or the default."""

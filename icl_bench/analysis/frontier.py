@@ -430,7 +430,6 @@ FRONTIERS = Finding(
         "Points with other test rows than most points are only in the table.",
         place=5,
     ),
-    uses=("cost",),
 )
 
 
@@ -450,5 +449,4 @@ FRONTIERS_ACROSS = Finding(
         "For money, enter prices below, or use icl-bench summary --frontier --across models --price.",
         place=6,
     ),
-    uses=("cost",),
 )

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from icl_bench.analysis.all_findings import Findings, find
 from icl_bench.analysis.draws import is_drawn
@@ -34,9 +34,6 @@ from icl_bench.results.rows import Rows
 from icl_bench.results.storage import Place, place_words
 from icl_bench.results.trained_methods import BASELINES
 from icl_bench.wording import counted
-
-if TYPE_CHECKING:
-    pass
 
 FEW_DRAWS = 3
 

@@ -75,7 +75,7 @@ class Naming:
         ``own_names`` means that the list has the names of this naming; else it has those of :meth:`of_stored`, because
         it knows no derived predictions. A curve that begins with the k=0 of another one lists that.
         """
-        points = _as_text(stored.reindex(columns=LISTED).drop_duplicates())
+        points = _as_text(stored.reindex(columns=LISTED))
         points = points.astype({"perturbation": object})
         names = self if own_names else Naming.of_stored(points, facts)
         points["listed"] = names.named(points)["series"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icl_bench.analysis.statistics.grid import numbered, sorted_codes
 from icl_bench.metrics.scores import golds_of, score_columns, title
 from icl_bench.report.naming import Naming
 from icl_bench.report.prompt_ends import Prompts, missing
@@ -183,20 +184,13 @@ def _strata(frame: pd.DataFrame) -> np.ndarray:
 
     As pandas' ``ngroup``, which needs several times the memory.
     """
-    import pandas as pd
-
-    number = np.zeros(len(frame), dtype=np.int64)
+    number, strata = np.zeros(len(frame), dtype=np.int64), 1
     for name in [name for name in STRATA if name in frame]:
-        column = frame[name]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            codes, values = column.cat.codes.to_numpy(), len(column.cat.categories)
-        else:
-            codes, found = pd.factorize(column, sort=True)
-            values = len(found)
+        codes, values = sorted_codes(frame[name])
         number *= values + 1
         number += codes.astype(np.int64) + 1
-        present = np.bincount(number) > 0
-        number = (np.cumsum(present) - 1)[number]
+        present, number = numbered(number, strata * (values + 1))
+        strata = len(present)
     return number
 
 

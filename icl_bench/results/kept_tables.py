@@ -11,13 +11,9 @@ import os
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_bench.models.cache_folder import cache_dir
-from icl_bench.registry import plugins
-from icl_bench.results.cells import digest
-from icl_bench.results.kept_texts import kept_content, program_files, write_kept
+from icl_bench.results.kept_texts import kept_content, kept_file, write_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,11 +30,7 @@ class KeptTables:
 
     def __init__(self, state: str, options: Mapping[str, Any]) -> None:
         """``state`` is a hash of all that was read; empty if nothing is kept of it."""
-        self._file: Path | None = None
-        with suppress(OSError, RuntimeError):  # a file that cannot be read, a user without a home folder
-            if state and not plugins():  # a package's code may change without its version
-                key = digest([state, dict(options), program_files()])
-                self._file = cache_dir() / FOLDER / f"{key[:32]}.pickle"
+        self._file = kept_file(FOLDER, ".pickle", [state, dict(options)]) if state else None
 
     def read(self) -> dict[str, pd.DataFrame]:
         """The kept tables. A file that is missing, damaged or another user's has none."""

@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -157,11 +157,18 @@ def kept_text(place: Place, asked: Mapping[str, Any], make: Callable[[Place], st
 def _file_of(place: Place, asked: Mapping[str, Any]) -> Path | None:
     """The file of a text; None if it cannot be kept."""
     root = folder_of(place)
-    if root is None or plugins():
+    return None if root is None else kept_file(FOLDER, ".json", [str(root.absolute()), str(place), dict(asked)])
+
+
+def kept_file(folder: str, ending: str, asked: Sequence[Any]) -> Path | None:
+    """The file of the cache for what this program computes from JSON values; None if it cannot be kept.
+
+    Nothing is kept if a package has parts for this program, because its code may change without its version.
+    """
+    if plugins():
         return None
     try:
-        key = digest([str(root.absolute()), str(place), dict(asked), program_files()])
-        return cache_dir() / FOLDER / f"{key[:32]}.json"
+        return cache_dir() / folder / f"{digest([*asked, program_files()])[:32]}{ending}"
     except (OSError, RuntimeError):  # a file that cannot be read, a user without a home folder
         return None
 

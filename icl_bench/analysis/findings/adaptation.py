@@ -394,7 +394,6 @@ ADAPTATION_POINTS = Finding(
     caption="{Score} before and after",
     shown="base attention trained adapted task select order setting k score ci_low ci_high draws test_rows "
     "query_flops cache_bytes",
-    uses=("curves", "cost"),
 )
 
 
@@ -410,5 +409,4 @@ ADAPTATION_COURSE = Finding(
     ),
     caption="Losses while training",
     shown="base pattern model tokens step validation training_flops",
-    uses=("curves", "cost"),
 )

@@ -322,5 +322,4 @@ BREAK_EVEN = Finding(
         "Bertsch et al. 2025, section 3.3",
         place=190,
     ),
-    uses=("cost",),
 )

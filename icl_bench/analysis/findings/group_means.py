@@ -107,5 +107,4 @@ GROUP_MEANS = Finding(
         "groups of tasks: mean score, %, tasks weighted equally; interval for these tasks",
         "group model select k setting tasks score ci_low reason",
     ),
-    uses=("curves",),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -89,28 +89,31 @@ def partition(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, lis
 
 def _groups(frame: pd.DataFrame, by: Sequence[str]) -> np.ndarray:
     """The number of each row's combination, -1 with a missing value: pandas' ``ngroup``, in a third of its time."""
-    import pandas as pd
-
     number, size = np.zeros(len(frame), dtype=np.int64), 1
     missing = np.zeros(len(frame), dtype=bool)
     for name in by:
-        column = frame[name]
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            codes, values = column.cat.codes.to_numpy(), len(column.cat.categories)
-        else:
-            codes, found = pd.factorize(column, sort=True)
-            values = len(found)
+        codes, values = sorted_codes(frame[name])
         missing |= codes < 0
         if size * max(values, 1) > np.iinfo(np.int64).max:
             present, number = np.unique(number, return_inverse=True)
             size = len(present)
         number, size = number * values + codes, size * max(values, 1)
     groups = np.full(len(frame), -1)
-    groups[~missing] = _numbered(number[~missing], size)[1]
+    groups[~missing] = numbered(number[~missing], size)[1]
     return groups
 
 
-def _numbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def sorted_codes(column: pd.Series[Any]) -> tuple[np.ndarray, int]:
+    """The place of each row's value among the values in order, -1 if it is missing, and the number of values."""
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.codes.to_numpy(), len(column.cat.categories)
+    codes, found = pd.factorize(column, sort=True)
+    return codes, len(found)
+
+
+def numbered(codes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """The different codes, ascending, and each one's place among them: ``np.unique`` without a sort, if all are below
     a ``size`` that is not much larger than their number.
     """
@@ -128,17 +131,15 @@ def grids(frame: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[Gr
 
     Raises ValueError if a test example was predicted twice in one draw of a combination.
     """
-    import pandas as pd
-
     keys, parts = partition(frame, by)
-    tests, known = pd.factorize(frame["test_id"], sort=True)
+    tests, known = sorted_codes(frame["test_id"])
     draws = frame["draw"].to_numpy()
-    return keys, [_grid(part, draws[part], tests[part], len(known)) for part in parts]
+    return keys, [_grid(part, draws[part], tests[part], known) for part in parts]
 
 
 def _grid(rows: np.ndarray, draw: np.ndarray, test: np.ndarray, size: int) -> Grid:
     draws, row = np.unique(draw, return_inverse=True)
-    tests, column = _numbered(test, size)
+    tests, column = numbered(test, size)
     places = np.full((len(draws), len(tests)), -1)
     places[row, column] = rows
     if (places >= 0).sum() < len(rows):

@@ -240,7 +240,7 @@ def test_a_folder_that_changed_has_tables_of_its_own(
     monkeypatch.setattr(context, "_tables_of", lambda of: tasks.extend(of.stored.rows.tasks) or {})
     found = findings(changed, monkeypatch, 1)
     assert found.context.kept.read() == {}
-    found.context.work_out(["curves"])
+    found.context.work_out()
     assert len(tasks) == 4
 
 
