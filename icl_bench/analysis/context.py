@@ -138,7 +138,7 @@ class Context:
 
     def table(self, name: str) -> pd.DataFrame:
         """The table of a finding, computed on first access."""
-        if name not in self._tables and _way(name) is not None:
+        if name not in self._tables and self.stored.rows.by_task and _way(name) is not None:
             self.work_out()
         if name not in self._tables:
             table = FINDINGS[name].make(self)
