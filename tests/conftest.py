@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.needs import data_folder
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -21,6 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # nothing that is imported or collected is garbage: searches would take a tenth of the time until the first test
 gc.disable()
+# how long an example takes says nothing on a machine that does other work
+settings.register_profile("any machine", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("any machine")
 # Ray's processes would wait for all others (niceness 15), beside other tests for minutes
 os.environ.setdefault("RAY_worker_niceness", "0")
 

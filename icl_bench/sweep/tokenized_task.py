@@ -163,8 +163,8 @@ class TokenizedTask:
         Rows longer than the ``1 - drop_longest`` quantile are left out (Bertsch et al.'s code).
         """
         share = self.data.spec.pool.drop_longest
-        rows = np.arange(len(self.lengths))
-        if share:
+        rows = np.arange(len(self.data.train))
+        if share:  # else nothing needs the pool's tokens
             rows = np.flatnonzero(self.lengths <= np.quantile(self.lengths, 1 - share))
         folder = cache_dir() / "embeddings"
         return DemonstrationPool(self.data, rows, self.seed, folder, self.sentence_encoder, self.windows)

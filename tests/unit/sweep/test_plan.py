@@ -16,6 +16,7 @@ from icl_bench.demonstrations.selector_spec import SelectorSpec
 from icl_bench.errors import UserError
 from icl_bench.prompts.encoding import Ids
 from icl_bench.prompts.rendering import prompt_text
+from icl_bench.sweep import tokenized_task as tokenized_task_module
 from icl_bench.sweep.k_values import KValues
 from icl_bench.sweep.notes import notes, same_prompts
 from icl_bench.sweep.plan import DEFAULT_DRAWS, CellPlan, Plan, make_plan
@@ -147,6 +148,14 @@ def test_the_longest_demonstrations_are_left_out_of_the_pool(tmp_path: Path):
     longest = found.lengths[found.pool.rows].max()
     assert 0 < found.pool.dropped == (found.lengths > longest).sum() <= 0.3 * 40
     assert set(found.pool.drawn(0)) == set(found.pool.rows)
+
+
+def test_a_pool_with_rows_of_all_lengths_is_not_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokenized_task_module, "demonstration_lengths", lambda *_: pytest.fail("tokenized"))
+    found = tokenized_task(tmp_path, pool={"drop_longest": 0.0})
+    assert found.pool.rows.tolist() == list(range(40))
+    with pytest.raises(pytest.fail.Exception, match="tokenized"):
+        tokenized_task(tmp_path / "other", pool={"drop_longest": 0.3}).pool  # noqa: B018
 
 
 # -- what does not fit --------------------------------------------------------------------------
