@@ -87,14 +87,15 @@ def has_many(pattern: regex.Pattern[str], texts: Iterable[str], share: float = S
     spaces is a word.
     """
     total = matching = 0
+    of_ascii = []
     for text in texts:
         if text.isascii():
-            total += len(_ASCII_WORD.findall(text))
+            of_ascii.append(text)  # counted only if it matters
             continue
         for word in _found(text):
             parts = [bool(pattern.search(part)) for part in segmented(word)]
             total, matching = total + len(parts), matching + sum(parts)
-    return matching > 0 and matching >= share * total
+    return matching > 0 and matching >= share * (total + sum(len(_ASCII_WORD.findall(text)) for text in of_ascii))
 
 
 def _found(text: str) -> list[str]:

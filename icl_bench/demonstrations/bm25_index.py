@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 import numpy as np
 from rank_bm25 import BM25Okapi
@@ -16,12 +18,13 @@ class Index(BM25Okapi):  # type: ignore[misc]
     """
 
     def __init__(self, documents: Iterable[Sequence[str]]) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = defaultdict(count().__next__)
         """Word -> its number in the order of first appearance."""
         numbers, lengths = array("i"), array("i")
         for document in documents:
             lengths.append(len(document))
-            numbers.extend(self._numbers.setdefault(word, len(self._numbers)) for word in document)
+            numbers.extend(map(self._numbers.__getitem__, document))
+        self._numbers = dict(self._numbers)
         pairs = np.array(numbers, dtype=np.int64) * len(lengths) + np.repeat(np.arange(len(lengths)), lengths)
         pairs, self._counts = np.unique(pairs, return_counts=True)
         of_words, self._holders = np.divmod(pairs, max(len(lengths), 1))

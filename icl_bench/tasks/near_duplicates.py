@@ -81,6 +81,7 @@ class WordSets:
     def __init__(self, sets: Iterable[frozenset[str]]) -> None:
         kept = [words for words in sets if words]
         self._counts = Counter(word for words in kept for word in words)
+        self._words = frozenset(self._counts)
         self._by_word: dict[str, list[frozenset[str]]] = defaultdict(list)
         for words in kept:
             for word in self._rarest(words):
@@ -88,7 +89,7 @@ class WordSets:
 
     def near(self, words: frozenset[str]) -> Iterator[frozenset[str]]:
         """The sets that are nearly these words; one may come several times."""
-        if words:
+        if OF_ALL * len(words & self._words) >= SHARED * len(words) > 0:  # else no set shares enough
             found = (other for word in self._rarest(words) for other in self._by_word.get(word, ()))
             yield from (other for other in found if _are_near(words, other))
 
