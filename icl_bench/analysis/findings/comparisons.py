@@ -154,8 +154,8 @@ def _without_templates(facts: FactsOf) -> FactsOf:
 def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """Compare each other model with ``base`` on the same test rows (Bertsch et al., figure 10).
 
-    With the same pool, equal draws have the same demonstrations and are paired. A setting without a counterpart of the
-    same pool, for example because of another tokenizer, is compared with the base's settings of other pools; draws are
+    With the same pool, equal draws have the same demonstrations and are paired. A point without a counterpart of the
+    same pool, for example because of another tokenizer, is compared with the base's points of other pools; draws are
     then separate samples.
 
     The columns of :func:`icl_bench.analysis.statistics.paired.compare`, with ``direction`` (better, worse or equal, by
@@ -163,10 +163,7 @@ def compare_models(frame: pd.DataFrame, base: str, facts: FactsOf = NO_FACTS) ->
     because models never share one. ``facts`` are those of each variant.
     """
     facts = _without_templates(facts)
-    table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, about="draws")
-    left = frame[(frame["model"] == base) | ~frame["variant"].isin(table["variant"])]
-    other_pools = compare(left, {"model": base}, matched=False, facts=facts, apart=(*OF_MODEL, *OF_POOL), about="draws")
-    table = joined([table, other_pools], table)
+    table = compare(frame, {"model": base}, facts=facts, apart=OF_MODEL, unmatched=OF_POOL, about="draws")
     sign = np.sign(table["difference"]).map({1.0: "better", -1.0: "worse", 0.0: "equal"})
     return table.assign(direction=sign, significant=table["p_holm"] <= ALPHA)
 

@@ -75,6 +75,7 @@ def compare(
     matched: bool = True,
     facts: FactsOf = NO_FACTS,
     apart: Collection[str] = (),
+    unmatched: Collection[str] = (),
     about: About | None = None,
     jointly: bool = False,
 ) -> pd.DataFrame:
@@ -87,7 +88,8 @@ def compare(
 
     A point is compared with the base of its own variant. If there is none, as for another model, it is compared with
     other variants that agree in all common ``facts`` (:func:`icl_bench.results.facts.agreement`) except those
-    ``apart``, of the test set and of the imported file; among these, with those that agree in most facts. Calibrated
+    ``apart``, of the test set and of the imported file; among these, with those that agree in most facts. The facts
+    ``unmatched`` may differ only where no variant agrees in them; draws are then separate samples. Calibrated
     predictions are compared only with those of the same calibration, and halves of the labels only with the same half
     (the column ``label_space``, if there is one). With ``jointly``, points are compared with the base of their own
     variant only, and p_holm and limits are corrected over k and over all values of the columns of ``base``. Points
@@ -130,15 +132,15 @@ def compare(
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
     keys, points = grids(frame, [*setting, "k"])
-    table = _nearest(_pairs(keys, base, setting), facts, apart, spaces)
+    table = _nearest(_pairs(keys, base, setting), facts, apart, unmatched, spaces)
     if jointly:
         table = table[table["variant"] == table["base_variant"]].reset_index(drop=True)
     sides = table.pop("at").to_numpy(), table.pop("base_at").to_numpy()
     places = list(zip(*sides, strict=True))
-    apart_draws = _of_other_sources(table, facts)
+    unlike = ~table.pop("same_draws").to_numpy(dtype=bool) | _of_other_sources(table, facts)
     met = [
-        meet(points[at], points[base_at], matched and not unlike)
-        for (at, base_at), unlike in zip(places, apart_draws, strict=True)
+        meet(points[at], points[base_at], matched and not apart_draws)
+        for (at, base_at), apart_draws in zip(places, unlike, strict=True)
     ]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
@@ -232,11 +234,11 @@ def _unknown_bases(table: pd.DataFrame, curve: Sequence[str], facts: FactsOf) ->
     return unknown
 
 
-def _of_other_sources(table: pd.DataFrame, facts: FactsOf) -> list[bool]:
+def _of_other_sources(table: pd.DataFrame, facts: FactsOf) -> np.ndarray:
     """Which comparisons are of a run with an import of unknown facts: their draws of equal numbers are not the same."""
     unknown = {variant for variant, of in facts.items() if of.imported is not None and not of.are_of_a_run}
     sides = zip(table["variant"], table["base_variant"], strict=True)
-    return [(variant in unknown) != (base in unknown) for variant, base in sides]
+    return np.array([(variant in unknown) != (base in unknown) for variant, base in sides], dtype=bool)
 
 
 def _about_draws(met: Sequence[Meeting], values: np.ndarray, unknown: Sequence[bool]) -> dict[str, Any]:
@@ -312,27 +314,33 @@ def _label_spaces(frame: pd.DataFrame) -> dict[str, str]:
     return dict(zip(halves["variant"], halves["label_space"], strict=True))
 
 
-def _nearest(pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str], spaces: Mapping[str, str]) -> pd.DataFrame:
-    """For each point, the pair with its own variant, or the pairs that agree in most facts."""
-    free = {"imported", *TESTS, *apart}
+def _nearest(
+    pairs: pd.DataFrame, facts: FactsOf, apart: Collection[str], unmatched: Collection[str], spaces: Mapping[str, str]
+) -> pd.DataFrame:
+    """For each point, the pair with its own variant, or the pairs that agree in most facts, first those ``unmatched``.
+
+    The column ``same_draws`` is whether these agree.
+    """
+    free = {"imported", *TESTS, *apart, *unmatched}
     known = {variant: of.known() for variant, of in facts.items()}
 
-    def common(variant: str, base: str) -> int:
+    def rank(variant: str, base: str) -> int:
         if variant == base:
-            return len(free) + 1
+            return 2 * len(free) + 1
         if spaces.get(variant) != spaces.get(base):
             return -1
         mine, others = known.get(variant, {}), known.get(base, {})
         equal = agreement(mine, others)
         if not all(equal[name] for name in equal.keys() - free):
             return -1
-        return sum(equal.get(name, False) for name in free)
+        same_draws = all(equal.get(name, True) for name in unmatched)
+        return sum(equal.get(name, False) for name in free) + same_draws * len(free)
 
     names = pairs[["variant", "base_variant"]]
-    ranked = pairs.assign(common=[common(*both) for both in names.itertuples(index=False)])
-    best = ranked.groupby("at")["common"].transform("max")
-    kept = (ranked["common"] >= 0) & (ranked["common"] == best)
-    return pairs[kept].reset_index(drop=True)
+    ranks = np.array([rank(*both) for both in names.itertuples(index=False)], dtype=int)
+    ranked = pairs.assign(rank=ranks, same_draws=ranks >= len(free))
+    best = ranked["rank"] == ranked.groupby("at")["rank"].transform("max")
+    return ranked[best & (ranked["rank"] >= 0)].drop(columns="rank").reset_index(drop=True)
 
 
 def holm(p: Any) -> np.ndarray:

@@ -619,3 +619,25 @@ def test_models_with_other_pools_are_compared_and_their_draws_are_not_paired():
     third = frame(rows, two(model="o", variant="x").iloc[300:])
     found = compare_models(third, "m", facts={"v": whole, "w": same, "x": other}).set_index("model")
     assert found["p"].tolist() == [paired_draws.p, apart.p]
+
+
+@pytest.mark.parametrize("of_base", [True, False])
+def test_each_k_is_compared_with_the_same_pool_or_with_another_and_corrected_together(of_base: bool):
+    """A base with k=50 in another pool than k=5: that k had no row if k=5 was compared."""
+    one, other = (Facts(pool=pool, pool_rows=9, seed=0, backend=name) for pool, name in (("p", "a"), ("q", "b")))
+    later = two(50, model="n", variant="w")
+    later.loc[later["model"] == "m", "variant"] = "other"
+    rows = frame(two(model="n", variant="w"), later)
+    facts = {"v": one, "w": one.with_more(backend="b"), "other": other}
+    if not of_base:  # the other model's side: another curve, as its variant is another
+        rows["model"] = rows["model"].map({"m": "n", "n": "m"})
+    found = compare_models(rows, "m", facts=facts).sort_values("k")
+    sides = [
+        [rows.loc[(rows["model"] == m) & (rows["k"] == k), "correct"].to_numpy(dtype=float) for m in "nm"]
+        for k in (5, 50)
+    ]
+    contrasts = [
+        contrast(*(side.reshape(3, 100) for side in of_k), k == 5) for k, of_k in zip((5, 50), sides, strict=True)
+    ]
+    np.testing.assert_allclose(found["p"], judge(contrasts)[2])
+    np.testing.assert_allclose(found["p_holm"], holm(found["p"]) if of_base else found["p"])
