@@ -64,8 +64,12 @@ both sides have.
 """
 
 
-ONE_DRAW, UNKNOWN_BASE = "one draw", "unknown base"
+ONE_DRAW, UNKNOWN_BASE, SAME_PROMPTS = "one draw", "unknown base", "same prompts"
 """Why there is no p value, and no advice."""
+
+
+OF_PROMPTS = {"select", "order", "perturbation", "chat"}
+"""Columns whose values differ in their prompts or not at all."""
 
 
 def compare(
@@ -117,7 +121,9 @@ def compare(
     definition and is tested. p is also withheld where a curve has several bases in one imported file, which does not
     say in what they differ. If the comparison is about ``demonstrations`` (orders, attention, perturbations), both
     sides have the same ones and p applies to these; it is withheld only without a common draw. Limits of one draw are
-    kept, over test examples only. Without ``about`` nothing is withheld: the caller must interpret single draws.
+    kept, over test examples only. Without ``about`` no single draw is withheld: the caller must interpret it. p is also
+    withheld if a base in another selection, order, perturbation or chat format has the same prompts (:func:`_same`),
+    because nothing differs that could be tested.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
@@ -127,7 +133,7 @@ def compare(
     if not _have_both_sides(frame, base):
         return _without_rows([*ways, "k", *RESULT])
     frame = scored(with_rows_apart(frame, facts))
-    columns = [*setting, "k", "draw", "test_id", "score", "metric"]
+    columns = [*setting, "k", "draw", "test_id", "score", "metric", *({"prompt_hash"} & set(frame))]
     spaces = _label_spaces(frame)
     frame = frame.loc[frame["score"].notna(), columns]
     values = frame["score"].to_numpy(dtype=float)
@@ -144,9 +150,10 @@ def compare(
     ]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
+    same = _same(met, frame, base, table["k"])
     of_draws = [
-        _draw_means(m, values, tuple(key), k)
-        for m, key, k in zip(met, table[ways].itertuples(index=False), table["k"], strict=True)
+        [] if alike else _draw_means(m, values, tuple(key), k)
+        for m, key, k, alike in zip(met, table[ways].itertuples(index=False), table["k"], same, strict=True)
     ]
     contrasts = moderated(contrasts, of_draws)
     table["difference"] = np.array([c.difference for c in contrasts], dtype=float)
@@ -167,8 +174,8 @@ def compare(
     unknown = _unknown_bases(table, family, facts)
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [
-        UNKNOWN_BASE if unlike else ONE_DRAW if hidden else None
-        for unlike, hidden in zip(unknown, unjudged, strict=True)
+        UNKNOWN_BASE if unlike else SAME_PROMPTS if alike else ONE_DRAW if hidden else None
+        for unlike, alike, hidden in zip(unknown, same, unjudged, strict=True)
     ]
     table["p"] = np.where(table["withheld"].notna(), np.nan, p_values(contrasts))
     family = [name for name in family if not jointly or name.removeprefix("base_") not in base]
@@ -220,6 +227,24 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
         return [False] * len(met)
     same = [m.matched and about == "demonstrations" for m in met]
     return [any(sides) and not kept for sides, kept in zip(single.T, same, strict=True)]
+
+
+def _same(met: Sequence[Meeting], frame: pd.DataFrame, base: Mapping[str, str], ks: pd.Series) -> list[bool]:
+    """Which comparisons are of the same prompts: by their stored hashes, and of orders of a single demonstration."""
+    import pandas as pd
+
+    if not base.keys() <= OF_PROMPTS:  # other models, attentions or calibrations answer the same prompts
+        return [False] * len(met)
+    single = [k <= 1 and "order" in base and "select" not in base for k in ks]
+    if "prompt_hash" not in frame:
+        return single
+    prompts, _ = pd.factorize(frame["prompt_hash"])
+
+    def equal(m: Meeting) -> bool:
+        mine, others = (prompts[side.rows[side.rows >= 0]] for side in (m.point, m.base))
+        return bool(m.matched and mine.size and (mine >= 0).all() and np.array_equal(mine, others))
+
+    return [alone or equal(m) for alone, m in zip(single, met, strict=True)]
 
 
 def _unknown_bases(table: pd.DataFrame, curve: Sequence[str], facts: FactsOf) -> np.ndarray:

@@ -97,6 +97,12 @@ def test_points_of_an_unknown_base_are_told():
     ]
 
 
+def test_points_of_equal_prompts_are_told():
+    rows = compared({"withheld": "same prompts", "advice": None, "p_holm": np.nan}, {})
+    assert comparison_notes(rows) == ["same prompts: 1 point without a p value, as nothing differs from the base"]
+    assert with_reasons(rows)["advice"].tolist()[0] == "same prompts"
+
+
 def test_the_spread_of_draws_is_a_range_with_all_places_it_is_from():
     rows = pd.DataFrame({"draws_sd": [0.05, 0.02, np.nan], "draws_sd_of": ["b", "a", None]})
     assert spread_of_draws(rows) == ("the score of a draw has a standard deviation of 2.0 to 5.0 points (a and b)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -193,7 +195,7 @@ def test_holm_rejects_what_its_steps_reject(p):
 
 
 def test_p_is_corrected_over_the_ks_of_each_curve():
-    rows = frame(*(two(k, order="by-label", gain=k / 100) for k in (1, 5, 10, 25)), two(5, task="u"))
+    rows = frame(*(two(k, order="by-label", gain=k / 100) for k in (2, 5, 10, 25)), two(5, task="u"))
     rows = frame(rows, two(5, order="by-label").assign(task="u"))
     found = compare(rows.drop_duplicates(["task", "order", "k", "draw", "test_id"]), DRAWN)
     for _, curve in found.groupby("task"):
@@ -249,7 +251,7 @@ def test_it_is_said_what_limits_are_over_and_how_far_draws_of_a_lone_one_differ(
 
 
 def test_there_is_advice_only_where_the_corrected_test_gives_it():
-    rows = frame(*(two(k, order="by-label", gain=g) for k, g in [(1, 0.45), (5, -0.45), (10, 0.01)]))
+    rows = frame(*(two(k, order="by-label", gain=g) for k, g in [(2, 0.45), (5, -0.45), (10, 0.01)]))
     found = compare(rows, DRAWN)
     assert found["advice"].fillna("?").tolist() == ["by-label", "drawn", "?"]
     uncorrected = frame(*(two(k, order="by-label", gain=0.2) for k in range(1, 21)))
@@ -497,6 +499,37 @@ def test_sorting_by_label_is_compared_with_the_same_draws_as_drawn():
     assert found["difference"][0] < 0
     assert found["advice"].tolist() == ["drawn"]
     assert found["draws"].tolist() == [3]
+
+
+@pytest.mark.parametrize("table", [sorting_penalty, retrieval_order])
+def test_an_order_of_one_demonstration_has_no_test_and_does_not_count(table: Callable[..., pd.DataFrame]):
+    """Both sides of k=1 have the same prompt: it made the corrected p of the other k twice as large."""
+    usual = {"select": "bm25", "order": "relevance"} if table is retrieval_order else {}
+    sides = {k: two(k, order="by-label", gain=-0.3) for k in (1, 5)}
+    rows = frame(*sides.values()).assign(select=usual.get("select", "random"))
+    rows["order"] = rows["order"].replace("drawn", usual.get("order", "drawn"))
+    one, several = table(rows).sort_values("k").to_dict("records")
+    assert one["withheld"] == "same prompts"
+    assert pd.isna(several["withheld"])
+    assert np.isnan(one["p"])
+    assert one["difference"] != 0
+    assert several["p_holm"] == several["p"] == table(rows[rows["k"] == 5])["p"].item()
+
+
+def test_equal_prompts_have_no_test_and_do_not_count():
+    """With few demonstrations, noise changes no label: both prompts are the same."""
+    rows = frame(*(two(k, gain=-0.3, draws=3) for k in (2, 5, 10)))
+    half = len(rows) // 6
+    rows["perturbation"] = np.where(np.arange(len(rows)) // half % 2, "labels:noise=0.2", None)
+    of_row = rows["k"].astype(str) + " " + rows["draw"].astype(str) + " " + rows["test_id"]
+    noisy = rows["perturbation"].notna()
+    changed = noisy & ((rows["k"] == 10) | (rows["k"] == 5) & (rows["draw"] == 1))
+    found = perturbation_effect(rows.assign(prompt_hash=of_row + np.where(changed, " changed", ""))).set_index("k")
+    assert found["withheld"].fillna("").to_dict() == {2: "same prompts", 5: "", 10: ""}
+    assert found["p_holm"].loc[[5, 10]].tolist() == holm(found["p"].loc[[5, 10]]).tolist()
+    assert perturbation_effect(rows)["p"].notna().all()
+    models = rows.assign(model=np.where(noisy, "n", "m"), perturbation=None, prompt_hash=of_row)
+    assert compare_models(models, "m")["p"].notna().all()  # another model answers the same prompts
 
 
 def test_models_are_compared_in_both_directions_at_every_k():
