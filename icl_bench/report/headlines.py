@@ -10,6 +10,7 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.attention import differences
 from icl_bench.analysis.findings.replication import in_words
 from icl_bench.analysis.findings.saturation import saturation_text
+from icl_bench.analysis.statistics.paired import SAME_PROMPTS
 from icl_bench.analysis.words import founded_on, points, power, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, point_name, unshuffled
@@ -103,6 +104,7 @@ def _best(points: pd.DataFrame) -> Iterator[Sentence]:
         if row["points"] > 1:
             tied = f", tied with {counted(row['tied'], 'other')}" if row["tied"] else ""
             among = f", the highest of {counted(row['points'], 'tested point')}{tied}"
+            among += f", {row['other_rows']:,} of them on other test rows" if row["other_rows"] else ""
             choice = "; interval corrected for selecting the maximum"
         yield Sentence(
             "Best",
@@ -147,6 +149,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
     """For each series and base, the points where the test shows a difference, and where it is undecided."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
+    table = table[table["withheld"] != SAME_PROMPTS]  # nothing was compared
     for (series, beside), of_series in table.sort_values("k").groupby(["series", "beside"]):
         against = f"{base} ({beside})" if beside else base
         rows, thin = _founded(of_series)

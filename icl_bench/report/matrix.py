@@ -100,6 +100,8 @@ def _entry(tables: Mapping[str, pd.DataFrame], naming: Naming) -> Entry:
     if best["tied"]:
         at += f" (tied with {counted(best['tied'], 'other')})"
     lines = _lines(curves, str(best["series"]), naming)
+    if best["other_rows"]:
+        at += f" (beside {counted(best['other_rows'], 'point')} on other test rows)"
     score, interval = f"{percent(best['score'])}%", ""
     if why:
         at = f"the highest: {at}; too little data to call it the best ({why})"

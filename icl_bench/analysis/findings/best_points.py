@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,10 @@ from icl_bench.analysis.columns import POINT, Column
 from icl_bench.analysis.draws import is_shuffled, is_upper_bound
 from icl_bench.analysis.finding import Finding, Printed
 from icl_bench.analysis.findings.cost import costs_of
+from icl_bench.analysis.statistics.alike import asked_alike, asked_nearly_the_same, filled, on_tests
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.analysis.statistics.gaps import TwoWayLayout
-from icl_bench.analysis.statistics.grid import grids, partition
+from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from icl_bench.analysis.context import Context
 
-BEST_COLUMNS = [*POINT, "points", "tied", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
+BEST_COLUMNS = [*POINT, "points", "tied", "other_rows", "draws", "test_rows", "metric", "score", "ci_low", "ci_high"]
 
 EQUAL = 1e-9
 """Means that differ by less count as equal."""
@@ -32,13 +34,17 @@ EQUAL = 1e-9
 def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """The point with the highest mean score, one row per task and model; the cheapest on ties.
 
+    Points on nearly the same test examples are compared on those that most of them have: missing scores are filled in
+    as in :func:`icl_bench.analysis.advice.advise`. A point that lacks too many is compared by its own examples.
+
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
     :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
     :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
     training, and halves of a label space (easier tasks).
 
     Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
-    same mean; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
+    same mean; ``other_rows``, the number of others that were asked other test examples than this point, so that means
+    are not comparable; its draws, test_rows, metric and score as in the curves; ci_low and ci_high (95%), corrected for
     selecting the maximum (:func:`icl_bench.analysis.statistics.best.best_interval`) and so wider than the curve's.
     """
     import pandas as pd
@@ -55,8 +61,9 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     priced[QUERY_TOKENS] = priced[QUERY_TOKENS].astype(float).fillna(np.inf)
     rows = []
     for places in partition(keys, ["task", "model"])[1]:
-        points = [all_points[place].joined().values(values) for place in places]
-        means = np.array([TwoWayLayout(scores).mean for scores in points])
+        own = [all_points[place].joined() for place in places]
+        points = [point.values(values) for point in own]
+        means = _means(own, points, values)
         ranks = Budget().ranks(priced.loc[places])
         equal = np.flatnonzero(means >= means.max() - EQUAL)
         best = min(equal.tolist(), key=lambda at: (ranks[at], keys["k"][places[at]]))
@@ -68,6 +75,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
                 **key,
                 "points": len(points),
                 "tied": len(equal) - 1,
+                "other_rows": int((~asked_nearly_the_same(own)[best]).sum()),
                 "draws": draws,
                 "test_rows": test_rows,
                 "metric": of_task[key["task"]],
@@ -77,6 +85,16 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=BEST_COLUMNS)
+
+
+def _means(points: Sequence[Grid], scores: Sequence[np.ndarray], column: np.ndarray) -> np.ndarray:
+    """The mean of each point, of those on nearly the same test examples over the same ones."""
+    means = np.array([TwoWayLayout(of_point).mean for of_point in scores])
+    alike = asked_alike(points)
+    near = np.flatnonzero(~alike.lack)
+    whole = filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests)
+    means[near] = [TwoWayLayout(matrix).mean for matrix in whole]
+    return means
 
 
 INCOMPARABLE = "the highest could not be compared with others"
@@ -94,10 +112,11 @@ BEST_POINTS = Finding(
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),
+        Column("other_rows", "points with other test rows", "count", optional=True, short="other\nrows"),
     ),
     printed=Printed(
         "the highest {score}, %, the cheapest of ties; interval corrected for selecting the maximum",
-        "task model select order k points tied draws score ci_low",
+        "task model select order k points tied other_rows draws score ci_low",
         rows=lambda table: table[table["points"] > 1],
         notes=_notes,
     ),

@@ -32,15 +32,21 @@ def asked_alike(points: Sequence[Grid]) -> Alike:
     On ties, it is the group with the most examples. An example is included if at least half of the group has it.
     """
     tested = _tested(points)
-    common = tested @ tested.T
-    size = tested.sum(axis=1)
-    near = common >= ENOUGH * np.maximum(size, size[:, None])
+    size, near = tested.sum(axis=1), asked_nearly_the_same(points)
     most = max(range(len(points)), key=lambda at: (near[at].sum(), size[at]))
     tests = tested[near[most]].mean(axis=0) >= 0.5
     if tested[most] @ tests < ENOUGH * tests.sum():
         tests = tested[most] > 0
     lack = tested @ tests < ENOUGH * tests.sum()
     return Alike(np.flatnonzero(tests & tested[~lack].any(axis=0)), lack)
+
+
+def asked_nearly_the_same(points: Sequence[Grid]) -> np.ndarray:
+    """Which pairs of points share most of their test examples: ``(points, points)``, bool."""
+    tested = _tested(points)
+    size = tested.sum(axis=1)
+    near: np.ndarray = tested @ tested.T >= ENOUGH * np.maximum(size, size[:, None])
+    return near
 
 
 def all_or_common(points: Sequence[Grid]) -> np.ndarray:

@@ -16,6 +16,7 @@ from icl_bench.analysis.findings.best_points import best_points
 from icl_bench.analysis.findings.cost import cost
 from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.report.headlines import headlines
+from icl_bench.report.matrix import matrix
 from icl_bench.report.naming import Naming
 from icl_bench.results.importing import import_predictions
 
@@ -91,6 +92,43 @@ def test_the_headline_says_of_how_many_points_it_is_the_highest(tmp_path: Path):
     assert {one.topic: one.text for one in said.sentences}["Saturation"].startswith(
         "random: saturation not estimated: needs 4"
     )
+
+
+def hard_rows() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of two points, right on 80 easy test rows of 100; the second has a few more right."""
+    right = np.zeros((2, 3, 100))
+    right[:, :, :80] = 1
+    right[1, :, 80:85] = 1
+    return scored(right[0], k=5), scored(right[1], k=25)
+
+
+def test_a_point_that_lacks_hard_test_rows_is_not_the_best_for_it():
+    """Its mean over its own rows was the highest: 80 of 85 right, beside 85 of 100."""
+    lower, higher = hard_rows()
+    some = lower[lower["test_id"] < "row 085"]
+    (found,) = best(frame(some, higher)).itertuples()
+    assert some["correct"].mean() > higher["correct"].mean()
+    assert (found.k, found.score, found.test_rows, found.other_rows) == (25, 0.85, 100, 0)
+
+
+def test_points_on_other_test_rows_than_the_highest_are_counted(tmp_path: Path):
+    lower, higher = hard_rows()
+    few = lower[lower["test_id"] < "row 060"].assign(k=1)
+    rows = frame(few, lower, higher)
+    (found,) = best(rows).itertuples()
+    assert (found.k, found.score, found.points, found.other_rows) == (1, 1, 3, 2)
+    (found,) = best(frame(few.assign(correct=False), lower, higher)).itertuples()
+    assert (found.k, found.points, found.other_rows) == (25, 3, 1)
+
+    rows.drop(columns=["variant", "valid"]).to_parquet(tmp_path / "made.parquet")
+    import_predictions(tmp_path / "made.parquet", tmp_path / "results")
+    findings = read_findings(tmp_path / "results")
+    naming = Naming.of(findings.summary)
+    (said,) = headlines(findings, naming)
+    text = {one.topic: one.text for one in said.sentences}["Best"]
+    assert "the highest of 3 tested points, 2 of them on other test rows" in text
+    (entry,) = matrix(findings, naming).entries.values()
+    assert entry.where.endswith("(beside 2 points on other test rows)")
 
 
 def test_its_table_in_the_terminal_names_the_score(tmp_path: Path):
