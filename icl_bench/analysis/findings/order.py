@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icl_bench.analysis.by_task import IN_ORDER, ByTask
 from icl_bench.analysis.columns import POINT, Column
-from icl_bench.analysis.draws import by_name, is_shuffled
+from icl_bench.analysis.draws import by_name, is_drawn, is_shuffled
 from icl_bench.analysis.finding import Finding, Printed, Section
 from icl_bench.analysis.predictions import joined
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
@@ -41,7 +42,8 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
     """How many predictions change from the usual order to ``shuffled`` (Bertsch et al. 2025, figure 4).
 
     The usual order is ``drawn``, and ``relevance`` for retrieval. The share is over all pairs of draw and test row in
-    both orders, with its 95% interval over draws and test examples. k=1 is left out, because it has one order.
+    both orders, with its 95% interval over draws and test examples. k=1 is left out, because it has one order. Draws of
+    a retrieval have the same demonstrations in other shuffles: each is compared with the one usual order.
 
     Columns: the setting without order, k, reorderings, draws and rows (of pairs), changed, ci_low, ci_high, and
     left_out: the shuffled predictions without a counterpart in the usual order.
@@ -59,9 +61,18 @@ def order_sensitivity(frame: pd.DataFrame) -> pd.DataFrame:
         base, shuffled = at[usual[at]], at[~usual[at]]
         if len(base) and len(shuffled):
             of_shuffled = [all_points[place] for place in shuffled]
-            rows.append([*point, len(shuffled), *_changes(all_points[base[0]], of_shuffled, answers)])
+            usual_order = all_points[base[0]]
+            if len(usual_order.draws) == 1 and not is_drawn(keys["select"][base[0]]):
+                usual_order = _in_draws_of(of_shuffled, usual_order)
+            rows.append([*point, len(shuffled), *_changes(usual_order, of_shuffled, answers)])
     table = pd.DataFrame(rows, columns=CHANGES)
     return table[table["changed"].notna()].reset_index(drop=True)
+
+
+def _in_draws_of(others: Sequence[Grid], single: Grid) -> Grid:
+    """A point of a single draw as if each draw of the others had its predictions."""
+    draws = np.unique(np.concatenate([other.draws for other in others]))
+    return Grid(draws, single.tests, np.repeat(single.rows, len(draws), axis=0))
 
 
 def _changes(usual: Grid, shuffled: list[Grid], answers: np.ndarray) -> list[Any]:

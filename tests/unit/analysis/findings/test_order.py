@@ -77,6 +77,16 @@ def test_shuffled_predictions_without_a_drawn_counterpart_are_left_out_and_count
     assert (found.reorderings, found.draws, found.rows, found.left_out) == (2, 1, 4, 4)
 
 
+def test_each_draws_shuffle_of_a_retrieval_is_compared_with_its_one_order_by_relevance():
+    """Draws of bm25 are copies by relevance, which are read as draw 0, but each shuffles in its own way."""
+    usual = cell("aabb", select="bm25", order="relevance")
+    shuffled = [
+        cell(said, select="bm25", order="shuffled:1", draw=d) for d, said in enumerate(["aabb", "bbbb", "aab?"])
+    ]
+    (found,) = order_sensitivity(frame(usual, *shuffled)).itertuples()
+    assert (found.changed, found.draws, found.rows, found.left_out) == (3 / 12, 3, 4, 0)
+
+
 def test_retrieved_demonstrations_are_reordered_from_relevance():
     rows = frame(
         cell("aabb", select="bm25", order="relevance"),
