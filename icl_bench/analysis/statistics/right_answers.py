@@ -32,37 +32,71 @@ def with_rows_apart(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     return frame.assign(test_id=ids)
 
 
+UNRELATED = 0.5
+"""The share of the differing right answers expected of unrelated rows from which a note doubts all ids."""
+
+
 def notes_on_rows_apart(frame: pd.DataFrame, facts: FactsOf) -> list[str]:
-    """The number of test rows of each task that are not compared because right answers differ."""
-    counts = _apart(frame, facts).drop_duplicates(ROW).groupby("task", sort=True).size()
-    return [
-        f"{plain(str(task))}: {counted(int(count), 'test row')} of imported predictions "
-        f"{'has' if count == 1 else 'have'} another right answer than the row with the same id elsewhere; not compared"
-        for task, count in counts.items()
-    ]
+    """The number of test rows of each task that are not compared because right answers differ.
+
+    If nearly as many differ as of unrelated rows, the equal ones may be equal by chance, which is noted, too.
+    """
+    both = _beside_usual(frame, facts)
+    notes = []
+    for task, of_task in both[both["apart"]].groupby("task", sort=True):
+        count = of_task["test_id"].nunique()
+        notes.append(
+            f"{plain(str(task))}: {counted(count, 'test row')} of imported predictions "
+            f"{'has' if count == 1 else 'have'} another right answer than the row with the same id elsewhere; "
+            "not compared"
+        )
+        of_imports = both[(both["task"] == task) & both["variant"].isin(of_task["variant"])].groupby("variant")
+        equal = max((_equal_by_chance(rows) for _, rows in of_imports), default=0)
+        if equal:
+            notes[-1] += (
+                f". So many differ that the others ({equal:,}) may be other rows with the same answer: check whether "
+                "test_id names the same rows"
+            )
+    return notes
+
+
+def _equal_by_chance(rows: pd.DataFrame) -> int:
+    """The rows of an import with equal right answers, if they may be unrelated rows; else 0."""
+    mine, usual = (rows[name].value_counts(normalize=True) for name in ("gold", "gold_usual"))
+    expected = 1 - float(mine.mul(usual, fill_value=0).sum())
+    equal = int((~rows["apart"]).sum())
+    return equal if rows["apart"].mean() >= UNRELATED * expected else 0
 
 
 def _apart(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
     """The imported rows with another right answer: task, test_id, variant and gold."""
+    both = _beside_usual(frame, facts)
+    return both.loc[both["apart"], [*ROW, "variant", "gold"]].drop_duplicates()
+
+
+def _beside_usual(frame: pd.DataFrame, facts: FactsOf) -> pd.DataFrame:
+    """The imported rows with the usual right answer of the row with the same id: task, test_id, variant, gold,
+    gold_usual and ``apart``, whether they are not the same row.
+    """
     import pandas as pd
 
     names = [*ROW, "variant", "gold"]
     imports = [variant for variant, known in facts.items() if known.imported is not None]
     imported = frame["variant"].isin(imports)
     if "gold" not in frame or not imported.any() or frame["variant"].nunique() < 2:
-        return frame.reindex(columns=names).iloc[:0].astype(object)
+        return frame.reindex(columns=[*names, "gold_usual"]).iloc[:0].astype(object).assign(apart=False)
     rows = frame[names].drop_duplicates().astype(object)
     rows["source"] = rows["variant"].where(rows["variant"].isin(imports), "")  # runs first
     rows = rows.sort_values("source", kind="stable")
     is_usual = rows["source"] == rows.groupby(ROW)["source"].transform("first")
     usual = rows.loc[is_usual, [*ROW, "gold"]].drop_duplicates()
     both = rows[~is_usual].merge(usual, on=ROW, suffixes=("", "_usual"))
-    both["same"] = (both["gold"] == both["gold_usual"]).groupby([both[name] for name in names]).transform("any")
-    if both["same"].all():
-        return both.loc[~both["same"], names]
-    renamed: list[Any] = [key for key, part in both.groupby(["task", "variant"]) if _renamed(part)]
-    kept = pd.MultiIndex.from_frame(both[["task", "variant"]]).isin(renamed)
-    return both.loc[~both["same"] & ~kept, names].drop_duplicates()
+    same = (both["gold"] == both["gold_usual"]).groupby([both[name] for name in names]).transform("any")
+    both["apart"] = ~same.astype(bool)
+    if both["apart"].any():
+        renamed: list[Any] = [key for key, part in both.groupby(["task", "variant"]) if _renamed(part)]
+        both["apart"] &= ~pd.MultiIndex.from_frame(both[["task", "variant"]]).isin(renamed)
+    return both
 
 
 def _renamed(rows: pd.DataFrame) -> bool:

@@ -44,6 +44,21 @@ def test_models_are_not_compared_on_rows_with_other_right_answers():
     ]
 
 
+def test_a_note_doubts_equal_right_answers_if_as_many_differ_as_of_unrelated_rows():
+    """Of two labels, half are equal by chance: these rows are compared as the same."""
+    doubt = (
+        ". So many differ that the others (10) may be other rows with the same answer: check whether test_id names the "
+        "same rows"
+    )
+    (half,) = notes_on_rows_apart(of_models(TESTS[:10] + TESTS[::-1][10:]), FACTS)
+    assert half.endswith(f"not compared{doubt}")
+    (few,) = notes_on_rows_apart(of_models(TESTS[:18] + TESTS[::-1][18:]), FACTS)  # corrected labels
+    assert few.endswith(
+        "2 test rows of imported predictions have another right answer than the row with the same id "
+        "elsewhere; not compared"
+    )
+
+
 def test_labels_of_other_names_are_compared_as_before():
     renamed = TESTS.replace("a", "x").replace("b", "y")
     both = of_models(renamed)
