@@ -15,10 +15,10 @@ import numpy as np
 
 from icl_bench.registry import METRICS
 from icl_bench.results.calibration import BATCH, PRIOR, Calibration
-from icl_bench.results.cells import SCORES, digest
+from icl_bench.results.cells import AXES, SCORES, digest
 from icl_bench.results.facts import FactsOf
 from icl_bench.results.label_bias import calibrated, content_bias, mean_bias, normalised, prior_bias
-from icl_bench.results.stored_meta import CalibrationMeta, CellMeta
+from icl_bench.results.stored_meta import CalibrationMeta, CellMeta, Origin, SpecMeta, TaskMeta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,6 +113,10 @@ def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
                 asked.setdefault(_pair(meta), []).append(_Asked(file.asked_for, meta, bare.table, scores))
             continue
         found.files.append(bare)
+        for exported in _exported_cells(file):
+            if exported.meta is not None and (scores_of := _scores_of(exported)) is not None:
+                found.scores[exported.meta.cell] = scores_of
+                tested.append((_without_scores(exported), exported.meta))
         if meta is not None and scores is not None:
             found.scores[meta.cell] = scores
             tested.append((bare, meta))
@@ -122,6 +126,34 @@ def with_calibrations(files: Iterable[ResultFile], priors: Priors) -> Derived:
         if meta.facts.queries is None and meta.facts.normalize is None:
             _derive(file, meta, asked.get(_pair(meta), ()), priors, found)
     return found
+
+
+def _exported_cells(file: ResultFile) -> Iterator[ResultFile]:
+    """The cells in an import of an export with label scores, with metadata from its origins."""
+    if file.imported is None or SCORES not in file.table.column_names:
+        return
+    codes = file.table["cell"].combine_chunks()
+    order = np.argsort(codes.indices.to_numpy(), kind="stable")
+    numbers = codes.indices.to_numpy()[order]
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    rows = {
+        codes.dictionary[int(numbers[at])].as_py(): part
+        for at, part in zip(starts, np.split(order, starts[1:]), strict=True)
+    }
+    for cell in file.cells():
+        origin = file.stated.get(cell["variant"])
+        if origin is None or origin.label_order is None:
+            continue
+        spec = SpecMeta(**{name: cell[name] for name in AXES})
+        meta = CellMeta(
+            spec=spec,
+            facts=origin.facts,
+            label_order=origin.label_order,
+            task=TaskMeta(metrics=origin.metrics) if origin.metrics else None,
+            cell=cell["cell"],
+            variant=cell["variant"],
+        )
+        yield replace(file, table=file.table.take(rows[cell["cell"]]), meta=meta)
 
 
 class _Asked(NamedTuple):
@@ -153,7 +185,10 @@ def _derive(file: ResultFile, meta: CellMeta, asked: Iterable[_Asked], priors: P
     for calibration, bias, took in ways:
         scores = replace(own, bias=bias, calibration=calibration)
         table, new = _calibrated(file.table, meta, scores, took)
-        found.files.append(replace(file, table=table, meta=new))
+        if file.imported is None:
+            found.files.append(replace(file, table=table, meta=new))
+        else:  # an import stays one: its cells have no metadata
+            found.files.append(replace(file, table=table, meta=None, stated={new.variant: Origin(facts=new.facts)}))
         found.scores[new.cell] = scores
 
 

@@ -480,7 +480,7 @@ class Stored:
     @cached_property
     def own_rows(self) -> Rows:
         """The rows of :attr:`own_predictions`."""
-        derived = [cell for cell in self.cells if is_derived(cell)]
+        derived = [cell for cell in {**self.cells, **self.label_scores} if is_derived(cell)]
         return self.rows.without_cells(derived) if derived else self.rows
 
     @cached_property

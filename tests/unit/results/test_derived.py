@@ -13,11 +13,13 @@ import pytest
 from support.fakes import FakeBackend, plan, planned, runner, tokenized_task
 from support.in_memory import MemoryStorage
 
-from icl_bench.analysis.all_findings import read_findings
+from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.metrics.interface import Measure, Metric
 from icl_bench.registry import METRICS
 from icl_bench.results.cells import AXES, PRIORS, SCORES
 from icl_bench.results.derived import base_cell, with_calibrations
+from icl_bench.results.exporting import export_results
+from icl_bench.results.importing import import_predictions
 from icl_bench.results.label_scores import KeptScores
 from icl_bench.results.reading import (
     Stored,
@@ -132,6 +134,36 @@ def test_scores_of_a_derived_cell_are_the_calibrated_ones(stored: Stored) -> Non
         if "+" in cell:
             np.testing.assert_allclose(np.exp(scores.logs).max(axis=1), rows["probability"], rtol=1e-9)
         assert rows["gold"].tolist() == list(scores.golds)
+
+
+def test_an_import_of_an_export_with_scores_is_calibrated_like_the_results(
+    folder: Path, stored: Stored, tmp_path: Path
+) -> None:
+    export_results(folder, tmp_path / "export.parquet", scores=True)
+    import_predictions(tmp_path / "export.parquet", tmp_path / "results")
+    state_prior(tmp_path / "results", "cards", "shop", PRIOR)
+    read = read_stored(tmp_path / "results", derive=True)
+    here = {cell for cell in stored.label_scores if cell.partition("+")[2] in ("", "batch", "prior=shop")}
+    assert set(read.label_scores) == here  # queries of other calibrations are not exported
+    for cell in here:
+        np.testing.assert_array_equal(read.label_scores[cell].logs, stored.label_scores[cell].logs)
+    assert not read.cells
+    names = ["cell", "variant", "test_id", "prediction", "correct", "probability", "margin", "label_mass"]
+    own, other = (
+        frame.predictions[frame.predictions["cell"].isin(here)][names].astype({"cell": str, "variant": str})
+        for frame in (stored, read)
+    )
+    own, other = (frame.sort_values(["cell", "test_id"]).reset_index(drop=True) for frame in (own, other))
+    pd.testing.assert_frame_equal(own, other)
+    assert not read.own_predictions["cell"].astype(str).str.contains("+", regex=False).any()
+    assert {facts.calibration for facts in read.variants.values()} == {None, "batch", "prior=shop"}
+    tables = find(read)
+    columns = ["k", "calibration", "difference", "p"]
+    ours, theirs = (
+        found.calibration_gain.query("calibration in ['batch', 'prior=shop']") for found in (find(stored), tables)
+    )
+    pd.testing.assert_frame_equal(theirs[columns].reset_index(drop=True), ours[columns].reset_index(drop=True))
+    assert len(tables.probability_scores)
 
 
 def test_rows_of_the_pool_are_kept_with_their_right_labels(stored: Stored) -> None:
