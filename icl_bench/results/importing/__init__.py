@@ -72,7 +72,7 @@ def import_predictions(file: Path, results: Place, stated: Stated = NOTHING_STAT
     about = ImportMeta(source=file.name, sha256=sha256, rows=rows, protocol=PROTOCOL)
     whole = pa.table({**checked.known, **checked.further})
     meta: dict[bytes, bytes] = {IMPORT_META: json.dumps(as_stored(about)).encode()}
-    if stated == NOTHING_STATED and (origins := stated_origins(raw)) is not None:
+    if stated == NOTHING_STATED and (origins := parsed.origins or stated_origins(raw)) is not None:
         meta[EXPORT_META] = origins
     _put(storage, name, whole, checked.schema.with_metadata(meta), file.name)
     for note in checked.notes:

@@ -9,12 +9,16 @@ The format is that of version 0.3.0 (evaleval/every_eval_ever @ 9bce4136,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from icl_bench.errors import UserError
+from icl_bench.metrics.scores import usable_metrics
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing.samples import Log, Sample, has_share, own_scores, reading, unusable_scores, verdict
 from icl_bench.results.importing.tables import json_lines, json_value
+from icl_bench.results.stored_meta import Origin, as_json
 from icl_bench.text_files import decode, read_file
 from icl_bench.wording import counted, few, plain
 
@@ -65,6 +69,21 @@ def own_rows(items: Sequence[Mapping[str, Any]], shown: str) -> list[dict[str, A
         return [_own_row(item) for item in items]
 
 
+def own_origins(aggregate: Mapping[str, Any]) -> bytes | None:
+    """The origins of the variants in an export's aggregates, like those in the metadata of a table; None if there are
+    none.
+    """
+    origins: dict[str, Any] = {}
+    metrics = {metric.measures[0].name: name for name, metric in usable_metrics().items() if metric.measures}
+    with suppress(KeyError, TypeError, ValueError):
+        for result in aggregate["evaluation_results"]:
+            about, score = result["generation_config"]["additional_details"], result["metric_config"]["metric_id"]
+            first = [metrics[score]] if score in metrics else None
+            origin = Origin(facts=Facts.model_validate_json(about["facts"]), metrics=first)
+            origins[about["variant"]] = origin.model_dump(exclude_none=True)
+    return as_json(origins, sort_keys=True) if origins else None
+
+
 def _has_own(item: Mapping[str, Any]) -> bool:
     metadata = item.get("metadata")
     return isinstance(metadata, dict) and f"{PREFIX}cell" in metadata
@@ -93,7 +112,7 @@ def of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Lo
 
 
 def _of_samples(file: Path, items: Sequence[Mapping[str, Any]], shown: str) -> Log:
-    aggregate = _aggregate_beside(file)
+    aggregate = aggregate_beside(file)
     metrics = {
         result.get("evaluation_result_id"): str(result["metric_config"].get("metric_id") or "")
         for result in aggregate.get("evaluation_results", ())
@@ -117,7 +136,7 @@ def _aggregate_file(file: Path) -> Path:
     return file.with_name(file.name.replace("_samples.jsonl", ".json"))
 
 
-def _aggregate_beside(file: Path) -> Mapping[str, Any]:
+def aggregate_beside(file: Path) -> Mapping[str, Any]:
     """The aggregate of a samples file; empty if it is missing."""
     path = _aggregate_file(file)
     if path == file or not path.is_file():

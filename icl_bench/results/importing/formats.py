@@ -56,7 +56,9 @@ def parse(file: Path, raw: bytes, stated: Stated) -> Parsed:
         file, files = samples, (file, samples)
     rows = content if isinstance(content, list) else [content]
     if (own := every_eval_ever.own_rows(rows, shown)) is not None:
-        return Parsed(_with(columns_of(own), stated, shown), files=(file,))  # an aggregate adds nothing to its samples
+        # whichever file is named, the samples identify the import: each export writes new times into aggregates
+        origins = every_eval_ever.own_origins(every_eval_ever.aggregate_beside(file))
+        return Parsed(_with(columns_of(own), stated, shown), files=(file,), origins=origins)
     if (log := _log(file, rows, shown)) is not None:
         return as_table(replace(log, files=(*files, *log.files)), stated, shown)
     return Parsed(_with(columns_of(rows), stated, shown))

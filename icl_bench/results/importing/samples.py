@@ -63,6 +63,8 @@ class Parsed:
     """``(rows,)``: the curve of each row; each curve becomes a variant. Empty for one curve."""
     files: tuple[Path, ...] = ()
     """The files with the predictions, if not only the named one."""
+    origins: bytes | None = None
+    """The origins of the variants of an export of this program, as in a table's metadata."""
 
     def of_variant(self, variant: str) -> pa.Table:
         """The table, with one variant per curve."""

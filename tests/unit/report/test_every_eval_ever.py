@@ -22,7 +22,7 @@ from icl_bench.report import every_eval_ever
 from icl_bench.report.every_eval_ever import Exported, export_evaluations
 from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
-from icl_bench.results.reading import Stored, read_results
+from icl_bench.results.reading import Stored, read_results, read_stored
 
 KEY = ["task", "model", "select", "order", "attention", "variant", "k", "draw", "test_id"]
 
@@ -190,6 +190,22 @@ def test_an_export_is_read_back_equal(tmp_path: Path):
     pd.testing.assert_frame_equal(one, other, check_dtype=False, check_categorical=False)
     done = import_predictions(exported.files[0], tmp_path / "copy")
     assert done.before
+
+
+@pytest.mark.parametrize("ending", [".json", "_samples.jsonl"])
+def test_facts_and_first_metrics_are_read_back(tmp_path: Path, ending: str):
+    """As those of an exported table, whichever file is named."""
+    before = read_stored(mixed(tmp_path))
+    for path in export_evaluations(tmp_path / "results", tmp_path / "out").files:
+        import_predictions(path.with_name(f"{path.stem}{ending}"), tmp_path / "copy")
+    after = read_stored(tmp_path / "copy")
+
+    def known(stored: Stored) -> dict[str, Any]:
+        return {variant: {**of.known(), "imported": ""} for variant, of in stored.variants.items()}
+
+    assert known(after) == known(before)
+    assert sum(of.are_of_a_run for of in after.variants.values()) == 2
+    assert before.first_scores.items() <= after.first_scores.items()
 
 
 def test_choices_of_a_rows_own_are_known_after_reading_back(tmp_path: Path):
