@@ -69,17 +69,23 @@ def _usual(part: pd.DataFrame, choices: Sequence[Choice]) -> str:
 
 
 def _panels(
-    frame: pd.DataFrame, name: str, says: str, names: str, chart: Callable[[pd.DataFrame, str, str], alt.LayerChart]
+    frame: pd.DataFrame,
+    name: str,
+    says: str,
+    names: str,
+    chart: Callable[[pd.DataFrame, str, str], alt.LayerChart],
+    what: str = "",
 ) -> tuple[Panel, ...]:
     """A panel for each task and model; ``chart`` receives its rows, first point and description.
 
-    ``says`` is the description with placeholders ``{model}`` and ``{task}``.
+    ``says`` is the description with placeholders ``{model}`` and ``{task}``, ``what`` the end of the title where a
+    section has other panels of the same task and model.
     """
     panels = []
     for (task, model), part in groups(_charted(frame), ["task", "model"]):
         choices = _choices(part)
         drawn = chart(part, _usual(part, choices), says.format(model=model, task=task))
-        panels.append(panel([name, task, model], f"{task} · {model}", drawn, part, names, choices=choices))
+        panels.append(panel([name, task, model], f"{task} · {model}{what}", drawn, part, names, choices=choices))
     return tuple(panels)
 
 
@@ -111,6 +117,7 @@ def confusions(finding: Finding, findings: Findings, naming: Naming) -> Drawing 
             "How often {model} predicts each label of {task} for each right label",
             "point right said gold prediction pair count of share",
             charts.confusion_matrix,
+            " · all labels",
         )
         tables.append(of_finding(FINDINGS["confusion_matrix"], matrix))
     return Drawing(panels, tables, more=_more(frame, matrix))

@@ -145,7 +145,7 @@ def test_of_many_labels_those_that_are_farthest_off_are_named():
 
 def test_a_confusion_matrix_names_its_denominators():
     mistakes, matrix = panels(*points(3), finding="confusions")
-    assert mistakes.title == matrix.title
+    assert matrix.title == f"{mistakes.title} · all labels"
     of_point = [row for row in matrix.rows if row["point"] == "random, k = 10"]
     assert {row["right"] for row in of_point} == {"a (180)", "b (90)", "c (30)"}
     assert sum(row["count"] for row in of_point) == 300
