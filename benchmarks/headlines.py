@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from icl_bench.analysis.all_findings import Findings, read_findings
+from icl_bench.analysis.statistics.paired import NO_CHANGE
 from icl_bench.results.exporting import export_results
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import EXPORT_META, finished_cells
@@ -344,7 +345,8 @@ def blocks(findings: Findings) -> list[str]:
         full = row["score"] - row["difference"]
         limits = {"ci_low": row["difference_low"], "ci_high": row["difference_high"]}
         cells = [TASKS[row["task"]], f"{row['size']:.0f}", f"{row['k']:,}", percent(full), share(row, "score")]
-        cells += [share({**row, **limits}, "difference", "+"), p_value(row["p_holm"]), f"{row['recovered']:.0%}"]
+        tested = "nothing differs" if row["withheld"] == NO_CHANGE else p_value(row["p_holm"])
+        cells += [share({**row, **limits}, "difference", "+"), tested, f"{row['recovered']:.0%}"]
         made.append(f"| {' | '.join(cells)} |")
     return made
 

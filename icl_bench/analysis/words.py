@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from icl_bench.analysis.draws import ENOUGH_DRAWS, ONE_SIDE, TESTS_ONLY, is_drawn, said
-from icl_bench.analysis.statistics.paired import ONE_DRAW, SAME_PROMPTS, UNKNOWN_BASE
+from icl_bench.analysis.statistics.paired import NO_CHANGE, ONE_DRAW, UNKNOWN_BASE
 from icl_bench.demonstrations.selector_spec import cautions
 from icl_bench.wording import DASH, counted, listed, percent
 
@@ -106,8 +106,10 @@ def _withheld(table: pd.DataFrame) -> list[str]:
             f"{UNKNOWN_BASE}: {counted(count, 'point')} without a p value, as the imported file has several variants "
             "of the base and does not say which of them is like the point's"
         )
-    if count := (table["withheld"] == SAME_PROMPTS).sum():
-        texts.append(f"{SAME_PROMPTS}: {counted(count, 'point')} without a p value, as nothing differs from the base")
+    if count := (table["withheld"] == NO_CHANGE).sum():
+        texts.append(
+            f"{NO_CHANGE}: {counted(count, 'point')} without a p value, as prompts and attention are those of the base"
+        )
     here = table[table["withheld"] == ONE_DRAW]
     if len(here):
         texts.append(

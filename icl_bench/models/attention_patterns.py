@@ -178,6 +178,12 @@ class Pattern:
     def check_shots(self, k: int) -> None:
         """Raise ``UserError`` if the pattern is impossible with k demonstrations."""
 
+    def is_full(self, k: int) -> bool:  # noqa: ARG002
+        """Whether the tokens of k demonstrations and of a query see all earlier ones, so that nothing differs from full
+        attention. False if this depends on the lengths of texts.
+        """
+        return type(self) is Pattern
+
     @property
     def reuses(self) -> bool:
         """Whether each demonstration is computed once and reused in all prompts."""
@@ -333,6 +339,12 @@ class Block(Pattern):
                 f"--attention {self}: k={k:,} has {count:,} blocks of {self.size:,}; ask for "
                 f"top={count} at most, or for a share, like top=0.3"
             )
+
+    def is_full(self, k: int) -> bool:
+        """See :meth:`Pattern.is_full`."""
+        read = self.read_blocks(np.zeros(k)) if k else None
+        all_read = read is None or len(read) == -(-k // self.size)
+        return not self.reuse and all_read and not self.layout(range(1, k + 1)).starts.any()
 
     @property
     def compares(self) -> str | None:

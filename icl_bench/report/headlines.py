@@ -10,7 +10,7 @@ from icl_bench.analysis.all_findings import Findings
 from icl_bench.analysis.findings.attention import differences
 from icl_bench.analysis.findings.replication import in_words
 from icl_bench.analysis.findings.saturation import saturation_text
-from icl_bench.analysis.statistics.paired import SAME_PROMPTS
+from icl_bench.analysis.statistics.paired import NO_CHANGE
 from icl_bench.analysis.words import founded_on, points, power, too_little
 from icl_bench.metrics.scores import ACCURACY, measure, title
 from icl_bench.report.naming import Naming, point_name, unshuffled
@@ -149,7 +149,7 @@ def _gains(topic: str, table: pd.DataFrame, base: str) -> Iterator[Sentence]:
     """For each series and base, the points where the test shows a difference, and where it is undecided."""
     of = measure(table) if len(table) else title(ACCURACY)
     compared = "" if of == title(ACCURACY) else f", in {of}"
-    table = table[table["withheld"] != SAME_PROMPTS]  # nothing was compared
+    table = table[table["withheld"] != NO_CHANGE]  # nothing was compared
     for (series, beside), of_series in table.sort_values("k").groupby(["series", "beside"]):
         against = f"{base} ({beside})" if beside else base
         rows, thin = _founded(of_series)

@@ -15,6 +15,7 @@ from icl_bench.analysis.statistics.meeting import Meeting, meet
 from icl_bench.analysis.statistics.moderation import DrawMeans, moderated
 from icl_bench.analysis.statistics.right_answers import with_rows_apart
 from icl_bench.metrics.scores import metrics, scored
+from icl_bench.models.attention_patterns import FULL, pattern_of
 from icl_bench.results.cells import SETTING
 from icl_bench.results.facts import NO_FACTS, UNKNOWN, FactsOf, agreement
 
@@ -64,7 +65,7 @@ both sides have.
 """
 
 
-ONE_DRAW, UNKNOWN_BASE, SAME_PROMPTS = "one draw", "unknown base", "same prompts"
+ONE_DRAW, UNKNOWN_BASE, NO_CHANGE = "one draw", "unknown base", "nothing differs"
 """Why there is no p value, and no advice."""
 
 
@@ -122,8 +123,8 @@ def compare(
     say in what they differ. If the comparison is about ``demonstrations`` (orders, attention, perturbations), both
     sides have the same ones and p applies to these; it is withheld only without a common draw. Limits of one draw are
     kept, over test examples only. Without ``about`` no single draw is withheld: the caller must interpret it. p is also
-    withheld if a base in another selection, order, perturbation or chat format has the same prompts (:func:`_same`),
-    because nothing differs that could be tested.
+    withheld where nothing differs (:func:`_same`): a base in another selection, order, perturbation or chat format has
+    the same prompts, or so few demonstrations that a pattern is full attention.
 
     Raises ValueError if a test example was predicted twice in one draw of a point.
     """
@@ -150,7 +151,7 @@ def compare(
     ]
     table["metric"] = table["task"].map(metrics(frame))
     contrasts = [contrast(m.point.values(values), m.base.values(values), m.matched) for m in met]
-    same = _same(met, frame, base, table["k"])
+    same = _same(met, frame, base, table)
     of_draws = [
         [] if alike else _draw_means(m, values, tuple(key), k)
         for m, key, k, alike in zip(met, table[ways].itertuples(index=False), table["k"], same, strict=True)
@@ -174,7 +175,7 @@ def compare(
     unknown = _unknown_bases(table, family, facts)
     unjudged = _unjudged(met, single, about)
     table["withheld"] = [
-        UNKNOWN_BASE if unlike else SAME_PROMPTS if alike else ONE_DRAW if hidden else None
+        UNKNOWN_BASE if unlike else NO_CHANGE if alike else ONE_DRAW if hidden else None
         for unlike, alike, hidden in zip(unknown, same, unjudged, strict=True)
     ]
     table["p"] = np.where(table["withheld"].notna(), np.nan, p_values(contrasts))
@@ -229,13 +230,18 @@ def _unjudged(met: Sequence[Meeting], single: np.ndarray, about: About | None) -
     return [any(sides) and not kept for sides, kept in zip(single.T, same, strict=True)]
 
 
-def _same(met: Sequence[Meeting], frame: pd.DataFrame, base: Mapping[str, str], ks: pd.Series) -> list[bool]:
-    """Which comparisons are of the same prompts: by their stored hashes, and of orders of a single demonstration."""
+def _same(met: Sequence[Meeting], frame: pd.DataFrame, base: Mapping[str, str], table: pd.DataFrame) -> list[bool]:
+    """Which comparisons are of the same: prompts with equal stored hashes, orders of a single demonstration, and
+    patterns that are full attention for k demonstrations.
+    """
     import pandas as pd
 
+    if base == {"attention": str(FULL)}:
+        patterns = zip(map(pattern_of, table["attention"]), table["k"], strict=True)
+        return [pattern is not None and pattern.is_full(k) for pattern, k in patterns]
     if not base.keys() <= OF_PROMPTS:  # other models, attentions or calibrations answer the same prompts
         return [False] * len(met)
-    single = [k <= 1 and "order" in base and "select" not in base for k in ks]
+    single = [k <= 1 and "order" in base and "select" not in base for k in table["k"]]
     if "prompt_hash" not in frame:
         return single
     prompts, _ = pd.factorize(frame["prompt_hash"])

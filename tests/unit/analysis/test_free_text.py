@@ -32,7 +32,7 @@ from icl_bench.report.leaderboard import leaderboard
 from icl_bench.results.importing import import_predictions
 from icl_bench.results.reading import read_some
 
-BLOCK = "block:50,sink=1,local=2"
+BLOCK = "block:1,sink=1,local=2"
 ROUGE = np.random.default_rng(0).uniform(0.2, 0.6, (3, 40))
 GAIN = 0.1
 

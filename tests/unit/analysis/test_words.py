@@ -98,9 +98,11 @@ def test_points_of_an_unknown_base_are_told():
 
 
 def test_points_of_equal_prompts_are_told():
-    rows = compared({"withheld": "same prompts", "advice": None, "p_holm": np.nan}, {})
-    assert comparison_notes(rows) == ["same prompts: 1 point without a p value, as nothing differs from the base"]
-    assert with_reasons(rows)["advice"].tolist()[0] == "same prompts"
+    rows = compared({"withheld": "nothing differs", "advice": None, "p_holm": np.nan}, {})
+    assert comparison_notes(rows) == [
+        "nothing differs: 1 point without a p value, as prompts and attention are those of the base"
+    ]
+    assert with_reasons(rows)["advice"].tolist()[0] == "nothing differs"
 
 
 def test_the_spread_of_draws_is_a_range_with_all_places_it_is_from():

@@ -95,6 +95,25 @@ def test_a_layout_is_the_blocks_of_the_definition(ends: list[int], size: int, si
     assert layout.first(positions).tolist() == [0, 0]  # the query sees everything
 
 
+@given(ENDS, st.integers(1, 7), st.integers(0, 3), st.integers(0, 3), st.none() | st.integers(1, 3), st.data())
+def test_blocks_are_full_attention_if_every_token_and_query_sees_all(
+    ends: list[int], size: int, sink: int, local: int, top: int | None, data: Any
+) -> None:
+    pattern = Block(size, sink, local, top=top)
+    scores = np.array(data.draw(st.lists(st.floats(0, 1), min_size=len(ends), max_size=len(ends))))
+    layout = replace(pattern.layout(ends), read=pattern.read(ends, scores))
+    tokens = ends[-1] + 3
+    seen = keys_seen(ReceptiveSpan(), layout, 0, tokens)
+    assert pattern.is_full(len(ends)) == (seen == tokens * (tokens + 1) // 2)
+
+
+def test_other_patterns_are_not_full_attention_whatever_k_is() -> None:
+    assert FULL.is_full(5)
+    assert Block(50).is_full(200)
+    assert not Block(50).is_full(201)
+    assert not any(pattern.is_full(1) for pattern in (Block(1, reuse=True, local=0), Grouped(2, 64), Approx(4, 2)))
+
+
 @given(
     ENDS,
     st.integers(1, 7),

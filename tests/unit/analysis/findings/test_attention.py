@@ -41,7 +41,7 @@ from icl_bench.sweep.runner import Runner
 
 SHAPE = Architecture(parameters=50, heads_width=2, windows=(None, 4), key_width=2)
 WORK = asdict(ComputeCost(1000.0, 10.0, 1010.0, 64.0))
-BLOCK, BARE = "block:50,sink=1,local=2", "block:50,sink=0,local=0"
+BLOCK, BARE = "block:1,sink=1,local=2", "block:1,sink=0,local=0"
 PATTERNS = (
     "full",
     "block:2,sink=1,local=0",
@@ -95,6 +95,22 @@ def test_the_test_is_that_of_paired_comparisons_corrected_over_patterns_and_ks()
     assert (table["p_holm"] >= table["p"]).all()
     excluded = (table["ci_low"] > 0) | (table["ci_high"] < 0)
     assert excluded.tolist() == (table["p_holm"] <= ALPHA).tolist()
+
+
+def test_blocks_that_see_all_others_are_not_tested_and_do_not_count():
+    """Up to k=200, block:50 is full attention: the corrected p of k=250 was too large."""
+    rng, pattern = np.random.default_rng(2), "block:50,sink=1,local=2"
+    rows = frame(
+        *(
+            scored(answers(rng, (1, 3, 60), share)[0], attention=attention, k=k)
+            for attention, share in (("full", 0.5), (pattern, 0.4))
+            for k in (50, 200, 250)
+        )
+    )
+    found = differences(read(rows)).set_index("k")
+    assert found["withheld"].fillna("").to_dict() == {50: "nothing differs", 200: "nothing differs", 250: ""}
+    assert found["p"].isna().tolist() == [True, True, False]
+    assert found["p_holm"][250] == found["p"][250] == differences(read(rows[rows["k"] == 250]))["p"].item()
 
 
 def test_limits_are_corrected_over_the_patterns_as_p_is():

@@ -509,7 +509,7 @@ def test_an_order_of_one_demonstration_has_no_test_and_does_not_count(table: Cal
     rows = frame(*sides.values()).assign(select=usual.get("select", "random"))
     rows["order"] = rows["order"].replace("drawn", usual.get("order", "drawn"))
     one, several = table(rows).sort_values("k").to_dict("records")
-    assert one["withheld"] == "same prompts"
+    assert one["withheld"] == "nothing differs"
     assert pd.isna(several["withheld"])
     assert np.isnan(one["p"])
     assert one["difference"] != 0
@@ -525,7 +525,7 @@ def test_equal_prompts_have_no_test_and_do_not_count():
     noisy = rows["perturbation"].notna()
     changed = noisy & ((rows["k"] == 10) | (rows["k"] == 5) & (rows["draw"] == 1))
     found = perturbation_effect(rows.assign(prompt_hash=of_row + np.where(changed, " changed", ""))).set_index("k")
-    assert found["withheld"].fillna("").to_dict() == {2: "same prompts", 5: "", 10: ""}
+    assert found["withheld"].fillna("").to_dict() == {2: "nothing differs", 5: "", 10: ""}
     assert found["p_holm"].loc[[5, 10]].tolist() == holm(found["p"].loc[[5, 10]]).tolist()
     assert perturbation_effect(rows)["p"].notna().all()
     models = rows.assign(model=np.where(noisy, "n", "m"), perturbation=None, prompt_hash=of_row)
