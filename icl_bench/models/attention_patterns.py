@@ -184,6 +184,12 @@ class Pattern:
         """
         return type(self) is Pattern
 
+    def is_full_within(self, tokens: int) -> bool:
+        """Whether each of so many tokens of a text sees all earlier ones, in any model."""
+        spans = self.spans([None] * 100)  # groups have fewer layers
+        last = np.array([max(tokens - 1, 0)])
+        return not (self.blocks or self.reads_vectors or any(span.first(last).any() for span in spans))
+
     @property
     def reuses(self) -> bool:
         """Whether each demonstration is computed once and reused in all prompts."""

@@ -11,6 +11,7 @@ from icl_bench.analysis.columns import Column
 from icl_bench.analysis.finding import Finding, Section
 from icl_bench.analysis.statistics.paired import holm, holm_steps
 from icl_bench.analysis.statistics.texts import differs, interval_over, ratio_limits, sampled
+from icl_bench.models.attention_patterns import pattern_of
 from icl_bench.results.model_names import names_apart
 from icl_bench.results.perplexity_losses import read_losses
 from icl_bench.results.storage import Place
@@ -58,11 +59,12 @@ def perplexities(results: Place, model: str | None = None) -> pd.DataFrame:
     separate. Limits (95%) are Student's for the mean loss, over ``interval_over``: texts, or the windows of a single
     text (:mod:`icl_bench.analysis.statistics.texts`); ``ratio`` is the perplexity over that of ``full`` on the same
     windows, with its limits and the p of a paired t-test, corrected (Holm) over the lengths and attentions of a model
-    with one dtype, window length and positions. With one window limits and p are NaN. Further: windows, tokens
-    (scored), prefill_flops and cache_bytes (by formula, of a window of this length), rope_scale and rope_theta (the
-    divisor of positions, and the base of their rotation; NaN for the model's own), operations_of_full (the prefill's
-    operations as a share of those of ``full`` at this length; NaN without ``full``). For perplexity by operations, use
-    prefill_flops and whole (its figure 3). Empty if nothing was computed.
+    with one dtype, window length and positions. With one window limits and p are NaN; p also for lengths up to which a
+    pattern is full attention. Further: windows, tokens (scored), prefill_flops and cache_bytes (by formula, of a window
+    of this length), rope_scale and rope_theta (the divisor of positions, and the base of their rotation; NaN for the
+    model's own), operations_of_full (the prefill's operations as a share of those of ``full`` at this length; NaN
+    without ``full``). For perplexity by operations, use prefill_flops and whole (its figure 3). Empty if nothing was
+    computed.
     """
     import pandas as pd
 
@@ -159,6 +161,7 @@ def _of_attention(
     """
     rows, meta = [], metas[attention]
     of_full = metas["full"].by_length if "full" in whole else {}
+    pattern = pattern_of(attention)
     for after, length in zip([1, *lengths], lengths, strict=False):
         # the loss at position p is that of the token after p others
         part = slice(after - 1, length - 1)
@@ -184,8 +187,10 @@ def _of_attention(
         if "prefill_flops" in costs and costs_of_full.get("prefill_flops"):
             row["operations_of_full"] = costs["prefill_flops"] / costs_of_full["prefill_flops"]
         if attention != "full":
-            row["beside"] = (mine - base, text_of)
-            row["ratio"], _, _, row["p"] = _exponential(*row["beside"])
+            beside = (mine - base, text_of)
+            row["ratio"], row["ratio_low"], row["ratio_high"], p = _exponential(*beside)
+            if pattern is None or not pattern.is_full_within(length - 1):
+                row |= {"p": p, "beside": beside}
         rows.append(row)
     return rows
 

@@ -107,6 +107,16 @@ def test_blocks_are_full_attention_if_every_token_and_query_sees_all(
     assert pattern.is_full(len(ends)) == (seen == tokens * (tokens + 1) // 2)
 
 
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 4), st.integers(0, 30))
+def test_a_window_is_full_attention_for_texts_that_it_holds(every: int, window: int, chunk: int, tokens: int) -> None:
+    for pattern in (Grouped(every, window), Approx(window, chunk)):
+        seen = [keys_seen(span, None, 0, tokens) for span in pattern.spans([None] * 9)]
+        chunks = any(span.chunk and span.first(np.arange(tokens)).any() for span in pattern.spans([None] * 9))
+        assert pattern.is_full_within(tokens) == (set(seen) == {tokens * (tokens + 1) // 2} and not chunks)
+    assert FULL.is_full_within(tokens)
+    assert not Block(50).is_full_within(tokens)
+
+
 def test_other_patterns_are_not_full_attention_whatever_k_is() -> None:
     assert FULL.is_full(5)
     assert Block(50).is_full(200)

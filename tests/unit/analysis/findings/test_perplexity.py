@@ -116,6 +116,16 @@ def test_operations_are_a_share_of_full_attentions_at_the_same_length(tmp_path: 
     )
 
 
+def test_lengths_up_to_which_a_window_is_full_attention_are_not_tested_and_do_not_count(tmp_path: Path):
+    """The last token of the first range is predicted from two, which a window of two has both."""
+    stored(tmp_path, "full", FULL)
+    stored(tmp_path, "grouped:2,2", np.where(np.arange(4) < 2, FULL, OTHER))
+    rows = perplexities(tmp_path).query("attention != 'full'").set_index("length")
+    assert rows["p"].isna().to_dict() == {3: True, 5: False}
+    assert rows["p_holm"][5] == rows["p"][5]
+    assert rows.loc[3, ["ratio", "ratio_low", "ratio_high"]].tolist() == [1, 1, 1]
+
+
 def test_the_ratio_is_paired_by_window_and_p_is_of_all_ranges_and_patterns(tmp_path: Path):
     stored(tmp_path, "block:2", OTHER)
     stored(tmp_path, "full", FULL)
@@ -188,11 +198,11 @@ def test_without_full_attention_there_is_no_ratio(tmp_path: Path):
 def test_equal_losses_have_a_ratio_of_one_and_are_no_difference(tmp_path: Path):
     stored(tmp_path, "full", FULL)
     stored(tmp_path, "block:2", FULL)
-    stored(tmp_path, "grouped:2,2", np.array(FULL) + 1)
+    stored(tmp_path, "grouped:2,1", np.array(FULL) + 1)
     table = perplexities(tmp_path).set_index("attention")
     names = ["ratio", "ratio_low", "ratio_high", "p"]
     assert table.loc["block:2", names].to_numpy().tolist() == [[1, 1, 1, 1]] * 2
-    np.testing.assert_allclose(table.loc["grouped:2,2", names].to_numpy(float), [[np.e, np.e, np.e, 0]] * 2)
+    np.testing.assert_allclose(table.loc["grouped:2,1", names].to_numpy(float), [[np.e, np.e, np.e, 0]] * 2)
 
 
 @pytest.mark.filterwarnings("error")
