@@ -89,7 +89,7 @@ def answers(context: Context) -> pd.DataFrame:
     costs = costs_of(context).astype(dict.fromkeys(SETTING, object))
     budget = Budget(queries=QUERIES)
     advised = advise(frame, costs, budget, facts=context.facts)
-    best = best_points(frame, costs)
+    best = best_points(frame, costs, context.facts)
     own_sizes = frame.groupby(POINT)[["draw", "test_id"]].nunique()
     sizes = own_sizes["test_id"].groupby(["task", "model"]).max()
     measured = curves(frame.merge(advised.loc[advised["advised"], POINT], on=POINT))

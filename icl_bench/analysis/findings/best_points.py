@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icl_bench.analysis.across_models import on_same_rows
 from icl_bench.analysis.advice import QUERY_TOKENS, Budget
 from icl_bench.analysis.by_task import IN_ORDER
 from icl_bench.analysis.columns import POINT, Column
@@ -19,6 +20,7 @@ from icl_bench.analysis.statistics.gaps import TwoWayLayout
 from icl_bench.analysis.statistics.grid import Grid, grids, partition
 from icl_bench.metrics.scores import metrics, scored
 from icl_bench.results.cells import SETTING
+from icl_bench.results.facts import NO_FACTS, FactsOf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +33,7 @@ EQUAL = 1e-9
 """Means that differ by less count as equal."""
 
 
-def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+def best_points(frame: pd.DataFrame, costs: pd.DataFrame, facts: FactsOf = NO_FACTS) -> pd.DataFrame:
     """The point with the highest mean score, one row per task and model; the cheapest on ties.
 
     Points on nearly the same test examples are compared on those that most of them have: missing scores are filled in
@@ -40,7 +42,8 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     ``costs`` is :func:`icl_bench.analysis.findings.cost.cost`'s table; the cheapest is determined by
     :class:`icl_bench.analysis.advice.Budget` without a limit, then by the smallest k. Points are those of
     :func:`icl_bench.analysis.curves.curves` without random reorderings (repetitions of others), upper bounds of
-    training, and halves of a label space (easier tasks).
+    training, and halves of a label space (easier tasks). ``facts`` of variants identify their data
+    (:func:`icl_bench.analysis.across_models.on_same_rows`).
 
     Columns: the setting and k; ``points``, the number of points compared, and ``tied``, the number of others with the
     same mean; ``other_rows``, the number of others that were asked other test examples than this point, so that means
@@ -52,7 +55,7 @@ def best_points(frame: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     frame = scored(frame)
     shuffled, upper = is_shuffled(frame["order"]), is_upper_bound(frame["select"])
     half = frame["label_space"].notna() if "label_space" in frame else False
-    kept = frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half]
+    kept = on_same_rows(frame.loc[frame["score"].notna() & ~shuffled & ~upper & ~half], facts, across=False)
     kept = kept[[*POINT, "draw", "test_id", "score", "metric"]].reset_index(drop=True)
     of_task, values = metrics(kept), kept["score"].to_numpy(dtype=float).clip(0, 1)
     keys, all_points = grids(kept, POINT)
@@ -108,7 +111,7 @@ def _notes(context: Context) -> list[str]:
 
 BEST_POINTS = Finding(
     "best_points",
-    lambda context: best_points(context.unperturbed, costs_of(context)),
+    lambda context: best_points(context.unperturbed, costs_of(context), context.facts),
     (
         Column("points", "tested points", "count", short="of\npoints"),
         Column("tied", "tied with", "count", optional=True),

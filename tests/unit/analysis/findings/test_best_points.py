@@ -18,6 +18,7 @@ from icl_bench.analysis.statistics.best import best_interval
 from icl_bench.report.headlines import headlines
 from icl_bench.report.matrix import matrix
 from icl_bench.report.naming import Naming
+from icl_bench.results.facts import Facts
 from icl_bench.results.importing import import_predictions
 
 
@@ -109,6 +110,19 @@ def test_a_point_that_lacks_hard_test_rows_is_not_the_best_for_it():
     (found,) = best(frame(some, higher)).itertuples()
     assert some["correct"].mean() > higher["correct"].mean()
     assert (found.k, found.score, found.test_rows, found.other_rows) == (25, 0.85, 100, 0)
+
+
+def test_imported_rows_with_other_right_answers_are_other_test_rows():
+    """Equal ids of two files name other rows, as their right answers show."""
+    lower, higher = hard_rows()
+    rows = frame(lower.assign(gold="c", variant="w"), higher)
+    facts = {name: Facts(imported=f"{name}.csv") for name in "vw"}
+    (found,) = best_points(rows, cost(rows, {}), facts).itertuples()
+    assert (found.points, found.other_rows) == (2, 0)  # another name of the label
+    other = lower["test_id"] < "row 040"
+    rows = frame(lower.assign(gold=np.where(other, "c", "a"), variant="w"), higher)
+    (found,) = best_points(rows, cost(rows, {}), facts).itertuples()
+    assert (found.k, found.points, found.other_rows) == (25, 2, 1)
 
 
 def test_points_on_other_test_rows_than_the_highest_are_counted(tmp_path: Path):
