@@ -94,7 +94,7 @@ def _means(points: Sequence[Grid], scores: Sequence[np.ndarray], column: np.ndar
     """The mean of each point, of those on nearly the same test examples over the same ones."""
     means = np.array([TwoWayLayout(of_point).mean for of_point in scores])
     alike = asked_alike(points)
-    near = np.flatnonzero(~alike.lack)
+    near = np.flatnonzero(~alike.lack).tolist()
     whole = filled([on_tests(points[at], alike.tests) for at in near], column, alike.tests)
     means[near] = [TwoWayLayout(matrix).mean for matrix in whole]
     return means
