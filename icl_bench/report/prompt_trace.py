@@ -114,12 +114,15 @@ def find_prediction(
     """
     storage = storage_at(results)
     derived = str(wanted.get("cell", ""))
+    is_derived = derived != base_cell(derived)
     found = _one_cell(storage, {**wanted, "cell": base_cell(derived)} if derived else wanted)
     if isinstance(found, _ImportedCell):
-        return _imported(storage, found, test_id, data_dir, tasks)
+        imported = _imported(storage, found, test_id, data_dir, tasks)
+        calibrated = _calibrated(results, derived, imported.row["test_id"]) if is_derived else {}
+        return replace(imported, row={**imported.row, **calibrated})
     name, meta = found
     row = _one_row(storage, name, test_id)
-    if derived != base_cell(derived):
+    if is_derived:
         row |= _calibrated(results, derived, row["test_id"])
     spec = TaskSpec.model_validate(meta.task_as_given)
     if spec.data.source == MEMORY:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from support.fakes import FakeBackend, plan, planned, runner, tokenized_task
 from support.in_memory import MemoryStorage
@@ -16,6 +17,7 @@ from support.in_memory import MemoryStorage
 from icl_bench.analysis.all_findings import find, read_findings
 from icl_bench.metrics.interface import Measure, Metric
 from icl_bench.registry import METRICS
+from icl_bench.report.prompt_trace import find_prediction
 from icl_bench.results.cells import AXES, PRIORS, SCORES
 from icl_bench.results.derived import base_cell, with_calibrations
 from icl_bench.results.exporting import export_results
@@ -164,6 +166,19 @@ def test_an_import_of_an_export_with_scores_is_calibrated_like_the_results(
     )
     pd.testing.assert_frame_equal(theirs[columns].reset_index(drop=True), ours[columns].reset_index(drop=True))
     assert len(tables.probability_scores)
+
+
+def test_a_calibrated_imported_prediction_is_shown_as_it_is_calibrated(folder: Path, tmp_path: Path) -> None:
+    export_results(folder, tmp_path / "export.parquet", scores=True)
+    table = pq.read_table(tmp_path / "export.parquet")
+    pq.write_table(table.append_column("question", table["test_id"]), tmp_path / "asked.parquet")
+    import_predictions(tmp_path / "asked.parquet", tmp_path / "results")
+    rows = read_stored(tmp_path / "results", derive=True).predictions
+    row = rows[rows["cell"].astype(str).str.endswith("+batch")].iloc[0]
+    wanted = {"task": "cards", "cell": row["cell"]}
+    shown = find_prediction(tmp_path / "results", wanted, row["test_id"]).row
+    names = ["cell", "prediction", "probability", "correct"]
+    assert [shown[name] for name in names] == row[names].tolist()
 
 
 def test_rows_of_the_pool_are_kept_with_their_right_labels(stored: Stored) -> None:
