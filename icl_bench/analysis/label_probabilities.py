@@ -61,14 +61,33 @@ def without_scores(stored: Stored) -> list[str]:
 
 
 def missing_scores(stored: Stored) -> list[str]:
-    """A note on the cells that are missing in tables of label probabilities, if any."""
-    if not (count := len(without_scores(stored))):
+    """Notes on the cells that are missing in tables of label probabilities, if any."""
+    notes, lost = [], "no top-n accuracy, log-loss, Brier score, temperature or abstention of these"
+    if count := len(without_scores(stored)):
+        notes.append(
+            f"{counted(count, 'cell')} scored every label, but not all scores are stored (by an earlier version, or "
+            f"with --keep-scores): {lost}; run them again in another folder"
+        )
+    if count := len(_exported_without_scores(stored)):
+        notes.append(
+            f"{counted(count, 'imported cell')} scored every label, but the import has no scores: {lost}; import a "
+            "Parquet file of export --scores"
+        )
+    return notes
+
+
+def _exported_without_scores(stored: Stored) -> list[str]:
+    """Cells of imported exports that scored labels common to all rows, without the scores."""
+    scored = {
+        variant
+        for variant, of in stored.variants.items()
+        if of.imported is not None and of.scoring == "exact" and of.choice_style is None and of.queries is None
+    }
+    if not scored:
         return []
-    return [
-        f"{counted(count, 'cell')} scored every label, but not all scores are stored (by an earlier version, or with "
-        "--keep-scores): no top-n accuracy, log-loss, Brier score, temperature or abstention of these; run "
-        "them again in another folder"
-    ]
+    cells = stored.rows.distinct(["cell", "variant"]).astype(object)
+    cells = cells[cells["variant"].isin(scored) & ~cells["cell"].isin(list(stored.label_scores))]
+    return cells["cell"].tolist()
 
 
 def measures(logs: np.ndarray, labels: tuple[str, ...], golds: tuple[str, ...]) -> np.ndarray:

@@ -15,6 +15,7 @@ from support.fakes import FakeBackend, plan, planned, runner, tokenized_task
 from support.in_memory import MemoryStorage
 
 from icl_bench.analysis.all_findings import find, read_findings
+from icl_bench.analysis.label_probabilities import missing_scores
 from icl_bench.metrics.interface import Measure, Metric
 from icl_bench.registry import METRICS
 from icl_bench.report.prompt_trace import find_prediction
@@ -166,6 +167,16 @@ def test_an_import_of_an_export_with_scores_is_calibrated_like_the_results(
     )
     pd.testing.assert_frame_equal(theirs[columns].reset_index(drop=True), ours[columns].reset_index(drop=True))
     assert len(tables.probability_scores)
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_an_import_without_the_scores_of_its_cells_is_told(folder: Path, tmp_path: Path, scores: bool) -> None:
+    export_results(folder, tmp_path / "export.parquet", scores=scores)
+    import_predictions(tmp_path / "export.parquet", tmp_path / "results")
+    notes = missing_scores(read_stored(tmp_path / "results", derive=True))
+    own = len(read_stored(folder).cells)
+    told = f"{own} imported cells scored every label, but the import has no scores"
+    assert [note.partition(":")[0] for note in notes] == ([] if scores else [told])
 
 
 def test_a_calibrated_imported_prediction_is_shown_as_it_is_calibrated(folder: Path, tmp_path: Path) -> None:
