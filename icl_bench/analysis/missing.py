@@ -42,8 +42,8 @@ def missing_scores(
     curve. A test example has many gaps if it lacks more scores, over all draws and points of the curve, than the mean
     example; if few scores are missing, these are all examples with a gap. ``gap_difference`` is their mean score minus
     that of the others. An example's score is its mean deviation from the means of the draws and points that have it.
-    ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the curves (Holm). NaN if there is too
-    little data.
+    ``gap_p`` is Welch's (1947, Biometrika 34:28), two-sided, corrected over the curves of a task (Holm). NaN if there
+    is too little data.
 
     The test detects that hard or easy examples are missing. It does not detect answers that are missing because of
     their content, or examples that are missing everywhere, because these have no score.
@@ -62,8 +62,9 @@ def missing_scores(
         if count[at].any():
             difference[at], p[at] = _compared(points, values, tests)
     first = np.array([at[0] for at in curves], dtype=int)
-    for at, corrected in zip(curves, holm(p[first]), strict=True):
-        p[at] = corrected
+    for of_task in partition(keys.iloc[first], ["task"])[1]:
+        for number, corrected in zip(of_task.tolist(), holm(p[first[of_task]]), strict=True):
+            p[curves[number]] = corrected
     torn = count > 0
     return MissingScores(count, np.where(torn, difference, np.nan), np.where(torn, p, np.nan))
 

@@ -56,6 +56,17 @@ def test_hard_rows_that_fail_are_found_where_every_row_has_some_gap():
     assert len(not_at_random(found)) == 1
 
 
+def test_p_is_corrected_over_the_curves_of_a_task_and_does_not_depend_on_other_tasks():
+    """A folder of many predictions is computed task by task, so other tasks must not count."""
+    tasks = [sweep(3, hard=True, share=0.02, task="t")]
+    tasks += [sweep(seed, hard=False, task=f"task {seed}") for seed in range(4)]
+    both = frame(tasks[0], sweep(9, hard=False, task="t", model="n"))
+    alone, together = curves(both), curves(frame(both, *tasks[1:]))
+    assert together[together["task"] == "t"]["gap_p"].tolist() == alone["gap_p"].tolist()
+    single = curves(tasks[0])["gap_p"].max()
+    assert alone.loc[alone["model"] == "m", "gap_p"].max() == pytest.approx(2 * single)
+
+
 def test_the_p_value_is_welchs():
     rows = sweep(0, hard=True, share=0).query("k == 1 and draw == 0").reset_index(drop=True)
     rows = frame(rows, rows.iloc[40:].assign(draw=1))  # the same answers: draws do not differ
@@ -128,7 +139,7 @@ def test_rows_missing_at_random_raise_few_alarms():
 
 def test_the_test_is_corrected_over_curves():
     one = curves(sweep(3, hard=False))
-    many = curves(frame(*(sweep(3, hard=False, task=f"task {i}") for i in range(4))))
+    many = curves(frame(*(sweep(3, hard=False, model=f"model {i}") for i in range(4))))
     assert many["gap_p"].to_numpy() == pytest.approx(np.minimum(4 * one["gap_p"].iloc[0], 1))
 
 
