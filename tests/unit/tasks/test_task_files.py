@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from icl_bench.errors import UserError
+from icl_bench.metrics.numeric import number
 from icl_bench.prompts.rendering import PlainForm, prompt_text
 from icl_bench.tasks import task_files as taskfile
+from icl_bench.tasks.answers import extracted
 from icl_bench.tasks.examples import load_data
 from icl_bench.tasks.task_files import known_groups, known_tasks, load_task, tasks_of
 from icl_bench.tasks.templates import JinjaTemplate
@@ -189,6 +191,27 @@ def test_a_task_of_free_answers_has_the_right_answer_of_a_known_row(name: str, a
     (row,) = [e for e in (*rows.train, *rows.test_pool) if e.id == asked]
     assert (row.golds or (row.answer,))[0] == shown
     assert len(rows.test) == 250
+
+
+@pytest.mark.parametrize(
+    ("right", "written"),
+    [
+        *(("5", n) for n in ("5", "5.", "+5", "$5", "5 eggs", "5eggs", "5%", "5.0", "...5", "No.5", "5, not 6")),
+        *(("-5", n) for n in ("-5", "-$5", "$-5", "\u22125")),
+        *(("0.5", n) for n in (".5", "0.5", "$.50")),
+        *(("-0.5", n) for n in ("-.5", "-$.5")),
+        *(("3000", n) for n in ("3,000.00", "3'000", "3\u2019000", "3\u00a0000", "3\u202f000", "3e3", "3.0E+3")),
+        *(("", n) for n in ("1/2", "\u00bd", "1\u00bd", "1.2.3", "1,2,3")),
+    ],
+)
+@pytest.mark.parametrize("name", ["gsm8k", "gsm8k_answers", "gsm8k_thoughts"])
+def test_the_whole_number_of_an_answer_is_read(name: str, right: str, written: str):
+    """No part of it, such as the 5 of .5, and nothing behind it. No right answer of the data is a fraction."""
+    rule = load_task(name).answer
+    assert rule is not None
+    begin = "#### " if name == "gsm8k" else ""
+    found = number(extracted(rule, begin + written) or "")
+    assert found == (number(right) if right else None)
 
 
 def test_passages_are_five_texts_and_then_vectors(data_dir: Path):
