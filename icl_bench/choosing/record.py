@@ -16,8 +16,8 @@ class Record:
 
     A resumed race repeats its first rounds from stored answers. Its file does not change until the race has repeated
     them, so that a kill in between loses nothing. A file of other rounds is replaced, and so is that of a race for
-    another number of queries: its first rounds may be the same, but its answer is another. A decided race always
-    replaces it, because with other costs it may need fewer rounds.
+    another number of queries or with other prices: its first rounds may be the same, but its answer is another. A
+    decided race always replaces it, because with other costs it may need fewer rounds.
     """
 
     def __init__(self, contest: Contest, results: Place, answer: Callable[[], Sequence[str]], **further: str) -> None:
@@ -30,6 +30,7 @@ class Record:
         cells = [contest.cell_of(one) for one in contest.settings]
         decides = [record["margin"], record["error"], record["draws"], names, list(contest.rows), cells]
         self._file = race_file(record["task"], record["model"], digest(decides))
+        self._prices = {one.sweep.model.name: one.prices.given for one in contest.entrants if one.prices is not None}
         self._before = read_race(results, self._file)
         self._rounds: list[RaceRound] = []
 
@@ -53,16 +54,19 @@ class Record:
         self.keep()
 
     def keep(self) -> None:
-        """Write the file, unless the one that is there has the same rounds and more, for as many queries."""
+        """Write the file, unless the one that is there has the same rounds and more, for as many queries and with these
+        prices.
+        """
         if not self._rounds:
             return
         record, before, done = self._contest.as_json(), self._before, len(self._rounds)
-        same = before is not None and before.queries == record["queries"] and not record["decided"]
-        stored = before.rounds if before is not None and same else []
+        same = before is not None and (before.queries, before.prices) == (record["queries"], self._prices)
+        stored = before.rounds if before is not None and same and not record["decided"] else []
         if len(stored) > done and stored[:done] == self._rounds:
             return
         known = {name: value for name, value in record.items() if name in RaceMeta.model_fields} | {
             **self._further,
+            "prices": self._prices,
             "settings": [RacedSetting(**one) for one in record["settings"]],
             "rounds": self._rounds,
             "answer": list(self._answer()),

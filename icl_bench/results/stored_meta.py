@@ -345,6 +345,8 @@ class RaceMeta(StoredModel):
     draws: int
     queries: int
     """Queries that the choice will answer."""
+    prices: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Prices of its models by name; models without prices are left out."""
     choice: str | None = None
     decided: bool
     ended: str | None = None

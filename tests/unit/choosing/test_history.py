@@ -135,18 +135,27 @@ def test_a_race_that_goes_on_keeps_its_history_until_it_has_come_as_far(
     assert last.ended is None
 
 
-def test_a_race_for_another_number_of_queries_replaces_the_history(
-    words: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("before", "now"), [(("--queries", 20_000), ("--queries", 15_000)), (("--price", "hour=2"), ())]
+)
+def test_a_race_for_another_number_of_queries_or_with_other_prices_replaces_the_history(
+    before: tuple[object, ...],
+    now: tuple[object, ...],
+    words: tuple[object, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "results"
     command = ("choose", *words, "--margin", 0.01, "--results", folder)
-    assert stopped_run(monkeypatch, 30, *command, "--queries", 20_000).code == 130
+    assert stopped_run(monkeypatch, 30, *command, *before).code == 130
     first = race_in(folder)
-    ended = stopped_run(monkeypatch, 14, *command, "--queries", 15_000)  # within the rounds that are stored
+    ended = stopped_run(monkeypatch, 14, *command, *now)  # within the rounds that are stored
     last = race_in(folder)
     assert last.rounds == first.rounds[: len(last.rounds)]
-    assert (first.queries, last.queries) == (20_000, 15_000)
     assert ended.out.splitlines() == last.answer
+    other = stopped_run(monkeypatch, 14, *command, *now, "--price", "hour=3")
+    assert "(in the currency of --price)" in race_in(folder).answer[1]
+    assert other.out.splitlines() == race_in(folder).answer
 
 
 def test_an_interrupted_race_says_what_it_knows(

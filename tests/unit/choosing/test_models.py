@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support import fakes
-from support.api_server import Server, completion, serving
+from support.api_server import Body, Server, completion, serving
 from support.in_process import Ended, run_command, said
 from support.needs import packages
 
@@ -238,6 +238,28 @@ def test_money_ends_a_race_before_more_than_the_budget_is_billed(
     assert re.search(
         r"^Cost: \S+ a query; 1,000 queries in all: \S+ \(in the currency of --price\)", ended.out, re.MULTILINE
     )
+
+
+def test_a_request_that_the_server_never_answered_spends_the_most_that_it_may_take(
+    task: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr("icl_bench.backends.servers.backend._PAUSE_SECONDS", 0.01)
+    number, lost = itertools.count(1), []
+
+    def breaking(body: dict[str, Any]) -> Any:
+        if next(number) % 5:
+            return respond(body)
+        lost.append(int(body["max_tokens"]) - 2)  # beyond the answer's two tokens, which ``tokens`` counts
+        return 200, Body(b'{"choices": ', lacking=100)
+
+    with serving(breaking) as server:
+        where = ("--backend", "openai", "--base-url", server.url, "--tokenizer", tiny, "--model", "good")
+        racing = ("--task", task, *SETTINGS, *where, "--margin", "0.01", "--spend", "7000tokens", "--json")
+        spent = json.loads(choose(*racing, results=tmp_path / "results").out)["budget"]["spent"]
+    assert len(lost) > 10
+    assert tokens(server) + sum(lost) == pytest.approx(spent, rel=0.1)
+    assert spent <= 7000
 
 
 @pytest.mark.parametrize(
