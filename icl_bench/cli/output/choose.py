@@ -95,7 +95,8 @@ def answer_lines(contest: Contest, results: Place, command: Callable[[list[str]]
         return
     commands = [run_words(contest, setting, results), prompt_words(contest, setting, results)]
     prompt = "the prompt" if setting.shares_examples else "the prompt of one row (each query has other examples)"
-    yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes {prompt} to a file"
+    then = "" if setting.calibration is None else ", whose answers are not calibrated yet"
+    yield f"Next: {' && '.join(map(command, commands))}  # answers all test rows; writes {prompt} to a file{then}"
 
 
 def _answered(contest: Contest, place: int) -> str:
@@ -124,6 +125,13 @@ DEMONSTRATIONS = {
     "dense": "every prompt shows the {} examples that are most like the query",
 }
 """Selector -> the content of its prompts."""
+
+NO_EXAMPLES = "the prompt has no examples"
+
+CALIBRATED = (
+    "these are calibrated answers: in use, too, subtract from each label's log-probability its mean over the queries; "
+)
+"""What the user of a calibrated setting must do."""
 
 LEARNING = {
     "knn": "the most similar of {} examples vote on the label, by sentence embeddings, without a language model",
@@ -159,10 +167,9 @@ def _named(contest: Contest, answer: Answer, place: int) -> str:
 
 def _means(setting: Setting) -> str:
     """A description of the setting for users who do not know its name."""
-    if not setting.k:
-        return "the prompt has no examples; "
-    known = (DEMONSTRATIONS if setting.learner is None else LEARNING).get(setting.select)
-    return "" if known is None else f"{known.format(f'{setting.k:,}')}; "
+    known = (DEMONSTRATIONS if setting.learner is None else LEARNING).get(setting.select) if setting.k else NO_EXAMPLES
+    calibrated = "" if setting.calibration is None else CALIBRATED
+    return ("" if known is None else f"{known.format(f'{setting.k:,}')}; ") + calibrated
 
 
 def why(contest: Contest, answer: Answer) -> str:

@@ -29,7 +29,7 @@ from icl_bench.choosing.evidence import FIRST_LOOK
 from icl_bench.choosing.options import ChooseSpec
 from icl_bench.choosing.race import Ask
 from icl_bench.choosing.spending import Account, Spend
-from icl_bench.cli.output.choose import raced, unknown
+from icl_bench.cli.output.choose import answer_lines, raced, unknown
 from icl_bench.cli.output.progress import Display
 from icl_bench.cli.output.race import RaceProgress
 from icl_bench.errors import StopRunError, UserError
@@ -598,6 +598,26 @@ def test_calibrated_settings_race_at_no_further_predictions_and_have_the_scores_
         ]
         assert one["score"] == pytest.approx(mine["correct"].mean(), abs=1e-9), one["setting"]
     assert [one["calibration"] for one in record["settings"]] == [None, None, "batch", "batch"]
+
+
+def test_a_calibrated_choice_says_that_answers_are_to_be_calibrated_in_use(
+    task: Path, tiny: Path, tmp_path: Path
+) -> None:
+    spec = ChooseSpec(
+        task=task, model=tiny, k="0,2", select="random", draws=2, score="exact", calibrate="batch", device="cpu"
+    )
+    contest = Contest.prepare(spec, lambda _: None, tmp_path / "results")
+    assert [one.calibration is None for one in contest.settings] == [True, True, False, False]
+    contest.run(tmp_path / "results")
+    plain, *_, without = answer_lines(contest, tmp_path / "results")
+    assert "log-probability" not in plain
+    assert "not calibrated" not in without
+    for one in (0, 1):
+        contest.race.withdraw(one)
+    use, *_, then = answer_lines(contest, tmp_path / "results")
+    assert ", calibrated (batch), accuracy" in use
+    assert "in use, too, subtract from each label's log-probability its mean over the queries" in use
+    assert then.endswith("to a file, whose answers are not calibrated yet")
 
 
 def test_a_calibrated_setting_is_out_no_earlier_than_after_ten_rows_of_every_draw(
